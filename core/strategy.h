@@ -36,7 +36,7 @@ struct Sampling {
   int64_t members = 0;        // members that this rank trains now; 0: no ensemble, or all have finished
   // Row samples of these members: each trains on its own rows, and training batches are [members, rows, …].
   // Evaluation batches have no member dimension: all members see the same rows.
-  std::vector<MemberSample> draws = {};
+  std::vector<MemberSample> samples = {};
   int64_t job_members = 0;  // members that the whole job trains now, for counts; 0: no ensemble
 };
 
@@ -66,7 +66,7 @@ class HeldOutEvaluation {
   virtual ~HeldOutEvaluation() = default;
 
   // Returns the row samples of all members of this rank, including members that have finished.
-  virtual std::vector<MemberSample> draws() const = 0;
+  virtual std::vector<MemberSample> samples() const = 0;
   // Returns loss and metrics of each member on its held-out rows, in the form of `evaluate`. Input tensors are
   // [members, rows, …]. No gradient, no dropout.
   virtual std::vector<Metric> evaluate_held_out(const Batch& batch) = 0;
@@ -86,7 +86,7 @@ class Strategy {
 
   // Builds this rank's part with its initial values. `loss` is the configured loss or the default of the model.
   virtual void setup(const Context& context, ModelPtr model, LossPtr loss) = 0;
-  // Before setup only `draws` is valid: the number of rows that a member reads in an epoch.
+  // Before setup only `samples` is valid: the number of rows that a member reads in an epoch.
   virtual Sampling sampling() const = 0;
 
   // Runs forward, backward, communication and update.

@@ -64,14 +64,14 @@ class Training {
     options.share_count = sampling_.count;
     options.micro_batches = sampling_.micro_batches;
     options.device = context_.devices.front();
-    options.samples = sampling_.draws;
+    options.samples = sampling_.samples;
     return options;
   }
 
   // Starts a loader at the current step, for the current members.
   void begin_loader() {
     end_loader();
-    if (sampling_.job_members > 0 && sampling_.draws.empty()) return;  // only other ranks' members still train
+    if (sampling_.job_members > 0 && sampling_.samples.empty()) return;  // only other ranks' members still train
     loader_.emplace(components_.data, components_.transforms, sampler_, step(), length_.total_steps, loader_options());
   }
 
@@ -92,7 +92,7 @@ class Training {
   // Ensemble members may have finished; the others get a new loader from the next step on.
   void read_sampling() {
     const Sampling now = strategy_.sampling();
-    const bool same = now.draws == sampling_.draws;
+    const bool same = now.samples == sampling_.samples;
     sampling_ = now;
     if (!same && loader_) rebuild_loader_ = true;
   }
@@ -209,7 +209,7 @@ class Training {
   // Evaluates each member on the fold that it leaves out, or the single model on its held-out rows.
   std::map<std::string, MetricValue> evaluate_held_out(bool may_stop) {
     LoaderOptions options = loader_options();
-    options.samples = held_out_evaluation_ != nullptr ? held_out_evaluation_->draws() : std::vector<MemberSample>();
+    options.samples = held_out_evaluation_ != nullptr ? held_out_evaluation_->samples() : std::vector<MemberSample>();
     return evaluated_on(
         Loader::held_out(components_.data, components_.transforms, sampler_, length_.global_rows, options), may_stop,
         "held out", [this](const Batch& batch) {

@@ -29,7 +29,7 @@ void* key_of(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
 
 }  // namespace
 
-// What is known of a class's state. Names of moments are those of convoy's optimizers where they mean the same.
+// Known state of an optimizer class. Moments have the names of convoy's optimizers if they mean the same.
 class TorchOptimizer::Rule {
  public:
   virtual ~Rule() = default;

@@ -125,7 +125,7 @@ struct RankWork {
   double passes = 0;  // per step
   // Time of a step's passes, with waits for other ranks, ÷ time of one pass through the whole model.
   double span = 0;
-  double own = 0;      // the same without the waits
+  double busy = 0;     // the same without waits
   double updates = 1;  // per step
   double updated = 1;  // share of the model's parameters that this rank updates
   // True if the rank has a shard of every layer, so fixed costs per operation are not divided.

@@ -101,7 +101,7 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
     const auto held = double(last - first);
     RankCost mine = one;
     for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
-                          &mine.activation_bytes, &mine.work.span, &mine.work.own, &mine.work.updated})
+                          &mine.activation_bytes, &mine.work.span, &mine.work.busy, &mine.work.updated})
       *bytes *= held;
     costs.push_back(mine);
   }

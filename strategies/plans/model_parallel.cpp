@@ -114,7 +114,7 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
   const StepSchedule steps = placed_schedule(device_of, micro);
   const ScheduleReport report = examine(steps, micro, durations);
   // Devices wait for each other within this rank, so waits count as its own time.
-  cost.work.span = cost.work.own = report.span / (durations.forward + durations.backward);
+  cost.work.span = cost.work.busy = report.span / (durations.forward + durations.backward);
   const double rows = rows_per_rank(job.config, 1);
   add_tied_gradients(placed, description, cost);
   cost.activation_bytes = 0;

@@ -72,7 +72,7 @@ TEST(ModelOf, TakesRecipes) {
   EXPECT_EQ(trained.final.count("parameter/out.bias"), 1u);
 }
 
-// What a rank trains by Replicas it also trains under ddp with the same policy.
+// Replicas and ddp with the same policy train the same.
 TEST(ModelOf, TrainsLikeReplicas) {
   for (const char* sync : {"", "what: parameters, every: 3", "what: parameters, every: 2, moments: averaged",
                            "what: diloco, every: 4", "groups: [{match: bias, what: parameters, every: 2}]"}) {

@@ -46,7 +46,7 @@ TEST(MetricAccumulator, SeparatesMembers) {
 }
 
 TEST(MetricAccumulator, RefusesChangedAndDuplicateNames) {
-  const auto told = [](MetricAccumulator& metrics, const std::vector<Metric>& more) -> std::string {
+  const auto message = [](MetricAccumulator& metrics, const std::vector<Metric>& more) -> std::string {
     try {
       metrics.add(more);
     } catch (const Error& error) {
@@ -57,12 +57,12 @@ TEST(MetricAccumulator, RefusesChangedAndDuplicateNames) {
   };
   MetricAccumulator metrics;
   metrics.add({metric("loss", {1}, {1}), metric("a", {1}, {1})});
-  EXPECT_NE(told(metrics, {metric("loss", {1}, {1})}).find("are loss and of another loss, a"), std::string::npos);
-  EXPECT_NE(told(metrics, {metric("a", {1}, {1}), metric("loss", {1}, {1})}).find("a, loss"), std::string::npos);
-  EXPECT_NE(told(metrics, {metric("loss", {1}, {1}), metric("a", {1, 2}, {1, 1})}).find("has 2 numbers"),
+  EXPECT_NE(message(metrics, {metric("loss", {1}, {1})}).find("are loss and of another loss, a"), std::string::npos);
+  EXPECT_NE(message(metrics, {metric("a", {1}, {1}), metric("loss", {1}, {1})}).find("a, loss"), std::string::npos);
+  EXPECT_NE(message(metrics, {metric("loss", {1}, {1}), metric("a", {1, 2}, {1, 1})}).find("has 2 numbers"),
             std::string::npos);
   MetricAccumulator twice;
-  EXPECT_NE(told(twice, {metric("a", {1}, {1}), metric("a", {1}, {1})}).find("'a' occurs twice"), std::string::npos);
+  EXPECT_NE(message(twice, {metric("a", {1}, {1}), metric("a", {1}, {1})}).find("'a' occurs twice"), std::string::npos);
 }
 
 TEST(BestMetrics, KeepsTheBestInEachDirection) {

@@ -226,14 +226,14 @@ TEST_F(TrainerTest, VisitsEachRowOnceAndFlushesAtTheEnd) {
 TEST_F(TrainerTest, ReportsUpdates) {
   Counting strategy;
   strategy.accumulate = 2;
-  std::vector<int64_t> told;
+  std::vector<int64_t> message;
   std::vector<size_t> steps_before;
   after_update_ = [&](int64_t done) {
-    told.push_back(done);
+    message.push_back(done);
     steps_before.push_back(strategy.steps.size());
   };
   run(strategy);
-  EXPECT_EQ(told, (std::vector<int64_t>{0, 2, 3, 4, 6}));
+  EXPECT_EQ(message, (std::vector<int64_t>{0, 2, 3, 4, 6}));
   EXPECT_EQ(steps_before, (std::vector<size_t>{0, 2, 3, 4, 6}));
 }
 

@@ -68,7 +68,7 @@ TEST(Sync, CombinesParameterAndGradientGroups) {
     }
 }
 
-// Where a replica is several ranks, each of its parts agrees with the same part of the others.
+// If a replica has several ranks, each of its parts synchronises with the same part of the others.
 TEST(Sync, SupportsReplicasOfSeveralRanks) {
   for (const char* mesh : {"{data: 2, pipeline: 2}, micro_batches: 2", "{data: 2, tensor: 2}"})
     for (const char* sync : {"what: parameters", "groups: [{match: weight, what: parameters}]"}) {

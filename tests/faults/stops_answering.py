@@ -24,7 +24,7 @@ def place(run, summary, rank):
     return found[0]
 
 
-def told(run, summary, rank):
+def check_report(run, summary, rank):
     """Checks that the report is in the console, in logs/ and in the summary, and blames the right rank."""
     for text in (run.console(), (run.output / "logs" / "stalls.log").read_text()):
         run.check("where the ranks are:" in text, "no stall report")
@@ -39,7 +39,7 @@ def lost(folder, backend, fault, rank, under=()):
     run.start(under=under)
     summary = run.ends(None if under else 110, within=_faults.within(under, _faults.HEARTBEAT), kind="hang", rank=rank,
                        step=STEP, says=[f"rank {rank}", "heartbeat"])
-    told(run, summary, rank)
+    check_report(run, summary, rank)
     if fault == "stop":
         run.check(place(run, summary, rank)["stopped"] and "no stack, since it is stopped" in run.console(),
                   "it is not reported as stopped")
@@ -50,7 +50,7 @@ def late(folder, backend, fault, rank, under=()):
     run.start(under=under)
     summary = run.ends(None if under else 110, within=_faults.within(under, _faults.COLLECTIVE), kind="hang", rank=rank,
                        step=STEP, says=[f"rank {rank} has not come to all-reduce"])
-    told(run, summary, rank)
+    check_report(run, summary, rank)
     run.check((place(run, summary, 1 - rank)["collective"] or "").startswith("all_reduce"), "the other does not wait")
     frames = [frame for stack in summary["failure"]["stacks"] if stack["rank"] == rank for frame in stack["frames"]]
     run.check(any("Injector::" in frame for frame in frames), f"the stack does not show where it is: {frames}")

@@ -33,7 +33,7 @@ class DescribeTest : public ::testing::Test {
     return path;
   }
   // Its answer or its failure; checks that it took no longer than the limit.
-  std::string told(const std::string& script, milliseconds limit, milliseconds within) {
+  std::string message(const std::string& script, milliseconds limit, milliseconds within) {
     const std::string path = program(script);
     const auto start = std::chrono::steady_clock::now();
     std::string text;
@@ -51,22 +51,23 @@ class DescribeTest : public ::testing::Test {
 
 TEST_F(DescribeTest, ReadsAnAnswerOfAnyLength) {
   const std::string text =
-      told("cat > /dev/null; printf '{\"long\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}'",
-           milliseconds(20000), milliseconds(20000));
+      message("cat > /dev/null; printf '{\"long\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}'",
+              milliseconds(20000), milliseconds(20000));
   EXPECT_EQ(text.size(), 200000 + std::string("{\"long\":\"\"}").size());
 }
 
 TEST_F(DescribeTest, ReadsTheAnswerAlthoughAChildKeepsThePipes) {
-  EXPECT_EQ(told("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
-            "{\"version\":1}");
-  EXPECT_THAT(told("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; exit 78", milliseconds(20000),
-                   milliseconds(3500)),
+  EXPECT_EQ(
+      message("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
+      "{\"version\":1}");
+  EXPECT_THAT(message("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; exit 78", milliseconds(20000),
+                      milliseconds(3500)),
               HasSubstr("model: is wrong"));
 }
 
 TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
   const auto end = [this](const std::string& how) {
-    return told("cat > /dev/null; " + how, milliseconds(20000), milliseconds(20000));
+    return message("cat > /dev/null; " + how, milliseconds(20000), milliseconds(20000));
   };
   EXPECT_THAT(end("kill -9 $$"), AllOf(HasSubstr("training: "), HasSubstr("killed by signal 9 (KILL)")));
   EXPECT_THAT(end("echo broken >&2; kill -SEGV $$"),
@@ -79,7 +80,7 @@ TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
 }
 
 TEST_F(DescribeTest, SkipsTextBeforeTheAnswer) {
-  EXPECT_EQ(told("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
+  EXPECT_EQ(message("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
             "{\"version\":1}");
 }
 
@@ -108,17 +109,17 @@ TEST_F(DescribeTest, UsesTheTimeLimitOfTheRendezvous) {
 }
 
 TEST_F(DescribeTest, ReportsThePositionOfAHungProcess) {
-  const std::string text = told(R"(cat > /dev/null
+  const std::string text = message(R"(cat > /dev/null
 trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2
 echo "convoy-stack null" >&2' USR1
 while :; do sleep 0.05; done)",
-                                milliseconds(1000), milliseconds(5000));
+                                   milliseconds(1000), milliseconds(5000));
   EXPECT_THAT(text, AllOf(HasSubstr("within 1 s"), HasSubstr("Its stacks:\n  worker: ? (libslow.so)"))) << text;
 }
 
 TEST_F(DescribeTest, LimitsTheWaitForAHungProcess) {
   EXPECT_THAT(
-      told("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
+      message("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
       HasSubstr("it reported no stack"));
 }
 

@@ -61,8 +61,8 @@ TEST(GpuMemory, IsDividedBetweenProcessesOfAGpu) {
 TEST(GpuMemory, ReachesTheRanks) {
   RankAssignment assigned;
   assigned.job = on_gpus({0});
-  const Variables told = without_ranks({{gpu_memory_variable, "4294967296"}, {"CONVOY_RANK", "3"}});
-  EXPECT_EQ(gpu_memory_limit(rank_process("/bin/true", assigned, 0, "channel", told).environment), 4 * gib);
+  const Variables reported = without_ranks({{gpu_memory_variable, "4294967296"}, {"CONVOY_RANK", "3"}});
+  EXPECT_EQ(gpu_memory_limit(rank_process("/bin/true", assigned, 0, "channel", reported).environment), 4 * gib);
 }
 
 // The watch bounds memory outside the allocator; without a limit there is no watch.

@@ -66,7 +66,7 @@ JobPlan job(const Mesh& mesh, int ranks_a_host = 1000) {
 RankCost cost(double rows, double passes = 1) {
   RankCost one;
   one.work.rows = rows;
-  one.work.passes = one.work.span = one.work.own = passes;
+  one.work.passes = one.work.span = one.work.busy = passes;
   return one;
 }
 
@@ -128,8 +128,8 @@ TEST(Prediction, IdleTimeOverlapsWithBackward) {
 
 TEST(Prediction, RanksOfAPipelineWaitForEachOther) {
   RankCost first = cost(8, 4), second = cost(8, 4);
-  first.work.own = 4 * 0.5;
-  second.work.own = 4 * 0.5;
+  first.work.busy = 4 * 0.5;
+  second.work.busy = 4 * 0.5;
   first.work.span = second.work.span = 5 * 0.5;  // (m + p − 1) halves
   first.work.updated = second.work.updated = 0.5;
   first.axes = second.axes = {{"pipeline", 4e6, 4, Exchange::send, 0}};
@@ -152,7 +152,7 @@ TEST(Prediction, ShardsAreGatheredAndScattered) {
 
 TEST(Prediction, ATensorGroupPaysTheFixedCostOfOperations) {
   RankCost one = cost(32);
-  one.work.own = one.work.span = 0.5;
+  one.work.busy = one.work.span = 0.5;
   one.work.cut = true;
   const StepPrediction step = predict(job(Mesh({{"tensor", 2}})), {one, one}, hosts(1, 2), made());
   EXPECT_NEAR(step.compute, 17.5 * ms, 1e-9);  // half of 34, and a quarter of 2 that is not divided

@@ -205,7 +205,7 @@ TEST(Gpt, SizesAndBlocks) {
 }
 
 TEST(Gpt, RefusesMismatchedSizes) {
-  const auto told = [](const Json& changes, const Schema& schema) {
+  const auto message = [](const Json& changes, const Schema& schema) {
     try {
       make_gpt(Options(with(small(), changes)), schema);
     } catch (const Error& error) {
@@ -213,15 +213,15 @@ TEST(Gpt, RefusesMismatchedSizes) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told({{"heads", 5}}, text()), ::testing::HasSubstr("which 5 heads do not divide; try 15"));
-  EXPECT_THAT(told({{"heads", 4}, {"positions", "rotary"}}, text()), ::testing::HasSubstr("make it even"));
+  EXPECT_THAT(message({{"heads", 5}}, text()), ::testing::HasSubstr("which 5 heads do not divide; try 15"));
+  EXPECT_THAT(message({{"heads", 4}, {"positions", "rotary"}}, text()), ::testing::HasSubstr("make it even"));
   Schema images;
   images.fields["features"] = {{1, 2, 2}, at::kFloat, 0};
   images.fields["target"] = {{}, at::kLong, 3};
-  EXPECT_THAT(told({}, images), ::testing::HasSubstr("model gpt needs a field 'tokens'"));
+  EXPECT_THAT(message({}, images), ::testing::HasSubstr("model gpt needs a field 'tokens'"));
   Schema other = text();
   other.fields["target"].cardinality = 3;
-  EXPECT_THAT(told({}, other), ::testing::HasSubstr("have to be the same"));
+  EXPECT_THAT(message({}, other), ::testing::HasSubstr("have to be the same"));
 }
 
 TEST(Attention, RotaryFollowsItsFormula) {

@@ -52,7 +52,7 @@ int64_t parameters_of(const Model& model) {
   return layers.total();
 }
 
-std::string told(const std::function<void()>& doing) {
+std::string message(const std::function<void()>& doing) {
   try {
     doing();
   } catch (const Error& error) {
@@ -140,11 +140,12 @@ TEST(Resnet, BlocksComputeThePublishedFormulas) {
 
 TEST(Resnet, RefusesOtherDepthsAndData) {
   const Schema small = images({3, 32, 32}, 10);
-  EXPECT_THAT(told([&] { make_resnet(Options(resnet("cifar", 18)), small); }), HasSubstr("18 is none of shape cifar"));
-  EXPECT_THAT(told([&] { make_resnet(Options(resnet("imagenet", 20)), small); }), HasSubstr("take 18, 34 or 50"));
-  EXPECT_THAT(told([&] { make_resnet(Options(resnet("cifar", 20)), images({12}, 3)); }),
+  EXPECT_THAT(message([&] { make_resnet(Options(resnet("cifar", 18)), small); }),
+              HasSubstr("18 is none of shape cifar"));
+  EXPECT_THAT(message([&] { make_resnet(Options(resnet("imagenet", 20)), small); }), HasSubstr("take 18, 34 or 50"));
+  EXPECT_THAT(message([&] { make_resnet(Options(resnet("cifar", 20)), images({12}, 3)); }),
               HasSubstr("channels × height × width"));
-  EXPECT_THAT(told([&] {
+  EXPECT_THAT(message([&] {
                 make_resnet(Options(resnet("cifar", 20)), images({3, 32, 32}, 0));
               }),
               HasSubstr("no class per image"));
@@ -198,14 +199,14 @@ TEST(Convnet, AcceptsNoHiddenUnitsAndEmptyShares) {
 
 TEST(Convnet, RefusesMismatchedSizes) {
   const Schema tiny = images({3, 4, 8}, 10);
-  EXPECT_THAT(told([&] {
+  EXPECT_THAT(message([&] {
                 make_convnet(Options(convnet({2, 2, 2}, 0)), tiny);
               }),
               HasSubstr("cannot be halved as often"));
-  EXPECT_THAT(told([&] { make_convnet(Options(convnet({}, 0)), tiny); }), HasSubstr("needs a convolution"));
+  EXPECT_THAT(message([&] { make_convnet(Options(convnet({}, 0)), tiny); }), HasSubstr("needs a convolution"));
   Json even = convnet({2}, 0);
   even["kernel"] = 4;
-  EXPECT_THAT(told([&] { make_convnet(Options(even), tiny); }), HasSubstr("an odd one"));
+  EXPECT_THAT(message([&] { make_convnet(Options(even), tiny); }), HasSubstr("an odd one"));
 }
 
 TEST(Images, PoolingAcceptsMembersBeforeRows) {

@@ -131,7 +131,7 @@ TEST(Llama, NamesSizesAndInitialValues) {
 }
 
 TEST(Llama, RefusesMismatchedSizes) {
-  const auto told = [](const Json& changes) {
+  const auto message = [](const Json& changes) {
     try {
       make_llama(Options(with(small_llama(), changes)), text());
     } catch (const Error& error) {
@@ -139,9 +139,9 @@ TEST(Llama, RefusesMismatchedSizes) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told({{"heads", 5}}), HasSubstr("which 5 heads do not divide; try 25"));
-  EXPECT_THAT(told({{"heads", 8}, {"kv_heads", 8}}), HasSubstr("make it even"));
-  EXPECT_THAT(told({{"kv_heads", 4}}), HasSubstr("is 4, which does not divide the 6 heads"));
+  EXPECT_THAT(message({{"heads", 5}}), HasSubstr("which 5 heads do not divide; try 25"));
+  EXPECT_THAT(message({{"heads", 8}, {"kv_heads", 8}}), HasSubstr("make it even"));
+  EXPECT_THAT(message({{"kv_heads", 4}}), HasSubstr("is 4, which does not divide the 6 heads"));
 }
 
 struct Untouched : LayerModule {

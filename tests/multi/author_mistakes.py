@@ -33,15 +33,15 @@ def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="",
     line = runs.command(config, folder / f"run{number}")
     done = runs.subprocess.run(line, cwd=runs.TOP, env=runs.environment(CONVOY_TEST_REGISTRATION=registration),
                                timeout=120, stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
-    told = f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}"
-    runs.check(done.returncode == code, told)
+    message = f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}"
+    runs.check(done.returncode == code, message)
     for word in words:
-        runs.check(word in done.stdout, f"no '{word}': {told}")
+        runs.check(word in done.stdout, f"no '{word}': {message}")
     # A mistake that is found after the start of the ranks names the rank that found it first.
     if code and not registration and "placement of the ranks" in done.stdout:
-        runs.check(re.search(r"failed: .*\brank [01]( on \S|: )", done.stdout), f"no rank: {told}")
+        runs.check(re.search(r"failed: .*\brank [01]( on \S|: )", done.stdout), f"no rank: {message}")
     for word in ("defect of convoy", *without):
-        runs.check(word not in done.stdout, f"'{word}': {told}")
+        runs.check(word not in done.stdout, f"'{word}': {message}")
 
 
 def own_data(mistake):
@@ -211,8 +211,8 @@ def without_contents(folder):
     config.write_text(CONFIG.format(library=LIBRARY, mistake="none", data=own_data("none"), more="", strategy=DDP, ranks=2))
     runs.run(config, folder / "silent", ["train.checkpoint_every=1 epoch"])
     runs.run(config, folder / "silent-on", [f"train.resume={folder / 'silent'}", "train.epochs=2"])
-    told = (folder / "silent-on" / "logs" / "rank0.log").read_text()
-    runs.check("data set mistaken does not identify its data" in told, f"no warning:\n{told}")
+    message = (folder / "silent-on" / "logs" / "rank0.log").read_text()
+    runs.check("data set mistaken does not identify its data" in message, f"no warning:\n{message}")
 
 
 with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -61,9 +61,9 @@ with runs.workspace() as work:
         file = work / f"{backend}.json"
         done = bench(work, "all_reduce", "--ranks", 2, "--sizes", "1K-4K,100000", "--json", file, sets=[f"backend={backend}"])
         check_table(done, [1024, 2048, 4096, 100000], 1, backend)
-        told = json.loads(file.read_text())
-        runs.check(told["backend"] == backend and told["ranks"] == 2 and len(told["placement"]) == 2, f"{told}")
-        for row, shown in zip(told["rows"], figures(done.stdout)):
+        printed = json.loads(file.read_text())
+        runs.check(printed["backend"] == backend and printed["ranks"] == 2 and len(printed["placement"]) == 2, f"{printed}")
+        for row, shown in zip(printed["rows"], figures(done.stdout)):
             runs.check(row["bytes"] == int(shown[0]) and abs(1e6 * row["seconds"] - float(shown[3])) < 0.01, f"{row} {shown}")
             runs.check(row["seconds_least"] <= row["seconds"] <= row["seconds_most"], f"{row}")
         runs.check("rank  host  device" in done.stderr, f"placement as of any run:\n{done.stderr}")
@@ -98,8 +98,8 @@ with runs.workspace() as work:
         process = subprocess.Popen(line("all_reduce", "--ranks", 2, "--sizes", ",".join(["64K"] * 2000), sets=["backend=gloo"]),
                                    cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env=runs.environment(OMP_NUM_THREADS="1"))
-        for told in process.stdout:
-            if told.split()[:1] == ["65536"]:
+        for printed in process.stdout:
+            if printed.split()[:1] == ["65536"]:
                 break
         ranks = runs.rank_pids(process, 2)
         process.send_signal(sign) if sign else runs.os.kill(ranks[1], signal.SIGKILL)

@@ -116,10 +116,10 @@ with runs.workspace() as folder:
     - {{name: b, config: other.yaml}}
     - {{name: c, config: nowhere.yaml}}
 """)
-    told = ["bad.yaml:12:44: seed: is 'one'", "strategy.pipelines.1.priority: is 'high'", "name: is 'a'", "line 12",
+    expected = ["bad.yaml:12:44: seed: is 'one'", "strategy.pipelines.1.priority: is 'high'", "name: is 'a'", "line 12",
             "other.yaml:2:20: model.hiden: unknown key; did you mean hidden?", "nowhere.yaml: no such file", "mistakes"]
-    runs.refused("bad pipelines", 78, told, runs.command(bad, folder / "bad"))
-    runs.refused("bad pipelines under mpirun", 78, told, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
+    runs.refused("bad pipelines", 78, expected, runs.command(bad, folder / "bad"))
+    runs.refused("bad pipelines under mpirun", 78, expected, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0]}}\n"
                    "    - {name: b, cores: [0]}\n    - {name: c, cores: [4000]}\n    - {name: d, config: {launch: {ranks: 2}}}\n")
     runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
@@ -127,16 +127,16 @@ with runs.workspace() as folder:
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0], config: {{trian: 1}}}}\n"
                    "    - {name: b, cores: [0], memory: 900 TB}\n    - {name: c, config: {model: mpl, data: syntetic, optimizer: {name: adm}}}\n"
                    "    - {name: d, config: {data: {name: table, path: nowhere.csv}}}\n    - a text\n    - another\n")
-    told = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 a second time", "b.memory: makes", "model: unknown model 'mpl'",
+    expected = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 a second time", "b.memory: makes", "model: unknown model 'mpl'",
             "data: unknown data 'syntetic'", "optimizer.name: unknown optimizer 'adm'", "nowhere.csv: no such file",
             "strategy.pipelines.4: must be", "strategy.pipelines.5: must be", "9 mistakes"]
-    runs.refused("mistakes of every kind", 78, told, runs.command(bad, folder / "bad"))
-    del told[2]  # the hosts' resources are unknown before the slots have joined
-    runs.refused("the same under mpirun", 78, told[:-1] + ["8 mistakes"],
+    runs.refused("mistakes of every kind", 78, expected, runs.command(bad, folder / "bad"))
+    del expected[2]  # the hosts' resources are unknown before the slots have joined
+    runs.refused("the same under mpirun", 78, expected[:-1] + ["8 mistakes"],
                  runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
 
-    told = ["strategy.metric: is acuracy", "did you mean accuracy?"]
-    runs.refused("an unknown metric", 78, told, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
+    expected = ["strategy.metric: is acuracy", "did you mean accuracy?"]
+    runs.refused("an unknown metric", 78, expected, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
     # Only the cluster conflicts with this one, and it is known once the slots have joined.
     runs.refused("more cores than there are, under mpirun", 78, ["cores: are 4096"],
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)

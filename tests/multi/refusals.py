@@ -39,15 +39,15 @@ with runs.workspace() as folder:
         port = taken.getsockname()[1]
         runs.refused("a port that is taken", 75, [f"port {port}", "launch.port: auto"],
                      runs.command(config, folder / "port", [f"launch.port={port}"]))
-        told = runs.summary(folder / "port")
-        runs.check(told["status"] == "failed" and told["exit_code"] == 75 and told["failure"]["cause"] == "rendezvous", f"{told}")
+        summary = runs.summary(folder / "port")
+        runs.check(summary["status"] == "failed" and summary["exit_code"] == 75 and summary["failure"]["cause"] == "rendezvous", f"{summary}")
     # A plugin's mistakes are reported at the key that names it, by convoy or by convoy-rank, which loads it.
     library = folder / "none.so"
     named = [f"model={{plugin: {library}}}"]
-    told = f"--set {named[0]}: model.plugin: plugin {library}: "
-    runs.refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
+    expected = f"--set {named[0]}: model.plugin: plugin {library}: "
+    runs.refused("no such plugin", 78, [expected, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
-    runs.refused("a plugin that is not a library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
+    runs.refused("a plugin that is not a library", 78, [expected, "cannot be loaded"], runs.command(config, new, named), within=3)
     # A model of convoy with a library: its options are checked after the library is loaded.
     for more in ([], ["loss=5"], ["data=7"]):
         runs.refused("a plugin that is no library, for gpt", 78,
@@ -59,7 +59,7 @@ with runs.workspace() as folder:
     place = f"plugins.yaml:{len(plugins.read_text().splitlines())}:11: plugins.0: "
     runs.refused("a library in a list", 78, [place, "cannot be loaded"], runs.command(plugins, new), within=3)
     library.chmod(0o666)
-    runs.refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
+    runs.refused("a plugin that others may write", 77, [expected, "chmod go-w"], runs.command(config, new, named))
     runs.refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
                  runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
     # Components that do not match, files with too little data, keys without effect: reported at the key, before the

@@ -80,16 +80,16 @@ with runs.workspace() as work:
     dense = runs.run(CONFIG, work / "dense", [*tables, *often], ranks=2)["bytes_sent_per_step"]
     runs.check(rows < dense / 2, f"rows {rows} bytes a step, dense {dense}")
     # Rank 0 reports options once that have no effect, or cost more than they save.
-    def told(name, words, *sets):
+    def reports(name, words, *sets):
         runs.run(CONFIG, work / name, [*short, *sets], ranks=2)
         logs = [(work / name / "logs" / f"rank{rank}.log").read_text() for rank in (0, 1)]
         for word in words:
             runs.check([log.count(word) for log in logs] == [1, 0], f"{name}: '{word}' not once in\n{logs[0]}\nor in\n{logs[1]}")
         return logs[0]
-    told("more", ["averages of whole tables would take"], "strategy.sync={what: parameters, every: 8}", "model.rows=true")
+    reports("more", ["averages of whole tables would take"], "strategy.sync={what: parameters, every: 8}", "model.rows=true")
     runs.check("whole tables" not in (work / "rows" / "logs" / "rank0.log").read_text(), "warned although rows are fewer")
-    told("lazy", ["optimizer.lazy: true has no effect"], "optimizer.lazy=true")
-    log = told("swept", ["embedding.user.weight of 70000 rows stays dense"], "data.users=70000", "optimizer.weight_decay=0.1")
+    reports("lazy", ["optimizer.lazy: true has no effect"], "optimizer.lazy=true")
+    log = reports("swept", ["embedding.user.weight of 70000 rows stays dense"], "data.users=70000", "optimizer.weight_decay=0.1")
     runs.check("optimizer.weight_decay" in log and "embedding.item" not in log, log)
     line = runs.command(CONFIG, work / "told", [*short, "strategy.sync.what=diloco", "model.rows=true"], 2)
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,

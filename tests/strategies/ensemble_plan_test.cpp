@@ -99,11 +99,11 @@ TEST(EnsemblePlan, MembersGetTheirOptions) {
   ASSERT_EQ(plain.size(), 3u);
   for (uint64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(plain[i].seed, 7 + i);  // the run's is 7
-    EXPECT_EQ(plain[i].draw.seed, 7 + i);
+    EXPECT_EQ(plain[i].sample.seed, 7 + i);
     EXPECT_EQ(plain[i].learning_rate, 3e-3);
     EXPECT_EQ(plain[i].weight_decay, 0.1);
     EXPECT_EQ(plain[i].patience, 0);
-    EXPECT_EQ(plain[i].draw.rows, MemberSample::Rows::all);
+    EXPECT_EQ(plain[i].sample.rows, MemberSample::Rows::all);
   }
   const auto given = members_of(ensemble_config(
       ", members: 3, seed: [4, 4, 9], lr: {from: 1.0e-4, to: 1.0e-2, scale: log}, weight_decay: {from: 0, to: 1}, "
@@ -112,8 +112,8 @@ TEST(EnsemblePlan, MembersGetTheirOptions) {
   EXPECT_NEAR(given[1].learning_rate, 1e-3, 1e-15);
   EXPECT_NEAR(given[1].weight_decay, 0.5, 1e-15);
   EXPECT_EQ(given[2].patience, 3);
-  EXPECT_EQ(given[1].draw.fraction, 0.5);
-  EXPECT_EQ(members_of(ensemble_config(", members: 3, samples: {folds: 3}"))[2].draw.member, 2);
+  EXPECT_EQ(given[1].sample.fraction, 0.5);
+  EXPECT_EQ(members_of(ensemble_config(", members: 3, samples: {folds: 3}"))[2].sample.member, 2);
 }
 
 TEST(EnsemblePlan, MembersHaveSeparateOptimizers) {
@@ -183,9 +183,9 @@ TEST(EnsemblePlan, OffersThePossibleExecutionModes) {
 // A metric that no evaluation of a member reports is refused, with a list of those that exist.
 TEST(EnsemblePlan, WatchesAReportedMetric) {
   const EvaluationMetrics known{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
-  const auto error = [](const std::string& options, const EvaluationMetrics& figures) -> std::string {
+  const auto error = [](const std::string& options, const EvaluationMetrics& metrics) -> std::string {
     try {
-      check_monitored_metric(ensemble_config(", members: 3, " + options), figures);
+      check_monitored_metric(ensemble_config(", members: 3, " + options), metrics);
     } catch (const ConfigError& error) {
       return error.key() + ": " + error.what();
     }

@@ -1,4 +1,4 @@
-// Which embeddings become sparse: by size and the optimizer's options, equally in plans and on ranks.
+// Choice of sparse embeddings: by size and the optimizer's options, equally in plans and on ranks.
 #include "strategies/sparse/sparse_embeddings.h"
 
 #include <gtest/gtest.h>

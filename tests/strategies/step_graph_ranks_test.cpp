@@ -74,9 +74,9 @@ std::vector<OfRank> trained(const Subject& subject, const Asked& asked) {
     made->setup(context, subject.model(), subject.loss);
     for (int64_t step = 0; step < steps; ++step) {
       const StepResult done = made->step({share_of(subject, step, given.rank), step, step % 4 == 3});
-      at::Tensor figures = at::stack({done.metrics.front().sum, done.metrics.front().weight});
-      context.world->all_reduce(figures, ReduceOp::sum, {"figures", {}})->wait();
-      mine.losses.push_back((figures[0] / figures[1]).item<double>());
+      at::Tensor sums = at::stack({done.metrics.front().sum, done.metrics.front().weight});
+      context.world->all_reduce(sums, ReduceOp::sum, {"figures", {}})->wait();
+      mine.losses.push_back((sums[0] / sums[1]).item<double>());
     }
     made->flush();
     mine.state = state_of(*made);
@@ -131,7 +131,7 @@ TEST(StepGraphOfRanks, RecordsBuffersAndSyncBatchNorm) {
   for (const OfRank& rank : graph) EXPECT_EQ(rank.counted.launches, 11);
 }
 
-// Which of the two is quicker here is chance; that all ranks go the same way, and what comes of it, is not.
+// The faster of the two varies here; all ranks choose the same one, with the same result.
 TEST(StepGraphOfRanks, LaunchesOnAllRanksOrNone) {
   const auto plain = trained(pairs_subject(), {"", "never"});
   const auto either = trained(pairs_subject(), {"", "auto"});

@@ -93,7 +93,7 @@ TEST(StepGraph, IsComparedBeforeItsUse) {
   const Result wrong = trained(pairs_subject(), "single", "", "auto", 1);
   expect_equal(wrong, steps);
   EXPECT_EQ(wrong.counted.launches, 1);
-  // Which of the two is quicker here is chance; what comes of them is not.
+  // The faster of the two varies here; their results are equal.
   const Result either = trained(pairs_subject(), "single", "", "auto");
   expect_equal(either, steps);
   EXPECT_EQ(either.counted.records, 1);

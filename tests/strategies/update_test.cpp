@@ -72,16 +72,16 @@ TEST_F(UpdateTest, StoresParametersInOneBufferByBucketAndGroup) {
 
 TEST_F(UpdateTest, ScalesGradientsByTheActualWeight) {
   make("{name: sgd, lr: 0.5}");
-  const UpdateStatistics figures = update(1, 2, 4);  // half of the nominal rows came
-  EXPECT_TRUE(figures.finite.item<bool>());
-  EXPECT_DOUBLE_EQ(figures.norm.item<double>(), 2 * std::sqrt(14.0));
+  const UpdateStatistics statistics = update(1, 2, 4);  // half of the nominal rows came
+  EXPECT_TRUE(statistics.finite.item<bool>());
+  EXPECT_DOUBLE_EQ(statistics.norm.item<double>(), 2 * std::sqrt(14.0));
   EXPECT_TRUE(parameters_[2]->value.allclose(at::full({5}, 2.0 - 0.5 * 2, at::kDouble)));
 }
 
 TEST_F(UpdateTest, ClippingScalesTheWholeGradient) {
   make("{name: sgd, lr: 1.0, clip_norm: 0.7}");
-  const UpdateStatistics figures = update(3);
-  EXPECT_DOUBLE_EQ(figures.norm.item<double>(), 3 * std::sqrt(14.0));
+  const UpdateStatistics statistics = update(3);
+  EXPECT_DOUBLE_EQ(statistics.norm.item<double>(), 3 * std::sqrt(14.0));
   EXPECT_NEAR((2 - parameters_[2]->value.min().item<double>()) * std::sqrt(14.0), 0.7, 1e-6);
 }
 

@@ -101,7 +101,7 @@ class Update {
   NamedTensors table_moments(size_t table) { return row_optimizer_->moments(int(table)); }
   at::Tensor table_gradient(size_t table) const;
   void flush();
-  bool table_behind(size_t table) const { return row_optimizer_->stale(int(table)); }
+  bool table_stale(size_t table) const { return row_optimizer_->stale(int(table)); }
   void flush_rows(size_t table, const at::Tensor& rows) { row_optimizer_->flush_rows(int(table), rows); }
 
   const at::Tensor& count() const { return count_; }              // updates applied, int64 [1]

@@ -49,7 +49,7 @@ struct MemberSettings {
   double learning_rate = 0;
   double weight_decay = 0;
   int64_t patience = 0;  // evaluations without improvement before the member ends; 0: no early stopping
-  MemberSample draw = {};
+  MemberSample sample = {};
 };
 
 // Returns the options members, seed, lr, weight_decay, samples, early_stop.

@@ -193,7 +193,7 @@ class PipelineCosts {
         cost.parameter_bytes += double(described.parameters) * element_;
         cost.buffer_bytes += double(described.buffers) * element_;
       }
-      cost.work.own += shape_.micro_batches * durations_.of_stage[stage];
+      cost.work.busy += shape_.micro_batches * durations_.of_stage[stage];
       received += boundary_bytes(model_, stages_[stage]) / shape_.virtual_stages;
       // Gradients go to the rank before, activations to the rank after.
       const bool from_other = stage > 0 && rank_of[stage - 1] != rank;

@@ -185,9 +185,9 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
     cost.axes = {{"tensor", cost.bytes_sent_per_step, cost.messages_per_step}};
   }
   cost.work = whole_work(job.config, job.mesh.degree("data"));
-  cost.work.own *=
+  cost.work.busy *=
       stage_times(description, {{0, int64_t(description.blocks.size())}}, job.mesh.degree("tensor")).front();
-  cost.work.span = cost.work.own;
+  cost.work.span = cost.work.busy;
   cost.work.cut = tensor > 1;
   const double elements = parameters_of(description);
   cost.work.updated = elements > 0 ? cost.parameter_bytes / element / elements : 1;

@@ -221,8 +221,8 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
   constexpr int participants = 6;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
-  Seen<std::string> told;
-  for (auto& channel : channels) channel->on_abort([&](const Abort& reason) { told.add(reason.message); });
+  Seen<std::string> reported;
+  for (auto& channel : channels) channel->on_abort([&](const Abort& reason) { reported.add(reason.message); });
   EXPECT_EQ(channels[0]->aborted(), std::nullopt);
   Abort reason;
   reason.kind = Failure::training;
@@ -243,7 +243,7 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
     EXPECT_EQ(error.rank, 5);
     EXPECT_THAT(error.message, HasSubstr("NaN in block 3"));
   });
-  told.wait_for(participants);
+  reported.wait_for(participants);
   for (auto& channel : channels) {
     ASSERT_TRUE(channel->aborted());
     EXPECT_EQ(to_json(*channel->aborted()), to_json(reason));
@@ -255,13 +255,13 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
   Seen<int> late;
   channels[2]->on_abort([&](const Abort& abort) { late.add(abort.rank); });
   EXPECT_THAT(late.wait_for(1), ElementsAre(5));
-  EXPECT_EQ(told.now().size(), size_t{participants});
+  EXPECT_EQ(reported.now().size(), size_t{participants});
 }
 
 TEST_P(ChannelTest, KeepsTheFirstCauseInsteadOfALostPeer) {
   auto a = join(0), b = join(1), c = join(2);
-  Seen<std::string> told;
-  for (auto& channel : {a, b, c}) channel->on_abort([&](const Abort& reason) { told.add(reason.message); });
+  Seen<std::string> reported;
+  for (auto& channel : {a, b, c}) channel->on_abort([&](const Abort& reason) { reported.add(reason.message); });
   auto reason = [](Failure kind, int rank, const std::string& message) {
     Abort abort;
     abort.kind = kind;
@@ -287,8 +287,8 @@ TEST_P(ChannelTest, KeepsTheFirstCauseInsteadOfALostPeer) {
   b->abort(reason(Failure::hang, 1, "a consequence"));
   b->peek("x");
   flush("the cause");
-  told.wait_for(3);
-  for (const auto& message : told.now()) EXPECT_EQ(message, "lost rank 2");
+  reported.wait_for(3);
+  for (const auto& message : reported.now()) EXPECT_EQ(message, "lost rank 2");
 }
 
 }  // namespace

@@ -183,9 +183,9 @@ TEST(ChannelServer, ReportsAnAbortToALateClient) {
   auto late = connect_channel(server->address(), 2, "rank 2", patience);
   ASSERT_TRUE(late->aborted());
   EXPECT_EQ(late->aborted()->message, "first");
-  Seen<int> told;
-  late->on_abort([&](const Abort& abort) { told.add(abort.rank); });
-  EXPECT_THAT(told.wait_for(1), ElementsAre(1));
+  Seen<int> reported;
+  late->on_abort([&](const Abort& abort) { reported.add(abort.rank); });
+  EXPECT_THAT(reported.wait_for(1), ElementsAre(1));
 }
 
 TEST(ChannelServer, ReportsItsEndToEveryClient) {
@@ -417,8 +417,8 @@ TEST(ChannelAddress, ReadsBackFromALine) {
 TEST(ChannelServer, HeartbeatsCarryTheirContent) {
   Seen<std::string> seen;
   ChannelServerEvents events;
-  events.on_post = [&](int participant, const std::string& topic, const Json& told) {
-    seen.add(str(topic, " of ", participant, ": ", told.dump()));
+  events.on_post = [&](int participant, const std::string& topic, const Json& reported) {
+    seen.add(str(topic, " of ", participant, ": ", reported.dump()));
   };
   ChannelServerOptions options = loopback();
   options.heartbeat = 200ms;
@@ -426,9 +426,9 @@ TEST(ChannelServer, HeartbeatsCarryTheirContent) {
   auto channel = connect_channel(server->address(), 3, "rank 3", patience);
   std::atomic<int> beats{0};
   channel->supervised()->on_heartbeat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
-  const auto told = seen.wait_for(2);
-  EXPECT_EQ(told[0], "beat of 3: {\"step\":1}");
-  EXPECT_EQ(told[1], "beat of 3: {\"step\":2}");
+  const auto reported = seen.wait_for(2);
+  EXPECT_EQ(reported[0], "beat of 3: {\"step\":1}");
+  EXPECT_EQ(reported[1], "beat of 3: {\"step\":2}");
 }
 
 TEST(ChannelServer, ReportsDroppedHeartbeats) {

@@ -351,7 +351,7 @@ TEST(Checkpoint, KeepsTheOldCheckpointIfStorageFails) {
 
 TEST(Checkpoint, ReportsOneRanksFailureToAllRanks) {
   const TemporaryFolder folder;
-  std::atomic<int> told{0};
+  std::atomic<int> reported{0};
   over_ranks(3, [&](const Context& context) {
     FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
     StateOwner held = holder(rows, context.rank, context.size, true);
@@ -360,10 +360,10 @@ TEST(Checkpoint, ReportsOneRanksFailureToAllRanks) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Failure::io);
       EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
-      ++told;
+      ++reported;
     }
   });
-  EXPECT_EQ(told, 3);
+  EXPECT_EQ(reported, 3);
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 

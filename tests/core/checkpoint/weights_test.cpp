@@ -75,7 +75,7 @@ TEST(WeightNames, FindOptionsThatContradictConfigJson) {
   EXPECT_EQ(differences[2].first, "");
 }
 
-// What a strategy may hold of a tensor.
+// Pieces of a tensor that a strategy may have.
 std::vector<Piece> pieces_of(const std::vector<int64_t>& shape) {
   std::vector<Piece> pieces{Piece::whole(shape)};
   int64_t all = 1;

@@ -89,9 +89,9 @@ TEST(LongText, SeveralThreadsReportTheSameError) {
     for (const char* wrong : {"u,i,not a number,1,2,3\n", "u,i,1,2\n", "u,i,1,2,3,4,5\n", "\n", ",i,1,2,3,4\n",
                               "u,i,1,2,3,-4\n", "\"u,i,1,2,3,4\n"}) {
       const std::string text = good.substr(0, line) + wrong + good.substr(line);
-      const std::string told = failure(text, 1);
-      EXPECT_THAT(told, HasSubstr("f.csv:"));
-      EXPECT_EQ(failure(text, 3), told) << wrong;
+      const std::string message = failure(text, 1);
+      EXPECT_THAT(message, HasSubstr("f.csv:"));
+      EXPECT_EQ(failure(text, 3), message) << wrong;
     }
   }
 }

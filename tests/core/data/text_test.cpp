@@ -105,7 +105,7 @@ TEST(Text, VocabularyTokensAndTheirCache) {
 
 TEST(Text, ReportsMistakes) {
   const WrittenFiles files;
-  const auto told = [&](const std::string& path, const TextDataset::Shape& shape) {
+  const auto message = [&](const std::string& path, const TextDataset::Shape& shape) {
     try {
       TextDataset(path, shape);
     } catch (const Error& error) {
@@ -115,17 +115,17 @@ TEST(Text, ReportsMistakes) {
   };
   TextDataset::Shape shape;
   shape.length = 8;
-  EXPECT_THAT(told(files.path("absent"), shape), HasSubstr("absent: cannot open it"));
-  EXPECT_THAT(told(files.write("short", "12345678"), shape),
+  EXPECT_THAT(message(files.path("absent"), shape), HasSubstr("absent: cannot open it"));
+  EXPECT_THAT(message(files.write("short", "12345678"), shape),
               HasSubstr("holds 8 tokens; a sequence of data.length 8 takes 9"));
-  EXPECT_THAT(told(files.write("empty", ""), shape), HasSubstr("holds 0 tokens"));
-  EXPECT_EQ(told(files.write("enough", "123456789"), shape), "no error");
+  EXPECT_THAT(message(files.write("empty", ""), shape), HasSubstr("holds 0 tokens"));
+  EXPECT_EQ(message(files.write("enough", "123456789"), shape), "no error");
   shape.vocabulary = files.write("words", "1\n2\n");
-  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("short: byte 2 (value 51) begins no token"));
+  EXPECT_THAT(message(files.path("short"), shape), HasSubstr("short: byte 2 (value 51) begins no token"));
   shape.unknown = "?";
-  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("'?' is not a token of data.vocabulary"));
+  EXPECT_THAT(message(files.path("short"), shape), HasSubstr("'?' is not a token of data.vocabulary"));
   shape.unknown = "2";
-  EXPECT_EQ(told(files.path("enough"), shape), "no error");
+  EXPECT_EQ(message(files.path("enough"), shape), "no error");
 }
 
 TEST(Text, TokenFilesAreMappedAndChecked) {
@@ -145,7 +145,7 @@ TEST(Text, TokenFilesAreMappedAndChecked) {
   EXPECT_TRUE(at::equal(batch.at("tokens").slice(1, 1), batch.at("target").slice(1, 0, 3)));
   EXPECT_FALSE(std::filesystem::exists(path + ".cache.safetensors"));
 
-  const auto told = [&](const TextDataset::Shape& changed) {
+  const auto message = [&](const TextDataset::Shape& changed) {
     try {
       const TextDataset made(path, changed);
     } catch (const Error& error) {
@@ -155,17 +155,17 @@ TEST(Text, TokenFilesAreMappedAndChecked) {
   };
   TextDataset::Shape other = shape;
   other.vocabulary_size = 515;
-  EXPECT_THAT(told(other), HasSubstr("corrupt_data"));
-  EXPECT_THAT(told(other), HasSubstr("token 5 (byte 10) is 517, and the vocabulary has 0 to 514"));
+  EXPECT_THAT(message(other), HasSubstr("corrupt_data"));
+  EXPECT_THAT(message(other), HasSubstr("token 5 (byte 10) is 517, and the vocabulary has 0 to 514"));
   other.vocabulary_size = 0;
-  EXPECT_THAT(told(other), HasSubstr("data.vocabulary_size: is needed"));
+  EXPECT_THAT(message(other), HasSubstr("data.vocabulary_size: is needed"));
   other = shape;
   other.length = 60;
-  EXPECT_THAT(told(other), HasSubstr("holds 50 tokens; a sequence of data.length 60 takes 61"));
+  EXPECT_THAT(message(other), HasSubstr("holds 50 tokens; a sequence of data.length 60 takes 61"));
   other = shape;
   other.format = "uint32";
   other.vocabulary_size = 1 << 26;
-  EXPECT_EQ(told(other), "no error");
+  EXPECT_EQ(message(other), "no error");
   EXPECT_NE(TextDataset(path, other).contents().fingerprint, data.contents().fingerprint);
 }
 

@@ -50,7 +50,7 @@ Tokenizer made(const Json& json) {
   return Tokenizer::read(files.write("tokenizer.json", json.dump()));
 }
 
-std::string told(const Json& json) {
+std::string message(const Json& json) {
   try {
     made(json);
   } catch (const Error& error) {
@@ -149,7 +149,7 @@ TEST(Tokenizer, NamesUnsupportedFeatures) {
   const auto changed = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json();
     json[Json::json_pointer(pointer)] = value;
-    return told(json);
+    return message(json);
   };
   EXPECT_THAT(changed("/model/type", "WordPiece"), HasSubstr("config"));
   EXPECT_THAT(changed("/model/type", "WordPiece"), HasSubstr("the model WordPiece is not supported"));
@@ -166,7 +166,7 @@ TEST(Tokenizer, ReportsMistakes) {
   const auto changed = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json();
     json[Json::json_pointer(pointer)] = value;
-    return told(json);
+    return message(json);
   };
   EXPECT_THAT(changed("/model/vocab/ab", 8.5), HasSubstr("corrupt_data"));
   EXPECT_THAT(changed("/model/vocab/ab", -1), HasSubstr("token 'ab' has the number -1"));
@@ -176,7 +176,7 @@ TEST(Tokenizer, ReportsMistakes) {
   EXPECT_THAT(changed("/model/merges", 3), HasSubstr("model.merges is no list"));
   EXPECT_THAT(changed("/model/type", 3), HasSubstr("is no tokenizer"));
   EXPECT_THAT(changed("/added_tokens/0/content", 3), HasSubstr("added_tokens has the entry"));
-  EXPECT_THAT(told("text"), HasSubstr("is no map"));
+  EXPECT_THAT(message("text"), HasSubstr("is no map"));
   const WrittenFiles files;
   EXPECT_THROW(Tokenizer::read(files.write("t.json", "{\"model\": ")), Error);
   EXPECT_THROW(Tokenizer::read(files.path("absent.json")), Error);

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::WrittenFiles;
 
-std::string told(const std::string& name, const std::string& contents) {
+std::string message(const std::string& name, const std::string& contents) {
   const WrittenFiles files;
   try {
     Vocabulary::read(files.write(name, contents));
@@ -79,18 +79,18 @@ TEST(Vocabulary, ReadsLinesAndJson) {
 }
 
 TEST(Vocabulary, ReportsMistakesWithTheirLocation) {
-  EXPECT_THAT(told("v.txt", "a\n\nb\n"), HasSubstr("v.txt:2: the line is empty"));
-  EXPECT_THAT(told("v.txt", "a\nb\\q\n"), HasSubstr("v.txt:2: a backslash stands before"));
-  EXPECT_THAT(told("v.txt", "a\\x4"), HasSubstr("v.txt:1: a backslash"));
-  EXPECT_THAT(told("v.txt", "a\nb\na\n"), HasSubstr("'a' is there twice, as number 0 and 2"));
-  EXPECT_THAT(told("v.txt", " \n"), HasSubstr("holds no tokens"));
-  EXPECT_THAT(told("v.json", "[\"a\", "), HasSubstr("is not JSON: error at byte"));
-  EXPECT_THAT(told("v.json", "[\"a\", 3]"), HasSubstr("holds strings, and this one holds 3"));
-  EXPECT_THAT(told("v.json", "[]"), HasSubstr("holds no tokens"));
-  EXPECT_THAT(told("v.json", R"({"a": 0, "b": 2})"),
+  EXPECT_THAT(message("v.txt", "a\n\nb\n"), HasSubstr("v.txt:2: the line is empty"));
+  EXPECT_THAT(message("v.txt", "a\nb\\q\n"), HasSubstr("v.txt:2: a backslash stands before"));
+  EXPECT_THAT(message("v.txt", "a\\x4"), HasSubstr("v.txt:1: a backslash"));
+  EXPECT_THAT(message("v.txt", "a\nb\na\n"), HasSubstr("'a' is there twice, as number 0 and 2"));
+  EXPECT_THAT(message("v.txt", " \n"), HasSubstr("holds no tokens"));
+  EXPECT_THAT(message("v.json", "[\"a\", "), HasSubstr("is not JSON: error at byte"));
+  EXPECT_THAT(message("v.json", "[\"a\", 3]"), HasSubstr("holds strings, and this one holds 3"));
+  EXPECT_THAT(message("v.json", "[]"), HasSubstr("holds no tokens"));
+  EXPECT_THAT(message("v.json", R"({"a": 0, "b": 2})"),
               HasSubstr("token 'b' has the number 2; those of 2 tokens are 0 to 1"));
-  EXPECT_THAT(told("v.json", R"({"a": 0, "b": 0})"), HasSubstr("both have the number 0"));
-  EXPECT_THAT(told("v.json", R"({"": 0})"), HasSubstr("token number 0 is empty"));
+  EXPECT_THAT(message("v.json", R"({"a": 0, "b": 0})"), HasSubstr("both have the number 0"));
+  EXPECT_THAT(message("v.json", R"({"": 0})"), HasSubstr("token number 0 is empty"));
   EXPECT_THROW(Vocabulary::read("/nowhere/v.txt"), Error);
 }
 

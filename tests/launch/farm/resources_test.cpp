@@ -190,11 +190,11 @@ double delay_of_one_above_its_limit() {
     touch_anonymous(24 * mib);
     while (true) pause();
   });
-  double told = 0;
+  double message = 0;
   ResourceWatch watch(
       loop, [&](const std::vector<ResourceSample>& all) { samples = all; },
       [&](const ResourceSample& sample, int64_t of) {
-        told = unix_seconds();
+        message = unix_seconds();
         over += sample.pipeline;
         used = sample.memory;
         limit = of;
@@ -209,7 +209,7 @@ double delay_of_one_above_its_limit() {
   EXPECT_EQ(limit, int64_t(64 * mib));
   // The report may come before the child could note the time.
   EXPECT_TRUE(eventually([&] { return *passed > 0; }));
-  const double delay = told - *passed;
+  const double delay = message - *passed;
   bool more = false;
   loop.after(std::chrono::milliseconds(1500), [&] { more = true; });
   // The watch samples less often on a slow machine: the use of all pipelines is reported later than an exceeded limit.

@@ -43,7 +43,7 @@ class View : public ::testing::Test {
 };
 
 TEST_F(View, RefusesAFolderWithoutARun) {
-  const auto told = [](const std::string& folder) {
+  const auto message = [](const std::string& folder) {
     try {
       RunReader reader(folder);
     } catch (const Error& error) {
@@ -51,12 +51,12 @@ TEST_F(View, RefusesAFolderWithoutARun) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told(folder_ + "/nowhere"), HasSubstr("there is no such folder"));
-  EXPECT_THAT(told(folder_), HasSubstr("holds no run"));
+  EXPECT_THAT(message(folder_ + "/nowhere"), HasSubstr("there is no such folder"));
+  EXPECT_THAT(message(folder_), HasSubstr("holds no run"));
   write("file", "x");
-  EXPECT_THAT(told(folder_ + "/file"), HasSubstr("is no folder"));
+  EXPECT_THAT(message(folder_ + "/file"), HasSubstr("is no folder"));
   const FolderLock lock(folder_);
-  EXPECT_EQ(told(folder_), "no error") << "it has just begun";
+  EXPECT_EQ(message(folder_), "no error") << "it has just begun";
 }
 
 TEST_F(View, ShowsARunThatLostItsSummary) {

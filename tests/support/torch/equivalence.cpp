@@ -126,7 +126,7 @@ class RankTraining {
       const int64_t begin = step % per_epoch * training_.global_rows;
       const int64_t end = std::min(begin + training_.global_rows, rows);
       const bool last = step + 1 == training_.steps || (training_.epoch_flush && (step + 1) % per_epoch == 0);
-      at::Tensor figures = at::zeros({2}, at::kDouble);
+      at::Tensor sums = at::zeros({2}, at::kDouble);
       const int64_t before = context_.world->bytes_sent();
       for (int64_t part = 0; part < training_.parts; ++part) {
         StepInput input;
@@ -135,14 +135,14 @@ class RankTraining {
         input.step = step;
         input.flush = last && part + 1 == training_.parts;
         const StepResult out = strategy_->step(input);
-        figures += at::stack({out.metrics.front().sum, out.metrics.front().weight});
+        sums += at::stack({out.metrics.front().sum, out.metrics.front().weight});
         if (out.updated) {
           CONVOY_CHECK(out.finite.item<bool>(), "an update of the test is not finite");
           result.norms.push_back(out.gradient_norm.item<double>());
         }
       }
       result.bytes_sent = context_.world->bytes_sent() - before;
-      result.losses.push_back(over_all(figures));
+      result.losses.push_back(over_all(sums));
     }
     result.evaluated = evaluate(sampling);
     strategy_->flush();
@@ -153,9 +153,9 @@ class RankTraining {
   }
 
  private:
-  double over_all(at::Tensor figures) {
-    context_.world->all_reduce(figures, ReduceOp::sum, {"figures", {}})->wait();
-    return (figures[0] / figures[1]).item<double>();
+  double over_all(at::Tensor sums) {
+    context_.world->all_reduce(sums, ReduceOp::sum, {"figures", {}})->wait();
+    return (sums[0] / sums[1]).item<double>();
   }
 
   double evaluate(const Sampling& sampling) {
@@ -248,8 +248,8 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       run(context);
       context.world->barrier({"end", {}})->wait();
     } catch (const std::exception& error) {
-      const auto* told = dynamic_cast<const Error*>(&error);
-      const bool lost = told != nullptr && told->kind() == Failure::peer_lost;
+      const auto* reported = dynamic_cast<const Error*>(&error);
+      const bool lost = reported != nullptr && reported->kind() == Failure::peer_lost;
       {
         std::lock_guard<std::mutex> lock(mutex);
         if (!failure || (symptom && !lost)) {

@@ -73,7 +73,7 @@ bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<st
 
 // The parts, for tests that drive ranks themselves. `run` is called once per rank, each in its own thread.
 RunConfig test_config(const Layout& layout, const Training& training, const std::string& model = "{name: net}");
-// Where the strategy puts ranks, on a host with cores enough.
+// Plans the ranks of a strategy on a host with enough cores.
 JobPlan planned(const Layout& layout, const RunConfig& config);
 // The key at which the layout is refused before any rank starts: by its plan, or by the check of the model's blocks, as
 // in `convoy`. "nothing is refused".
