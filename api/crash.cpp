@@ -147,7 +147,7 @@ void print(const char* text) {
 // --- SIGBUS
 // -------------------------------------------------------------------------------------------------------------
 
-// Reads a hexadecimal number and moves `at` behind it.
+// Reads a hexadecimal number and moves `at` past it.
 uintptr_t hexadecimal(const char*& at, const char* end) {
   uintptr_t value = 0;
   at = std::from_chars(at, end, value, 16).ptr;

@@ -169,7 +169,7 @@ WeightNames resnet_names(const Options& options) {
   return names;
 }
 
-// --- Models with a module of their own in docs/python.md ---
+// --- Models with a separate module in docs/python.md ---
 
 WeightNames mlp_names() {
   WeightNames names;

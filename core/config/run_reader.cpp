@@ -1,5 +1,5 @@
 // Reads whole runs: file, overrides, types, and checks of several values together. Checks here depend on one
-// top-level key only, so each key is read by itself. (Checks of several keys, such as planning, come later.)
+// top-level key only, so each key is read alone. (Checks of several keys, such as planning, come later.)
 // Exception: plugins may add names to other keys.
 #include <arpa/inet.h>
 

@@ -38,7 +38,7 @@ void refuse_irregular_files(const std::string& folder, const std::string& advice
 
 }  // namespace
 
-// Everything is checked before, so that a refusal leaves nothing behind, and again after.
+// Everything is checked before, so that a refusal creates nothing, and again after.
 std::string create_run_folder(const std::string& folder, const std::string& advice) {
   const auto check = [&folder] {
     for (const char* part : {"/logs", "/checkpoints"}) refuse_link(folder + part);

@@ -301,7 +301,7 @@ void TorchOptimizer::fill_groups() {
 }
 
 void TorchOptimizer::update(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) {
-  // On a GPU this waits for the device: the user's optimizer cannot be told not to step.
+  // On a GPU this waits for the device: the user's optimizer has no switch to skip a step.
   const bool apply = scalars.apply.is_cpu() ? *scalars.apply.const_data_ptr<bool>() : scalars.apply.item<bool>();
   any_applied_ = any_applied_ || apply;
   if (apply && !scalars.gradient_scale.is_cpu()) {
@@ -333,7 +333,7 @@ void TorchOptimizer::finish() {
       ++steps[piece.parameter];
       keep_state(slot, piece);
     }
-  // Parameters of which other ranks hold the pieces.
+  // Parameters whose pieces are on other ranks.
   for (size_t number = 0; number < parameters_.size(); ++number)
     if (!held_[number] && reached_[number]) ++steps[number];
 }

@@ -309,7 +309,7 @@ class DeviceRunner : public StepRunner {
  private:
   using Body = std::function<void(const std::vector<Action>&, Station&)>;
 
-  // Runs the schedule on every device. Throws the failure of the first device that failed by itself.
+  // Runs the schedule on every device. Throws the first failure that another device did not cause.
   void run(const StepSchedule& schedule, const Body& body) {
     ties_.refresh();
     mailbox_.open();

@@ -1,4 +1,4 @@
-// Modules that nobody rewrote, under the strategies of a configuration, and the same modules as Replicas.
+// Unchanged torch modules under the strategies of a configuration, and the same modules as Replicas.
 #include <convoy/model_of.h>
 #include <convoy/replicas.h>
 

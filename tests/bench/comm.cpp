@@ -1,6 +1,6 @@
 // Time of collectives by size, compared with bare MPI in the same run.
 //
-//   mpirun -n 2 build/tests/bench/comm                # mpi beside MPI_Allreduce; medians of interleaved rounds
+//   mpirun -n 2 build/tests/bench/comm                # mpi compared with MPI_Allreduce; medians of interleaved rounds
 //   build/tests/bench/comm local 2; build/tests/bench/comm gloo 2
 //
 // Prints per size: microseconds of all_reduce, of MPI_Allreduce, and their ratio; then the gain of overlap with

@@ -98,7 +98,7 @@ TEST_P(Collectives, AllGatherWithUnequalSizes) {
 }
 
 // Every rank reads the parts that the others wrote into common memory, in every round. The bytes count as sent. A
-// second memory works beside the first.
+// second memory works together with the first.
 TEST_P(Collectives, AllGatherInSharedMemory) {
   const std::string backend = std::get<0>(GetParam());
   const bool shares = backend == "local" || backend == "gloo" || backend == "mpi";  // others may leave it out

@@ -103,7 +103,7 @@ TEST(NcclGpu, NamesAMissingRankWithinTheTimeLimit) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
     try {
       world.all_reduce(tensor, ReduceOp::sum, {"next"})->wait();
-      ADD_FAILURE() << "the group goes on";
+      ADD_FAILURE() << "the group continues";
     } catch (const CommError& error) {
       EXPECT_EQ(error.kind(), Failure::hang);
       EXPECT_NE(std::string(error.what()).find("'alone'"), std::string::npos) << error.what();

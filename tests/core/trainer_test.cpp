@@ -429,7 +429,7 @@ TEST_F(TrainerTest, ResumesLibTorchsGenerator) {
   };
   const double whole = trained(2, "single", "never");
   start_anew();
-  EXPECT_EQ(trained(2, "single", "never"), whole) << "two runs draw alike";
+  EXPECT_EQ(trained(2, "single", "never"), whole) << "two runs draw equal numbers";
   start_anew();
   EXPECT_NE(trained(1, "single", "never"), whole);
   EXPECT_EQ(trained(2, "single", "auto"), whole);

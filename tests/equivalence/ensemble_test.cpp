@@ -75,7 +75,7 @@ Context prepared(const Context& given, std::string* trained = nullptr) {
   return context;
 }
 
-// State entries by member, under the names of a model by itself.
+// State entries by member, under the names of a single model.
 void keep(Strategy& strategy, std::map<int, State>& states, StateKind gradient) {
   strategy.visit_state([&](const StateEntry& shown) {
     if ((shown.kind == StateKind::gradient) != (gradient == StateKind::gradient)) return;

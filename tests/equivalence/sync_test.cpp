@@ -216,7 +216,7 @@ std::string text_of(const Simulated& how) {
   return text;
 }
 
-// Ten updates: the last ones after an agreement, or just at one.
+// Ten updates: the last ones after a synchronisation, or exactly at one.
 TEST(Sync, EqualsAveragedSingleRuns) {
   std::vector<Simulated> cells;
   for (int ranks : {2, 3})
@@ -256,7 +256,7 @@ TEST(Sync, RanksWithoutRowsHaveNoWeight) {
   }
 }
 
-// ---- row tables ------------------------------------------------------------------------------------------------
+// ---- sparse embeddings ------------------------------------------------------------------------------------------------
 
 // For some optimizers a row without gradient does not move, or moves equally on all ranks. Then the averages of touched
 // rows equal the averages of all rows.

@@ -309,7 +309,7 @@ TEST(Load, IsTheShareOfOtherProcesses) {
   EXPECT_NEAR(other->busy - one->busy, 250 * tick, 1e-9);
   EXPECT_NEAR(other->stolen, 50 * tick, 1e-9);
   EXPECT_NEAR(other_load(*one, *other, 150 * tick, 200 * tick, 2), 150.0 / 400, 1e-9);
-  EXPECT_EQ(other_load(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is nobody's load";
+  EXPECT_EQ(other_load(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is no other load";
   EXPECT_FALSE(cpu_times(before, {0, 7})) << "a core that is not there";
 }
 

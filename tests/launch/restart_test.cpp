@@ -21,7 +21,7 @@ TEST(RestartBudget, IsZeroByDefault) {
   for (int i = 0; i < 5; ++i) {
     const auto decision = restarts.after(failed_at(20), -1);
     EXPECT_FALSE(decision.again);
-    EXPECT_FALSE(decision.no_progress) << "nobody asked, so the cause itself is the end";
+    EXPECT_FALSE(decision.no_progress) << "no restart was requested, so the cause itself is the end";
   }
 }
 

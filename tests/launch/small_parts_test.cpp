@@ -45,7 +45,7 @@ TEST(Mps, FindsTheDaemonAndReportsSharedGpus) {
   std::ofstream(daemon) << 999999999 << "\n";  // larger than any process's number
   EXPECT_EQ(mps_folder({}, folder), "");
   const Variables named{{"CUDA_MPS_PIPE_DIRECTORY", folder}};
-  EXPECT_EQ(mps_folder(named), folder.string()) << "a container's user says where it is";
+  EXPECT_EQ(mps_folder(named), folder.string()) << "the variable of a container names it";
 
   Topology topology;
   topology.hosts.push_back({"here", {}, {}, 0});
@@ -241,7 +241,7 @@ TEST(Sweep, RemovesTheSessionOfADeadMpirun) {
   fs::remove_all(sessions / str("pid.", getpid()));
   fs::create_directories(sessions / str("pid.", gone));
   remove_leftover_session(gone, places);
-  EXPECT_FALSE(fs::exists(sessions)) << "nobody uses it any more";
+  EXPECT_FALSE(fs::exists(sessions)) << "no process uses it any more";
   fs::remove_all(root);
 }
 

@@ -35,7 +35,7 @@ at::Tensor rms(const Plain& plain, const std::string& name, const at::Tensor& x,
   return x / (x.pow(2).mean(-1, true) + eps).sqrt() * plain.value(name + ".weight");
 }
 
-// Each query head by itself, with the key and value that serve it.
+// Each query head alone, with its key and value.
 at::Tensor llama_reference(const Plain& plain, const Json& options, const at::Tensor& tokens) {
   const int64_t heads = options["heads"].get<int64_t>(), dim = options["dim"].get<int64_t>(), size = dim / heads;
   const int64_t keys = options["kv_heads"].is_null() ? heads : options["kv_heads"].get<int64_t>();

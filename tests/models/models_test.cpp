@@ -122,7 +122,7 @@ TEST(Ncf, ComputesNeuMf) {
   const at::Tensor scores = forward(*model, blocks, batch)[0];
   ASSERT_EQ(scores.sizes(), (std::vector<int64_t>{7, 5}));
 
-  // The textbook's way: every pair by itself, the MLP over one concatenation.
+  // The textbook form: every pair alone, the MLP over one concatenation.
   const auto user =
       at::embedding(plain.value("embedding.user.weight"), batch.at("user")).unsqueeze(1).expand({7, 5, 10});
   const auto item = at::embedding(plain.value("embedding.item.weight"), batch.at("item"));

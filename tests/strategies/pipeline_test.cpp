@@ -226,7 +226,7 @@ TEST(PipelineTies, ExactlyOneRankOwnsEachEntry) {
   }
 }
 
-// ---- figures --------------------------------------------------------------------------------------------------------
+// ---- statistics --------------------------------------------------------------------------------------------------------
 
 TEST(PipelineStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();

@@ -171,7 +171,7 @@ TEST(ShardedUnit, RefusesWritesToGatheredValues) {
     parameters[0]->value.detach().mul_(2);
     try {
       unit.release();
-      ADD_FAILURE() << "nothing was said";
+      ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("a.weight"), std::string::npos) << error.what();
     }

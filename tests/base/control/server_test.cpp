@@ -304,7 +304,7 @@ TEST(ChannelServer, ReportsMissingHeartbeatsAndSuddenDeath) {
   kill(stopped, SIGSTOP);
   EXPECT_THAT(silent.wait_for(1), ElementsAre(1));
   std::this_thread::sleep_for(100ms);
-  EXPECT_EQ(silent.now().size(), 1u) << "told once";
+  EXPECT_EQ(silent.now().size(), 1u) << "reported once";
   kill(stopped, SIGKILL);
   EXPECT_EQ(left.wait_for(2)[1].participant, 1);
   waitpid(stopped, nullptr, 0);

@@ -132,7 +132,7 @@ TEST(StopAgreement, StopsAtTheFirstStepIfRequestedBeforeTheStart) {
   channel->set(protocol::stop_request, "1");
   on_threads(2, [&](int rank) {
     StopAgreement agreement(channel, rank, 2, patience);
-    // The request reaches the agreement by the channel's thread, so a step or two may pass before.
+    // The channel's thread delivers the request, so a step or two may pass before.
     int64_t step = 40;
     while (!agreement.stops_before(step)) {
       ASSERT_LT(++step, 1000000);

@@ -194,7 +194,7 @@ TEST(Text, TokenizersEncodeAndAreKept) {
   larger.vocabulary_size = 4;
   EXPECT_THROW(TextDataset(path, larger), Error);
 
-  // Equal tokens with other merges are other data, and are encoded anew.
+  // Equal tokens with other merges are other data, and are encoded again.
   files.write("merges.txt", "a b\n");
   const TextDataset other(path, shape);
   const DataChange change = data_change(contents, other.contents());

@@ -214,7 +214,7 @@ double delay_of_one_above_its_limit() {
   loop.after(std::chrono::milliseconds(1500), [&] { more = true; });
   // The watch samples less often on a slow machine: the use of all pipelines is reported later than an exceeded limit.
   loop.run_until([&] { return late || (more && samples.size() == 2 && samples[0].memory_peak >= int64_t(72 * mib)); });
-  EXPECT_EQ(over, "large") << "told once";
+  EXPECT_EQ(over, "large") << "reported once";
   EXPECT_EQ(samples.size(), 2u);
   if (samples.size() != 2) return delay;
   EXPECT_EQ(samples[0].pipeline, "large");
@@ -266,7 +266,7 @@ TEST(GpuShare, UsesWhatTheDriverReports) {
   EXPECT_DOUBLE_EQ(share.use, 0.5);
   EXPECT_EQ(share.memory, 400);
   EXPECT_FALSE(share.of_device);
-  EXPECT_EQ(share_of({own}, {12}, {10, 11, 12}, false).memory, 0) << "it has not come to its GPU yet";
+  EXPECT_EQ(share_of({own}, {12}, {10, 11, 12}, false).memory, 0) << "it has not used its GPU yet";
 
   const GpuReading idle{0, 500, {}, {}};
   const GpuShare two = share_of({own, idle}, {10}, {10}, true);
