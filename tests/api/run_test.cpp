@@ -39,7 +39,8 @@ std::function<void(Job&, convoy::Run&, const ShareBatch&)> killed_after(int64_t 
   };
 }
 
-// Requests a stop, and returns when the channel's thread has called all earlier watchers, because callbacks run in order.
+// Requests a stop, and returns when the channel's thread has called all earlier watchers, because callbacks run in
+// order.
 void request_stop(Job& job) {
   Channel& channel = *context_of(job).channel;
   channel.set(protocol::stop_request, "{}");

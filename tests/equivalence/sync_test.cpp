@@ -256,7 +256,8 @@ TEST(Sync, RanksWithoutRowsHaveNoWeight) {
   }
 }
 
-// ---- sparse embeddings ------------------------------------------------------------------------------------------------
+// ---- sparse embeddings
+// ------------------------------------------------------------------------------------------------
 
 // For some optimizers a row without gradient does not move, or moves equally on all ranks. Then the averages of touched
 // rows equal the averages of all rows.

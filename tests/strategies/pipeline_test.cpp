@@ -226,7 +226,8 @@ TEST(PipelineTies, ExactlyOneRankOwnsEachEntry) {
   }
 }
 
-// ---- statistics --------------------------------------------------------------------------------------------------------
+// ---- statistics
+// --------------------------------------------------------------------------------------------------------
 
 TEST(PipelineStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
