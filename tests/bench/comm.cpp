@@ -36,7 +36,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// MPI's own all-reduce, found in the library that the backend has loaded: programs outside backends/ do not name MPI.
+// MPI's all-reduce, from the library that the backend has loaded, because programs outside backends/ do not name MPI.
 // Open MPI's handles are addresses of its global objects.
 struct BareMpi {
   using AllReduce = int (*)(const void*, void*, int, void*, void*, void*);
@@ -82,7 +82,7 @@ void measure(Communicator& world, bool beside_mpi) {
   }
 }
 
-// A step as ddp has it: computing, with a bucket ready after each part of it.
+// A step like that of ddp: computing, with a bucket ready after each part of it.
 void measure_overlap(Communicator& world) {
   constexpr int parts = 5;
   at::Tensor a = at::randn({512, 512}), product = at::empty({512, 512});

@@ -21,7 +21,7 @@ namespace {
 
 using Collectives = Conformance;
 
-// Numbers whose sum depends on the order of addition.
+// Returns numbers whose sum depends on the order of addition.
 at::Tensor draws(int rank, int64_t count) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(7 + rank);
   return at::randn({count}, generator, at::TensorOptions());
@@ -210,7 +210,7 @@ TEST_P(Collectives, SendsBetweenTwoRanksKeepTheirOrder) {
     if (world.size() == 1) return;
     std::vector<WorkPtr> works;
     std::vector<at::Tensor> got;
-    // Receives are posted before, between and after collectives, and waited for last first.
+    // Receives are posted before, between and after collectives, and awaited in reverse order.
     for (int i = 0; i < 8; ++i) {
       if (world.rank() == 0) works.push_back(world.send(at::full({i + 1}, double(i)), 1, {"x"}));
       if (world.rank() == 1) {
@@ -301,7 +301,7 @@ TEST_P(Collectives, AcceptEmptyTensors) {
   });
 }
 
-// local and mpi promise the order of ranks; gloo only that all ranks get the same.
+// local and mpi guarantee rank order; gloo guarantees only equal results on all ranks.
 TEST_P(Collectives, AddInRankOrder) {
   on_ranks([](Communicator& world) {
     if (world.backend() == "gloo") return;

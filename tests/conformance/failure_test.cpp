@@ -55,7 +55,7 @@ TEST_P(Failures, TimeLimitsNameOperationAndTensor) {
         group->all_reduce(tensor, ReduceOp::sum, {"bucket 2", milliseconds(300)})->wait();
       });
       auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      // A peer that gave up first takes the others with it.
+      // A peer that has failed first also fails the others.
       if (error.kind() == Failure::hang) {
         EXPECT_TRUE(has(error.what(), "all_reduce 'bucket 2'")) << error.what();
         EXPECT_GE(seconds, 0.29);
@@ -83,7 +83,7 @@ TEST_P(Failures, ReceiveFromASilentPeerTimesOut) {
   });
 }
 
-// Sockets and local ranks have other messages for it.
+// Sockets and local ranks report it with other messages.
 TEST_P(Failures, ReportAReceiveOfTheWrongLength) {
   const std::string backend = std::get<0>(GetParam());
   if (backend == "local" || backend == sockets) GTEST_SKIP() << "not by lengths";

@@ -57,7 +57,7 @@ TEST_P(StagedGpu, EveryOperationMatchesTheHost) {
                {"x"})
         ->wait();
     EXPECT_TRUE(same(got.cpu(), numbers((me + n - 1) % n, {6}, at::kFloat)));
-    // Strided, and larger than any one piece.
+    // A strided tensor, larger than any one chunk.
     at::Tensor wide = at::ones({1000, 2000}, at::TensorOptions().device(gpu));
     world.all_reduce(wide.t(), ReduceOp::sum, {"x"})->wait();
     EXPECT_TRUE(at::equal(wide.cpu(), at::full({1000, 2000}, static_cast<double>(n), at::kFloat)));

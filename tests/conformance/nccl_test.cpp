@@ -25,7 +25,7 @@ namespace {
 
 int gpus() { return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0; }
 
-// Two ranks as threads, each on its GPU, past the calls that the ranks compare before they begin them.
+// Runs two ranks as threads, each on its GPU, beyond the calls that the ranks compare first.
 void on_two_gpus(const std::function<void(Communicator&, const at::Device&)>& body) {
   RankGroup group{"nccl", 2};
   group.on_gpus = true;
@@ -71,7 +71,7 @@ TEST(NcclGpu, CollectivesOnTwoDevices) {
   });
 }
 
-// `wait` puts the result in front of what the stream does next, and returns while the device is still at work.
+// `wait` orders the result before later work on the stream, and returns while the device still works.
 TEST(NcclGpu, WaitOrdersTheStreamWithoutBlockingTheHost) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {

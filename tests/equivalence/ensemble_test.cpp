@@ -225,7 +225,8 @@ INSTANTIATE_TEST_SUITE_P(
                       EnsembleCell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Members side by side are evaluated on one batch: a block that changes its input in place must not change the others'.
+// Members that run one by one are evaluated on one batch: a block that changes its input in place must not change the
+// others'.
 TEST(Ensemble, AnInPlaceBlockAffectsNoOtherMember) {
   struct InPlace : Block {
     InPlace() : layer(register_module("linear", torch::nn::Linear(6, 5))) { to(at::kDouble); }
@@ -250,7 +251,7 @@ TEST(Ensemble, AnInPlaceBlockAffectsNoOtherMember) {
     expect_same(all.at(static_cast<int>(member)), alone(fresh(), member), convoy::str("member ", member));
 }
 
-// A member that finishes stays as it was; the others train on as if it had never been there.
+// A finished member stays unchanged; the others train as if it had never existed.
 TEST(Ensemble, FinishedMembersLeaveTheStack) {
   for (const char* how : {", how: stacked", ", how: threads", ", how: auto"}) {
     for (Subject (*make)() : {classifier_subject, convnet_subject, tied_subject}) {
@@ -349,8 +350,8 @@ class NoisyModel : public FeatureModel {
   double noise_;
 };
 
-// A resumed run stacks its members or not as before, and draws the same numbers. Only strong noise differs between a
-// stack and single members by more than rounding.
+// A resumed run keeps its execution mode and draws the same numbers. Only with strong noise do a stack and single
+// members differ by more than rounding.
 TEST(Ensemble, AResumedRunUsesTheStoredExecutionMode) {
   const std::string execution_mode = "counter/execution_mode";
   for (const bool stacks : {true, false}) {
@@ -386,7 +387,7 @@ TEST(Ensemble, AResumedRunUsesTheStoredExecutionMode) {
         return state;
       };
       const State final = state_at_end(*first);
-      // As stored; of an earlier version; of another number of members on the rank; the other choice.
+      // Values as stored, of an earlier version, of another number of members on the rank, and of the other mode.
       for (const int64_t mode : {choice, int64_t(0), choice - 1, -choice}) {
         auto resumed = begin();
         set_generator_state(at::kCPU, generator);

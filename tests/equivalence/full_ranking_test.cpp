@@ -12,7 +12,7 @@
 namespace convoy::testing {
 namespace {
 
-// The metrics of an evaluation by all ranks together.
+// Returns the metrics of an evaluation over all ranks.
 std::map<std::string, double> evaluated(const Layout& layout, const Subject& subject) {
   std::map<std::string, double> values;
   const std::string failure = run(layout, subject, [&](const Context& context, Strategy& strategy) {

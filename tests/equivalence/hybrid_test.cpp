@@ -112,8 +112,8 @@ Subject tied_linears(Cut owner, Cut user) {
   return subject;
 }
 
-// Every cut of the layer that makes a weight, with every cut of one in another block that is tied to it: the plan and
-// the ranks agree, and what they take trains as `single` does.
+// Every sharding of the layer that creates a weight, with every sharding of a tied layer in another block. Plan and
+// ranks agree, and accepted combinations train as `single` does.
 TEST(Hybrid, TiesLinearLayersForAnySharding) {
   const std::vector<Layout> layouts{
       {"tensor_parallel", "", 2},
@@ -158,7 +158,7 @@ TEST(Hybrid, RefusesUnsupportedCombinations) {
       refusal(", mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, schedule: interleaved, stages: [1, 2, 0-1]", 4),
       "strategy.stages.0");
   EXPECT_EQ(refusal(", mesh: {tensor: 3}", 3), "model.heads");
-  // Keys of an axis that is not there.
+  // Keys of a missing axis.
   EXPECT_EQ(refusal(", mesh: {data: 2, pipeline: 2}, shard: gradients", 4), "strategy.shard");
   EXPECT_EQ(refusal(", mesh: {data: {degree: 2, how: fsdp}}, bucket_cap_mb: 1", 2), "strategy.bucket_cap_mb");
   EXPECT_EQ(refusal(", mesh: {data: 2}, schedule: gpipe", 2), "strategy.schedule");

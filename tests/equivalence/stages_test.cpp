@@ -67,7 +67,7 @@ std::vector<StagesCell> stages_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, StagesTest, ::testing::ValuesIn(stages_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
-// More stages than blocks, which the table leaves out, are refused before anything is trained.
+// More stages than blocks, which the table leaves out, are refused before training.
 TEST(Stages, RefuseUnsupportedCombinations) {
   for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "norms", "dropout"}) {
     const int ranks = blocks_of(subject) + 1;
@@ -92,7 +92,7 @@ TEST(Stages, FollowAListOfBlocks) {
 }
 
 TEST(Stages, MicroBatchesWithoutRows) {
-  // Eight slices of three rows at the end of an epoch.
+  // Eight micro-batches of three rows at the end of an epoch.
   Training training;
   training.global_rows = 8;
   for (const char* name : {"mlp", "gpt", "ncf"}) {

@@ -1,5 +1,5 @@
 // Ranks that average parameters or make outer steps, compared with summed gradients of every update and with simulated
-// references: one `single` per replica, which the test averages itself.
+// references: one `single` per replica, averaged by the test.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Training sgd(int64_t rows = 16) {
   return training;
 }
 
-// The state that all ranks have in common, without the outer step.
+// State that is equal on all ranks, without the outer step.
 State in_common(const State& state) {
   State common;
   for (const auto& [key, tensor] : state)
@@ -145,7 +145,7 @@ class Replicas {
     if ((number + 1) % how_.every == 0) agree();
   }
 
-  // The mean of what the replicas have now.
+  // Mean of the replicas' current values.
   State mean() {
     std::vector<State> states;
     for (const auto& replica : replicas_) states.push_back(shown(*replica));
@@ -170,7 +170,7 @@ class Replicas {
     weights_.assign(weights_.size(), 0);
   }
 
-  // As torch::optim::SGD does it, of the way from the mean back to where all began.
+  // As in torch::optim::SGD, with the distance from the start to the mean as gradient.
   void outer_step(State& mean) {
     for (auto& [key, tensor] : mean) {
       if (key.rfind("parameter/", 0) != 0) continue;
@@ -256,8 +256,7 @@ TEST(Sync, RanksWithoutRowsHaveNoWeight) {
   }
 }
 
-// ---- sparse embeddings
-// ------------------------------------------------------------------------------------------------
+// ---- sparse embeddings ----
 
 // For some optimizers a row without gradient does not move, or moves equally on all ranks. Then the averages of touched
 // rows equal the averages of all rows.
@@ -289,7 +288,7 @@ TEST(Sync, SparseEmbeddingsAreAveragedLikeDenseOnes) {
       }
 }
 
-// The remaining difference to dense embeddings with momentum: how far untouched rows still move.
+// Bound of the remaining difference to dense embeddings with momentum: the later change of untouched rows.
 TEST(Sync, SparseEmbeddingsWithMomentumStayNearDenseOnes) {
   Training training = adamw(false);
   training.global_rows = 4;
@@ -323,7 +322,7 @@ TEST(Sync, CompressedGradientsStayWithinTheStatedError) {
       }
 }
 
-// Rows' gradients are rounded as others are, and what is left over of a row waits for its next touch.
+// Rows' gradients are rounded like others, and a row's rounding error waits for its next touch.
 void expect_within_stated_error(const char* numbers, int ranks, const Subject& subject, const std::string& more) {
   SCOPED_TRACE(std::string(numbers) + " on " + std::to_string(ranks) + more);
   const std::string sync = std::string("compress: ") + numbers + more;

@@ -83,7 +83,7 @@ std::vector<TensorCell> tensor_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, TensorTest, ::testing::ValuesIn(tensor_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
-// Cells that cannot be: refused with the reason before anything starts, or when the layers are made.
+// Impossible cells: refused with the reason before the start, or when the layers are created.
 TEST(Tensor, RefusesUnsupportedCombinations) {
   const TensorCell heads{"odd", 1, 3};  // four of them
   EXPECT_EQ(refused_key(layout_of(heads), subject_of(heads), {}), "model.heads");
@@ -105,7 +105,7 @@ TEST(Tensor, TwoRunsAreBitwiseEqual) {
   }
 }
 
-// But for the norm, which sums in another order, and so clipping.
+// Compares everything except the norm, which is summed in a different order, and therefore clipping.
 TEST(Tensor, AGroupOfOneEqualsSingleBitForBit) {
   for (const char* name : {"gpt", "classifier"}) {
     const TensorCell cell{name, 1, 1};

@@ -93,7 +93,7 @@ TEST(Gpt, EqualsTheFormulasInValuesAndGradients) {
     const auto model = make_gpt(Options(options), text());
     Plain plain(at::kDouble);
     const auto blocks = blocks_of(*model, plain.layers);
-    // Values at which nothing is small by chance.
+    // Values that are not small by chance.
     for (const auto& parameter : plain.store->parameters) {
       at::NoGradGuard no_grad;
       parameter->value.add_(at::randn_like(parameter->value) * 0.3);

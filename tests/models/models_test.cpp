@@ -137,7 +137,7 @@ TEST(Ncf, ComputesNeuMf) {
   EXPECT_TRUE(at::allclose(scores, expected, 1e-5, 1e-7));
 }
 
-// The textbook's way once more: user features are the row's like context, item features are each item's own.
+// The textbook form again: user features belong to the row like context, item features to each item.
 TEST(Ncf, AcceptsFeaturesOfUsersAndItems) {
   Schema schema = interactions(20, 30, 2);
   schema.fields["user_features"] = {{1}, at::kFloat, 0};

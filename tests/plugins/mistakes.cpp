@@ -1,7 +1,7 @@
 // A plugin with the mistakes that authors make, one at a time.
 //
-// The environment variable CONVOY_TEST_REGISTRATION chooses one of its registration; options of its parts choose
-// others: `mistake` of the model and the data set, and names of losses.
+// The environment variable CONVOY_TEST_REGISTRATION selects a mistake of its registration. Options of its components
+// select others: `mistake` of the model and the data set, and names of losses.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -108,7 +108,7 @@ class Mistaken : public Model {
   int64_t in_, classes_;
 };
 
-// Mistakes of a loss that is given by name.
+// Mistakes of a loss, selected by its name.
 class MistakenLoss : public LossFunction {
  public:
   explicit MistakenLoss(std::string mistake) : mistake_(std::move(mistake)) {}

@@ -71,7 +71,7 @@ TEST(BlockCounts, FindSizesThatATensorGroupDivides) {
       << refused(3);
 }
 
-// By hand, for sequences of 6 and 24 features in fp64.
+// Computed by hand, for sequences of 6 and 24 features in fp64.
 TEST(BlockActivations, CountOutputsAndExchangesOfGpt) {
   const Subject subject = gpt_of({12, 24, 12});
   ModelDescription model = describe_model(*subject.model(), "fp64");
@@ -97,7 +97,7 @@ TEST(BlockActivations, CountOutputsAndExchangesOfGpt) {
   EXPECT_GT(output.row_saved_bytes, logits);
 }
 
-// Weights that autocast narrows are kept once, however many rows there are.
+// Half-precision copies of weights are counted once, for any number of rows.
 TEST(BlockActivations, HalfPrecisionWeightsAreNoActivations) {
   const Subject subject = gpt_of({12, 24, 12});
   at::set_num_threads(1);
@@ -141,8 +141,8 @@ TEST(BlockActivations, FakeTensorsGiveTheBytesOfAStep) {
         EXPECT_EQ(one.saved_bytes, other.saved_bytes);
         EXPECT_EQ(one.row_cut_saved_bytes, other.row_cut_saved_bytes);
         EXPECT_EQ(one.cut_exchanges, other.cut_exchanges);
-        // Kernels of convolutions and of 16-bit types need temporary buffers. On some processors these do not depend
-        // on the rows, so that less of the same total is counted per row.
+        // Kernels of convolutions and of 16-bit types need temporary buffers. On some processors these do not depend on
+        // the rows. Then less of the same total is counted per row.
         const bool own_buffers = other.name.rfind("conv", 0) == 0 || std::string(precision) == "bf16";
         const auto working = [rows](const BlockDescription& block) {
           return block.row_working_bytes * rows + block.working_bytes;

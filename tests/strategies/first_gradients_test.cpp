@@ -11,7 +11,7 @@
 namespace convoy::testing {
 namespace {
 
-// Later agreements of ranks run on the channel's thread, in order: the second of these ends after both rounds.
+// Later comparisons of ranks run on the channel's thread, in order: the second of these ends after both rounds.
 void wait_for_rounds(const Context& context) {
   const auto done = std::make_shared<std::promise<void>>();
   SupervisedChannel* const channel = context.channel->supervised();

@@ -1,5 +1,4 @@
-// fsdp in addition to equal results: bytes sent and memory follow the formulas, other layouts read its state, and
-// refusals.
+// fsdp besides equal results: bytes sent and memory follow the formulas, other layouts read its state, and refusals.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +31,7 @@ StepInput input(const Subject& subject, const Sampling& sampling, int64_t step) 
 }
 
 using Body = std::function<void(const Context&, Strategy&)>;
-// Four blocks whose parameters fill their parts to the element on two and four ranks.
+// Four blocks whose parameters fill their shards exactly on two and four ranks.
 constexpr int64_t block_width = 32;
 class EvenBlock : public Block {
  public:
@@ -95,13 +94,13 @@ TEST(Fsdp, BytesSentMatchTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
     const Trajectory result = train(layout, subject, {});
-    // In addition the loss and its weight, and the norm with its two flags.
+    // Additional bytes: the loss and its weight, and the norm with its two flags.
     const double small = 2.0 * (layout.ranks - 1) / layout.ranks * (16 + 24);
     EXPECT_EQ(static_cast<double>(result.bytes_sent), cost_of(layout).bytes_sent_per_step + small) << to_string(layout);
   }
 }
 
-// With accumulation, mean over the steps of an update.
+// Mean over the steps of an update, with accumulation.
 TEST(Fsdp, BytesSentWithAccumulation) {
   const Subject subject = even_subject();
   for (const char* shard : {"optimizer", "gradients", "parameters"}) {
@@ -123,7 +122,7 @@ TEST(Fsdp, BytesSentWithAccumulation) {
   }
 }
 
-// The tensors that exist all the time, and the peak of borrowed ones in addition.
+// Tensors that always exist, plus the peak of borrowed ones.
 TEST(Fsdp, LocalBytesMatchTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
@@ -153,13 +152,13 @@ TEST(Fsdp, LocalBytesMatchTheFormula) {
       const double held = static_cast<double>(data.local_bytes()) + static_cast<double>(data.borrowed_bytes_peak());
       const double formula = cost.parameter_bytes + cost.gradient_bytes;
       EXPECT_LE(held, formula) << to_string(layout);
-      // A part to be added may find the place of something that went back just before.
+      // A shard to add may reuse a buffer that was returned just before.
       EXPECT_GE(held, formula - block_elements * 8.0 / layout.ranks) << to_string(layout);
     });
   }
 }
 
-// One layout's checkpoint read by another, at another number of ranks.
+// Another layout, with another number of ranks, reads the checkpoint.
 TEST(Fsdp, ReadsCheckpointsOfOtherStrategies) {
   const Subject subject = gpt_subject();
   const std::vector<Layout> layouts{
@@ -304,7 +303,7 @@ TEST(Fsdp, Bf16GathersInHalfPrecisionAndKeepsFloatParameters) {
   training.precision = "fp32";
   const Trajectory wide = train(fsdp(2, "parameters"), subject, training);
   EXPECT_EQ(sharded.final.at("parameter/blocks.0.qkv.weight").scalar_type(), at::kFloat);
-  // Autocast casts the same values; only sums over ranks may be taken in another order.
+  // Autocast converts the same values; only sums over ranks may have a different order.
   EXPECT_LT(difference(sharded.final, replicated.final).worst, 1e-5);
   EXPECT_GT(difference(sharded.final, wide.final).worst, 1e-5);
   EXPECT_LT(sharded.bytes_sent, wide.bytes_sent * 0.8);

@@ -92,7 +92,7 @@ TEST(DefaultLayers, LinearGradientsEqualAutograds) {
   const auto wanted = torch::autograd::grad({reference}, {x, weight.value, bias.value}, {seed});
   EXPECT_TRUE(layer->forward(x).allclose(reference, 1e-14, 1e-14));
 
-  // Returned to the caller while no strategy collects …
+  // Gradients are returned to the caller while no strategy collects …
   const auto returned = torch::autograd::grad({layer->forward(x)}, {x, weight.value, bias.value}, {seed});
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(returned[i].allclose(wanted[i], 1e-12, 1e-12)) << i;
 
@@ -173,7 +173,7 @@ TEST_F(DropoutTest, SharesDropTheSameElementsAsTheBatch) {
   EXPECT_TRUE(mask(0, 11, {11, 37}).equal(whole.narrow(0, 0, 11)));
   EXPECT_TRUE(mask(11, 19, {19, 37}).equal(whole.narrow(0, 11, 19)));
   EXPECT_EQ(mask(30, 0, {0, 37}).numel(), 0);
-  // Rows that a block has flattened are still the leading dimension.
+  // Rows of flattened tensors are still the leading dimension.
   EXPECT_TRUE(mask(10, 20, {20 * 37}).equal(whole.narrow(0, 10, 20).reshape({-1})));
 }
 

@@ -80,7 +80,7 @@ void half_run(const Layout& layout, const Subject& subject, const Body& body) {
   });
 }
 
-// This rank's share of all rows, the sample weights in it times `factor`.
+// This rank's share of all rows, with its sample weights multiplied by `factor`.
 StepInput input(const Subject& subject, const Strategy& strategy, int64_t step, double factor = 1) {
   const Sampling sampling = strategy.sampling();
   const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);
@@ -155,7 +155,7 @@ TEST(HalfPrecision, RefusesANonFiniteLoss) {
   }
 }
 
-// Scale, streak and schedule continue, skipped updates included.
+// Scale, streak and schedule continue; skipped updates count.
 TEST(HalfPrecision, ResumesBitForBit) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts(", loss_scale: {initial: 1048576, growth_interval: 2}")) {

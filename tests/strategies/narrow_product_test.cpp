@@ -80,7 +80,8 @@ void every_width_of_vectors(double tolerance) {
 TEST(SkinnyLoops, EqualLibTorchForDoubles) { every_width_of_vectors<double>(1e-14); }
 TEST(SkinnyLoops, EqualLibTorchForFloats) { every_width_of_vectors<float>(4e-6); }
 
-// A row has the result that it has alone, and a sum the result of one thread: the distribution of rows changes no bit.
+// A row's result does not depend on other rows, and a sum does not depend on threads: the distribution of rows changes
+// no bit.
 TEST(SkinnyProduct, BitsDoNotDependOnOtherRowsOrThreads) {
   const at::Tensor x = numbers({3000, 53}, 1, at::kFloat), weight = numbers({31, 53}, 2, at::kFloat),
                    bias = numbers({31}, 3, at::kFloat);

@@ -65,7 +65,7 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(job.ranks[0].cores, (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(job.ranks[0].threads, 3);
   EXPECT_EQ(job.backend, "local");
-  // Left to placement, which divides the rank's cores.
+  // Placement divides the rank's cores.
   EXPECT_EQ(plan("model_parallel", "", one_host(4), 0).ranks[0].devices.size(), 2u);
   EXPECT_TRUE(plan("model_parallel", "", one_host(4), 0).ranks[0].cores.empty());
   EXPECT_EQ(plan("model_parallel", "", one_host(1), 0).ranks[0].devices.size(), 1u);
@@ -120,7 +120,7 @@ TEST(PipelineCost, CountsBoundariesTiesAndLiveMicroBatches) {
   EXPECT_DOUBLE_EQ(costs[2].parameter_bytes, 800 + tie);  // its copy
   EXPECT_DOUBLE_EQ(costs[2].moment_bytes, 2 * (800 + tie));
   EXPECT_DOUBLE_EQ(costs[1].buffer_bytes, 160);
-  // Four rows a micro-batch; three, two and one of them live.
+  // Four rows a micro-batch; three, two and one micro-batches are live.
   EXPECT_DOUBLE_EQ(costs[0].activation_bytes, 4 * (3 * 500));
   EXPECT_DOUBLE_EQ(costs[1].activation_bytes, 4 * (2 * 1000 + 2 * 64));
   EXPECT_DOUBLE_EQ(costs[2].activation_bytes, 4 * (1 * 500 + 2 * 64));
@@ -137,7 +137,7 @@ TEST(PipelineCost, SupportsUnequalMicroBatchesAndStages) {
     const JobPlan job = plan("pipeline", options, one_host(4), 0);
     return strategy_entry("pipeline").cost(job, model).at(rank).activation_bytes;
   };
-  // All five are live: the whole batch of 16 rows, once, and the memory per micro-batch that does not depend on rows.
+  // All five are live: the whole batch of 16 rows once, and five times the memory that does not depend on rows.
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 0, 0), 16 * 100);
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 7, 0), 16 * 100 + 5 * 7);
   // F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 …: three of stage 0 with two of stage 2, or four with one.

@@ -1,5 +1,5 @@
-// pipeline and model_parallel in addition to equal results: failures of one stage, ties, bytes sent, live activations,
-// metrics on every rank, resuming.
+// pipeline and model_parallel besides equal results: failures of one stage, ties, bytes sent, live activations, metrics
+// on every rank, resuming.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -47,7 +47,7 @@ class ProbeBlock : public Block {
   Layer linear_;
 };
 
-// A chain of equal blocks; `tie` gives the name to which a block's weight is tied; "": not tied.
+// A chain of equal blocks. `tie` returns the name to which a block's weight is tied; "": not tied.
 class Probe : public Model {
  public:
   Probe(int64_t blocks, Hook hook, std::function<std::string(int64_t)> tie = nullptr)
@@ -83,7 +83,7 @@ Subject probe(int64_t blocks, Hook hook = nullptr, std::function<std::string(int
   return {"probe", [=] { return std::make_shared<Probe>(blocks, hook, tie); }, make_cross_entropy(Options()), data};
 }
 
-// All rows, in as many micro-batches as the strategy wants.
+// All rows, in the strategy's number of micro-batches.
 Batch batch_of(const Subject& subject, const Sampling& sampling) {
   Batch batch = subject.data;
   batch.global_rows = batch.nominal_rows = batch.rows;
@@ -130,7 +130,7 @@ TEST(PipelineFaults, InfInOneStageStopsTheUpdateOnAll) {
   for (const int64_t faulty : {0, 1, 2}) {
     for (const Layout& layout : {pipeline(3), devices()}) {
       std::atomic<bool> wrong{true};
-      // The gradient of one block's parameters and of those before it; the loss stays finite.
+      // The gradients of one block's parameters and of earlier blocks are not finite; the loss is.
       const Subject subject = probe(3, [&](int64_t block, const at::Tensor& value) {
         if (block == faulty && wrong && value.requires_grad())
           value.register_hook(
@@ -226,8 +226,7 @@ TEST(PipelineTies, ExactlyOneRankOwnsEachEntry) {
   }
 }
 
-// ---- statistics
-// --------------------------------------------------------------------------------------------------------
+// ---- statistics ----
 
 TEST(PipelineStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
@@ -255,14 +254,14 @@ TEST(PipelineStatistics, BytesSentMatchTheCost) {
                     strategy.step({batch, 1, true});
                     const double sent = static_cast<double>(context.world->bytes_sent() - before);
                     const double predicted = costs[static_cast<size_t>(context.rank)].bytes_sent_per_step;
-                    // Whole bytes are counted of each message.
+                    // Each message is counted in whole bytes.
                     EXPECT_NEAR(sent, predicted, 2) << to_string(layout) << ", rank " << context.rank;
                   }),
               "no error");
   }
 }
 
-// Sent along data: the parameters of a stage's rank, as buckets or as shards, in addition to its boundaries.
+// Bytes sent along data: the parameters of a stage's rank, as buckets or as shards, besides its boundaries.
 TEST(HybridStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
   ModelDescription model = describe_model(*subject.model(), "fp64");
@@ -293,7 +292,7 @@ TEST(HybridStatistics, BytesSentMatchTheCost) {
                     strategy.step({batch, 1, true});
                     const double sent = static_cast<double>(context.world->bytes_sent() - before);
                     const double predicted = costs[static_cast<size_t>(context.rank)].bytes_sent_per_step;
-                    // In addition: padding of parameters in messages, loss and norm.
+                    // Additional bytes: padding of parameters in messages, loss and norm.
                     EXPECT_GE(sent, predicted) << to_string(layout) << ", rank " << context.rank;
                     EXPECT_LE(sent, predicted + 64.0 * 3 * static_cast<double>(tensors) / 2)
                         << to_string(layout) << ", rank " << context.rank;
@@ -395,7 +394,7 @@ TEST(PipelineStatistics, AllRanksGetTheMetrics) {
   }
 }
 
-// ---- going on -------------------------------------------------------------------------------------------------------
+// ---- resuming -------------------------------------------------------------------------------------------------------
 
 // The previous stage gets its gradients before the products that only this stage's weights need. The results have the
 // same bits as without a waiting stage; gradients of a tied weight are summed after all of its layers.

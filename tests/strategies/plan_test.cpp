@@ -57,7 +57,7 @@ TEST(StrategyPlan, SingleRefusesSeveralRanks) {
   EXPECT_NE(error.find("ddp"), std::string::npos) << error;
 }
 
-// A section as the reader would give it.
+// Returns a section in the form of the reader.
 RunConfig with_devices(const Json& devices, const std::string& backend = "auto") {
   RunConfig made = config("auto", backend);
   made.train.batch.rows = 64;
@@ -145,7 +145,7 @@ TEST(StrategyPlan, HalfPrecisionNeedsALossScaler) {
   half.precision = "fp16";
   EXPECT_NE(error_of("ddp", half, machines(1, 8, 0), 2).find("precision config"), std::string::npos);
   half.strategy.options = Options(Json{{"loss_scale", {{"initial", 1.0}}}});
-  // Slow on the CPU: reported once and not by every rank.
+  // Slow on the CPU: one rank reports it once.
   const Plan slow = strategy_entry("ddp").plan(half, machines(1, 8, 0), {});
   ASSERT_EQ(slow.warnings.size(), 1u);
   EXPECT_NE(slow.warnings[0].find("fp16"), std::string::npos);

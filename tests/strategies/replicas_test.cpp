@@ -1,4 +1,4 @@
-// single and ddp in addition to equal results: errors, refusals, bytes sent, and resuming.
+// single and ddp besides equal results: errors, refusals, bytes sent, and resuming.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace convoy::testing {
 namespace {
 
-// A block that makes a norm of LibTorch itself, one level down.
+// A block that creates a norm of LibTorch, one level down.
 class OwnNormModel : public Model {
  public:
   using Make = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -110,7 +110,7 @@ TEST(Replicas, SendNothingBetweenUpdates) {
       const int64_t before = context.world->bytes_sent();
       const StepResult result = strategy.step({share(subject, strategy.sampling()), step, step == 6});
       updated.push_back(result.updated);
-      // Step 0 agrees on the order of gradients, once.
+      // In step 0 the ranks exchange the order of gradients, once.
       if (step > 0) {
         EXPECT_EQ(context.world->bytes_sent() > before, result.updated) << step;
       }
@@ -131,7 +131,7 @@ TEST(Replicas, BytesSentMatchTheCost) {
   description.blocks = {{"all", static_cast<int64_t>(parameters), 0, 0, 0, 0}};
   description.element_bytes = 8;
   const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
-  // In addition to the gradients: 64 bytes of header and each parameter's padding to 64 bytes.
+  // Bytes besides the gradients: 64 bytes of header and each parameter's padding to 64 bytes.
   const double padding = 1.5 * 64 * (1 + 6);
   EXPECT_GE(static_cast<double>(result.bytes_sent), predicted);
   EXPECT_LE(static_cast<double>(result.bytes_sent), predicted + padding);
@@ -223,7 +223,7 @@ TEST(Replicas, RefuseAForeignBatchNormUnderSyncBatchNorm) {
   }
 }
 
-// `convoy verify` checks this. Where rows are not divided (`splits` is false), blocks may mix them.
+// `convoy verify` checks this. If rows are not divided (`splits` is false), blocks may mix them.
 TEST(Replicas, FindALossThatIsNotASum) {
   struct Mean : LossFunction {
     explicit Mean(bool rows) : rows(rows) {}

@@ -74,7 +74,7 @@ TEST_F(ResumeTest, ReportsAJumpOfTheLearningRateWithItsRemedy) {
   EXPECT_THAT(longer.rate_note, HasSubstr("--set optimizer.lr=0.5"));
   // The same share of the training: no jump.
   EXPECT_EQ(resumed(saved, config(20, "linear"), {20, 25, 50, 50}, 500).rate_note, "");
-  // With nothing left there is no rate.
+  // Without steps left there is no rate.
   EXPECT_EQ(resumed(saved, before, {40, 13, 13, 13}, 500).rate_note, "");
 }
 

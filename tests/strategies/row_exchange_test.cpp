@@ -163,7 +163,7 @@ void expect_the_sum_of_all() {
     EXPECT_TRUE(found[rank].values.equal(found[0].values));
     EXPECT_TRUE(sums[rank].equal(at::full({5}, 6.0, at::kDouble)));
   }
-  // Counts, dense, and of rank 0 two rows, of rank 2 four: numbers padded to 8 bytes.
+  // Counts, dense gradients, two rows of rank 0 and four of rank 2: numbers padded to 8 bytes.
   EXPECT_EQ(sent[0], 2 * (8 + 40 + 8 + 2 * width * 8));
   EXPECT_EQ(sent[1], 2 * (8 + 40));
   EXPECT_EQ(sent[2], 2 * (8 + 40 + 16 + 4 * width * 8));
@@ -174,8 +174,8 @@ TEST(RowExchange, EveryRankGetsTheSumOfAll) { expect_the_sum_of_all<RowGather>()
 // The path of accelerators, with tables on the CPU.
 TEST(RowExchange, TensorOperationsGiveTheSameSums) { expect_the_sum_of_all<DeviceRowGather>(); }
 
-// A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row
-// of either is lost, and none of an older message comes back.
+// A step with fewer rows than the longest message so far sends a message of that length. A step with more rows sends
+// two messages. No row of either is lost, and none of an older message reappears.
 TEST(RowExchange, SupportsMessagesThatGrowAndShrink) {
   const Layout layout{"ddp", "", 2};
   std::mutex mutex;
@@ -203,8 +203,8 @@ TEST(RowExchange, SupportsMessagesThatGrowAndShrink) {
     EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
 }
 
-// Ranks that share tables read each other's messages in place: each row is updated once, with the sum of all ranks,
-// also if messages outgrow their memory. Each rank knows whether a sum may be not finite, also a sum of another rank.
+// Ranks that share tables read each other's messages in place. Each row is updated once, with the sum of all ranks,
+// also if messages outgrow their memory. Each rank knows if a sum may be not finite, also on another rank.
 TEST(RowExchange, RanksWithSharedTablesUpdateEachRowOnce) {
   constexpr int64_t rows = 300000;
   const std::vector<int64_t> counts{10, 3, 180000, 50, 200000, 7, 7, 7};
@@ -279,7 +279,7 @@ Batch batch_of(const at::Tensor& ids) {
   return batch;
 }
 
-// The rows of an owner's update, at their places in the whole table.
+// The rows of an owner's update, at their positions in the whole table.
 at::Tensor whole_sum(const TableRows& rows, const SparseRowBlocks& blocks) {
   at::Tensor all = at::zeros({blocks.rows(), width}, at::kDouble);
   for (int64_t i = 0; i < rows.numbers.numel(); ++i)
@@ -394,15 +394,15 @@ TEST(TouchedRowSums, UpdateEachRowOnOneRank) {
   EXPECT_EQ(times.sum().item<int64_t>(), together.rows().numbers.numel());
 }
 
-// ---- in 16 bits ------------------------------------------------------------------------------------------------
+// ---- in 16 bits ----
 
 constexpr int64_t narrow_steps = 12;
 
 // Twenty rows, of all owners.
 at::Tensor narrow_ids(int rank) { return (at::arange(20) * 7 + 11 * rank) % table_rows; }
 
-// Three ranks that send the same rows in every step: the sum over all steps of what updates were made of,
-// and what each step's was off by at most, both against sums of unrounded gradients.
+// Three ranks send the same rows in every step. Returns the sum of all steps' updates and the largest error of one
+// step, both compared with sums of unrounded gradients.
 struct Narrowed {
   at::Tensor all = at::zeros({table_rows, width}, at::kDouble), expected = all.clone();
   double worst_step = 0;
@@ -458,7 +458,7 @@ void expect_error_feedback(const Narrowed& narrow, Compression numbers) {
   const double rounding = numbers == Compression::fp16 ? 0x1p-11 : 0x1p-8, most = 5e-4;
   EXPECT_GT(narrow.worst_step, 0) << "nothing was rounded";
   EXPECT_LE(narrow.worst_step, 3 * 2.5 * most * rounding);
-  // One rounding of each rank's row is left in the end, however many steps there were.
+  // The final error is one rounding of each rank's row, for any number of steps.
   EXPECT_LE((narrow.all - narrow.expected).abs().max().item<double>(), 3 * 1.5 * most * rounding);
   ASSERT_EQ(narrow.kept.size(), 1U);
   EXPECT_NE(narrow.kept.front().find("left_over"), std::string::npos);
@@ -483,7 +483,7 @@ TEST(HalfPrecisionRows, BytesSentMatchTheCost) {
   const Narrowed by_tensors = narrowed<DeviceRowGather>(Compression::bf16, false);
   for (const int64_t bytes : by_tensors.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0, true).bytes_sent);
   EXPECT_EQ(gathered_rows_cost({table}, 3, 0, true).messages, 2);
-  // Gradients alone, without what lookups sent: a quarter of fp64's, and a head and padding for each owner.
+  // Bytes of gradients, without those of look-ups: a quarter of fp64's, plus a head and padding for each owner.
   for (const int64_t bytes : narrowed<ShardedRows>(Compression::bf16, true).sent)
     EXPECT_NEAR(static_cast<double>(bytes), 20 * 2.0 / 3 * width * 2 + 2 * half_head_bytes, 6 * width * 2);
 }
@@ -510,7 +510,7 @@ TEST(ShardedRows, RefuseALookUpThatWasNotPrefetched) {
   }
 }
 
-// Ids that the model makes itself are requested in its forward, step by step.
+// Ids that the model computes are requested in its forward, step by step.
 TEST(ShardedRows, FetchOtherRowsInForward) {
   const at::Tensor values = normal({table_rows, width}, "values", 3);
   const Layout layout{"ddp", "", 2};

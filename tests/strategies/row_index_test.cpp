@@ -21,7 +21,7 @@ TEST(RowIndex, NumbersIdsByFirstAppearance) {
   EXPECT_EQ(index.position(3), 0);
 }
 
-// More than it has room for at first, many of them equal or one after the other, in several rounds.
+// More numbers than its first capacity, many of them equal or consecutive, in several rounds.
 TEST(RowIndex, EqualsAMap) {
   RowIndex index;
   for (uint64_t round = 0; round < 4; ++round) {

@@ -56,12 +56,12 @@ TEST(SparseRule, KeepsSmallAndMostlyTouchedTablesDense) {
   // A quarter of the table: 5 of each of 5,000 rows, and one more.
   EXPECT_TRUE(sparse_decision(config_of(1, 5000), 1, table(100000, 5)).rows);
   EXPECT_FALSE(sparse_decision(config_of(1, 5001), 1, table(100000, 5)).rows);
-  // Gradients of several batches are added up before an update.
+  // Gradients of several batches are summed before an update.
   EXPECT_TRUE(sparse_decision(config_of(2, 1000, "{every: 2}"), 2, table(100000, 5)).rows);
   EXPECT_FALSE(sparse_decision(config_of(2, 1000, "{every: 3}"), 2, table(100000, 5)).rows);
 }
 
-// Ranks with local updates update only their own rows, at any synchronisation frequency.
+// Ranks with local updates update only the rows that they touched, at any synchronisation frequency.
 TEST(SparseRule, CountsLocalRowsUnderParameterAveraging) {
   const RunConfig apart = config_of(64, 1000, "{what: parameters, every: 64}"), summed = config_of(64, 1000);
   EXPECT_TRUE(sparse_decision(apart, 64, table(100000, 5)).rows);
@@ -85,7 +85,7 @@ TEST(SparseRule, UsesTheWeightDecayOfTheTablesGroup) {
             "optimizer.groups.1.weight_decay");
 }
 
-// Before any rank starts, at the key whose value it is.
+// Refused before any rank starts, at the key with that value.
 TEST(SparseRule, RefusesObstaclesOfTheOptimizerAtTheirKey) {
   const auto key = [](const std::string& more) {
     Subject subject = ranking_subject(true);

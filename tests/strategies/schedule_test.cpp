@@ -1,4 +1,4 @@
-// Schedules as data: their form, that they can be executed, live micro-batches and idle time.
+// Schedules as data: their form, whether they can be executed, live micro-batches and bubbles.
 #include "strategies/plans/schedule.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ std::vector<Size> sizes() {
 
 std::string text_of(const Size& size) { return str(size.ranks, " ranks × ", size.chunks, ", ", size.micro, " micro"); }
 
-// With a FIFO channel between each pair of ranks: a receiver sees messages in the order of sending, and executes an
-// action when its inputs have arrived. True if all lists are executed.
+// Executes with a FIFO channel between each pair of ranks: a receiver gets messages in the order of sending, and
+// executes an action when its inputs have arrived. Returns true if all lists are executed.
 bool executes_over_channels(const StepSchedule& schedule) {
   const int ranks = schedule.ranks();
   std::vector<size_t> next(static_cast<size_t>(ranks), 0);
@@ -155,7 +155,7 @@ TEST(Schedule, IsExecutableForAnyPlacement) {
       }
     }
   }
-  // With micro-batches enough both devices are busy nearly all the time.
+  // With enough micro-batches both devices are busy nearly all the time.
   EXPECT_LT(examine(placed_schedule({0, 1}, 16), 16).bubble, 0.06);
 }
 
@@ -183,7 +183,7 @@ TEST(Schedule, BoundsLiveMicroBatches) {
   EXPECT_EQ(most(gpipe({0, 1}, 3), 1), 4 + 2 + 2 + 10);
   EXPECT_EQ(most(one_forward_one_backward(2, 3), 0), 2 + 1 + 10);
   EXPECT_EQ(most(one_forward_one_backward(2, 3), 1), 4 + 10);
-  // Stages 0 and 2 are rank 0's: F0.0 F0.1 F2.0 F2.1 B2.0 B2.1 B0.0 B0.1.
+  // Rank 0 has stages 0 and 2: F0.0 F0.1 F2.0 F2.1 B2.0 B2.1 B0.0 B0.1.
   EXPECT_EQ(most(interleaved(2, 2, 2), 0), 2 + 1 + 6 + 3 + 10);
 }
 
@@ -194,7 +194,7 @@ TEST(Schedule, MessagesFollowTheActions) {
   EXPECT_EQ(text, "B0.0 B0.1 ");
   EXPECT_EQ(messages(schedule, 1, 2).size(), 2u);
   EXPECT_TRUE(messages(schedule, 0, 2).empty());
-  // Both ways between two ranks of two chunks each: activations and gradients in one stream.
+  // Both directions between two ranks with two virtual stages each: activations and gradients in one stream.
   const std::vector<Message> down = messages(interleaved(2, 2, 2), 0, 1);
   EXPECT_EQ(std::count_if(down.begin(), down.end(), [](const Message& m) { return m.kind == Kind::forward; }), 4);
   EXPECT_EQ(std::count_if(down.begin(), down.end(), [](const Message& m) { return m.kind == Kind::backward; }), 2);

@@ -52,7 +52,7 @@ Forward attention_block(Layers& layers) {
   };
 }
 
-// A norm, a bare tensor and a whole layer on the features of each head: what every rank has whole, used on parts.
+// A norm, a bare tensor and a whole layer on the features of each head: whole values of every rank, used on shards.
 Forward within_block(Layers& layers) {
   const Layer up = layers.linear("up", 8, 48, column), norm = layers.layer_norm("norm", 4);
   const Layer rms = layers.rms_norm("rms", 4);
@@ -74,7 +74,7 @@ Forward gathered_block(Layers& layers) {
   };
 }
 
-// A row-cut layer that is given a whole input takes its share of it.
+// A row-parallel layer with a whole input uses its share of it.
 Forward row_first_block(Layers& layers) {
   const Layer down = layers.linear("down", 12, 6, row), out = layers.linear("out", 6, 12, column);
   return [=](const at::Tensor& x) { return out->forward(down->forward(x).tanh()); };
@@ -130,7 +130,7 @@ TEST(ShardedLayers, ShardActivations) {
   });
 }
 
-// Gradients of the strategy's own backward are written to their place: the first overwrites, the second adds.
+// Gradients of the strategy's backward are written in place: the first overwrites, the second adds.
 TEST(ShardedLayers, WriteGradientsInPlace) {
   for (bool shares : {false, true}) {
     TensorOptions options;

@@ -66,7 +66,7 @@ TEST(UnitLayout, ShardsCoverEveryElementOnce) {
 }
 
 TEST(UnitLayout, RangesAreParameterGroupsSplitByShards) {
-  // 16 + 24 elements decay by 0, 8 by 0.5: a part of three begins within the second parameter.
+  // 16 + 24 elements decay by 0, 8 by 0.5: one of three shards begins within the second parameter.
   const std::vector<ParameterPtr> parameters{parameter("a.weight", {16}), parameter("a.bias", {8}),
                                              parameter("b.weight", {24})};
   const UnitLayout layout(parameters, 3, 8, optimizer());
@@ -255,7 +255,7 @@ TEST(UnitPlan, HasAUnitPerBlockAndPerTie) {
   units = plan_units({&part}, options);
   EXPECT_EQ(names(), (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.0",
                                                "blocks.1", "blocks.1", "output"}));
-  // The tied table is also looked up in, which autocast does in fp32.
+  // Autocast looks up rows of the tied table in fp32.
   EXPECT_FALSE(units.front().request.gathered.has_value());
   options.by_tensor = true;
   EXPECT_EQ(plan_units({&part}, options).size(), part.parameters().size());

@@ -47,7 +47,7 @@ TEST_P(ShardedVocabularyTest, CrossEntropyAndRankOfShardedLogits) {
       losses.push_back(side->layers->cross_entropy(out, target));
       ranks.push_back(side->layers->target_rank(out, target));
       logits.push_back(side->layers->gathered(out));
-      // A loss that the model computes from all logits, in addition to the one from the layers.
+      // A loss that the model computes from all logits, besides the one from the layers.
       torch::autograd::backward({(losses.back() * weight).sum() + logits.back().pow(2).sum()}, {});
     }
     EXPECT_TRUE(losses[1].allclose(losses[0], 1e-12, 1e-12));

@@ -49,7 +49,7 @@ double dearest(const std::vector<double>& costs, const std::vector<BlockRange>& 
   return most;
 }
 
-// Tries every cut.
+// Tries every division into stages.
 double best(const std::vector<double>& costs, size_t begin, int stages) {
   if (stages == 1) return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(begin), costs.end(), 0.0);
   double least = 1e300, sum = 0;
@@ -166,7 +166,7 @@ TEST(Placement, ListsAndAuto) {
   const ModelDescription model = model_of({1, 1, 1, 1, 1, 1});
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {{"0-3", "cores:0"}, {"4-5", "cores:1"}}), 2, false, model)),
             "0-3@0 4-5@1 ");
-  // Any order of items; a device may come again, and neighbours on one are one.
+  // Any order of items; a device may occur twice, and neighbouring blocks on one device are merged.
   const Options again = placement_of({"cores:1", "cores:0"},
                                      {{"4-5", "cores:1"}, {"0", "cores:1"}, {"1", "cores:1"}, {"2-3", "cores:0"}});
   EXPECT_EQ(text_of(place_blocks(again, 2, false, model)), "0-1@0 2-3@1 4-5@0 ");

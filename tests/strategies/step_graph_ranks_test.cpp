@@ -1,6 +1,5 @@
-// Steps that ranks make together, recorded and launched with their collectives: all ranks do so at the same steps or
-// none does, and what comes of it is what the steps themselves leave. Without a GPU
-// (tests/support/torch/rerun_graph.h).
+// Steps that ranks make together, recorded and launched with their collectives. All ranks do so at the same steps or
+// none does, and the state equals that of normal steps. Without a GPU (tests/support/torch/rerun_graph.h).
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/stack.h>
@@ -109,7 +108,7 @@ TEST(StepGraphOfRanks, LaunchesEqualSteps) {
   }
 }
 
-// Convolutions with batch norm, whose dropout could not be recorded.
+// Convolutions with batch norm. Dropout could not be recorded.
 Subject norms_alone() {
   Subject subject = convnet_subject();
   subject.model = [] {

@@ -1,5 +1,5 @@
 // A recorded step has the effect of the step itself; if recording is impossible, steps run normally. Without a GPU: the
-// recording is one that runs the step again with the input, and the host's decisions, of the time of recording.
+// recording runs the step again with the input, and the host's decisions, at the time of recording.
 #include "strategies/common/step/step_graph.h"
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Ranks with local updates, in addition to equal results: resuming, evaluations without effect on training, bytes sent,
-// and faults.
+// Ranks with local updates, besides equal results: resuming, evaluations without effect on training, bytes sent, and
+// faults.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ void step(const Subject& subject, Strategy& strategy, int64_t number) {
   strategy.step({share(subject, strategy.sampling()), number, true});
 }
 
-// States of all ranks after `steps`; `each` is called before every step. `from`: begin with the states after that
-// number of steps.
+// Returns the states of all ranks after `steps`; `each` is called before every step. `from`: number of steps after
+// which to start, with the states of then.
 std::vector<State> states_after(const Layout& layout, const Subject& subject, int64_t steps,
                                 const std::function<void(Strategy&)>& each, const std::vector<State>* from = nullptr,
                                 int64_t first = 0) {
@@ -67,7 +67,7 @@ void expect_same(const std::vector<State>& one, const std::vector<State>& other)
     EXPECT_TRUE(bitwise_equal(one[rank], other[rank])) << "rank " << rank;
 }
 
-// At every step of a period, between agreements and on them.
+// Resumes at every step of a period, between synchronisations and on them.
 TEST(SyncState, ResumesBitForBit) {
   for (auto* make : {tied_subject, norms_subject}) {
     const Subject subject = make();
@@ -84,7 +84,7 @@ TEST(SyncState, ResumesBitForBit) {
   }
 }
 
-// Flushed at the save, because missed updates are applied up to there.
+// The state at the save is flushed, because missed updates are applied up to there.
 TEST(SyncState, ResumesSparseEmbeddingsBitForBit) {
   const Subject subject = ranking_subject(true);
   for (const std::string policy :
@@ -114,7 +114,7 @@ TEST(SyncState, ResumesSparseEmbeddingsBitForBit) {
   }
 }
 
-// All ranks evaluate the same rows, and continue with their own.
+// All ranks evaluate the same rows, and continue with their local values.
 TEST(SyncState, AveragesRowsForEvaluationsOnly) {
   const Subject subject = ranking_subject(true);
   std::vector<State> shown(2);
@@ -151,7 +151,7 @@ TEST(SyncState, EvaluationsChangeNothing) {
   }
 }
 
-// All ranks evaluate the same model, and own exactly one copy of what they have in common.
+// All ranks evaluate the same model, and own exactly one copy of the common state.
 TEST(SyncState, VisitsTheAverageAndLocalValues) {
   const Subject subject = norms_subject();
   for (const std::string& policy : policies) {
@@ -222,7 +222,7 @@ double bytes_of_last_step(const Layout& layout, const Subject& subject, int64_t 
   return bytes;
 }
 
-// Over whole periods. In addition to cost(): a few bytes of weights, and padding.
+// Bytes over whole periods. Additional to cost(): a few bytes of weights, and padding.
 TEST(SyncState, BytesSentMatchTheCost) {
   const Subject subject = mlp_subject();
   for (const std::string policy :

@@ -1,5 +1,5 @@
-// tensor_parallel and hybrid in addition to equal results: placement, refusals, bytes sent, failures, and checkpoints
-// that any layout reads.
+// tensor_parallel and hybrid besides equal results: placement, refusals, bytes sent, failures, and checkpoints that any
+// layout reads.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
@@ -89,7 +89,7 @@ TEST(TensorParallel, RefusesIndivisibleHeadsBeforeTheStart) {
   EXPECT_NO_THROW(strategy_entry("tensor_parallel").plan(config, topology, request));
 }
 
-// An infinite weight of one rank's share makes an inf that only it sees first.
+// An infinite weight in one rank's share makes an inf that only this rank sees first.
 TEST(TensorParallel, ReportsNothingToShardAndRefusesOddSizes) {
   const StrategyEntry& entry = strategy_entry("tensor_parallel");
   JobPlan job;
@@ -292,8 +292,8 @@ TEST(TensorParallel, BytesSentAndLocalBytesMatchTheCost) {
                   }),
               "no error");
     EXPECT_DOUBLE_EQ(held, cost.parameter_bytes) << to_string(layout);
-    // In addition: the loss over sharded classes (3 numbers a position), the numbers of the norm, gradients of five
-    // norms (shares of sequences), and along data the padding of 32 parameters to 64 bytes and the header.
+    // Additional bytes: the loss over sharded classes (3 numbers a position), the numbers of the norm, gradients of
+    // five norms (sequence shards), and along data the padding of 32 parameters to 64 bytes and the header.
     const double share = (ranks - 1) / ranks;
     const double loss = 2 * share * rows * 6 * 3 * 8, norm = 2 * share * 2 * 8;
     const double norms = 2 * share * 5 * 2 * 24 * 8, padding = 2 * (data - 1) / data * 64 * 33;
@@ -303,7 +303,7 @@ TEST(TensorParallel, BytesSentAndLocalBytesMatchTheCost) {
   }
 }
 
-// Sequences [rows, 6, 8], a block with cut layers, and what `finish` makes of it for a last block or none.
+// Sequences [rows, 6, 8], a block with sharded layers, and the result of `finish` for a last block or none.
 class Sequences : public Model {
  public:
   using Finish = std::function<TensorList(const at::Tensor& value, const at::Tensor& beside)>;
@@ -324,7 +324,7 @@ class Sequences : public Model {
     using Cut = LinearOptions::Cut;
     if (index == 0) {
       const Layer wide = linear("wide", 1, 8, Cut::none);
-      // In addition to the sequences passes a tensor that looks like a shard of them, but is none.
+      // Besides the sequences, a tensor passes that looks like a shard of them, but is none.
       block->run = [wide](const TensorList& in) -> TensorList {
         return {wide->forward(in[0].unsqueeze(-1)), in[0].narrow(1, 0, 3)};
       };

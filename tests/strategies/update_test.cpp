@@ -126,7 +126,7 @@ TEST_F(UpdateTest, ANewLayoutKeepsValuesGradientsAndMoments) {
   EXPECT_GT(moment.abs().max().item<double>(), 0);
 }
 
-// As when a run continues with another batch size.
+// As in a run that continues with another batch size.
 TEST_F(UpdateTest, TheScheduleContinuesAtARenumberedStep) {
   make("{name: sgd, lr: 1, schedule: {name: linear}}");
   update(0);
@@ -166,7 +166,7 @@ TEST_F(UpdateTest, CollectorTakesOverGradients) {
   EXPECT_TRUE(parameters_[0]->gradient.equal(at::full({2, 3}, 6.0, at::kDouble)));
   EXPECT_TRUE(parameters_[1]->gradient.equal(at::full({3}, 2.0, at::kDouble)));
   EXPECT_FALSE(parameters_[0]->value.grad().defined());
-  // A parameter that the next step does not use keeps nothing of this one.
+  // A parameter that the next step does not use keeps no gradient of this step.
   collector.begin();
   backward(false);
   collector.finish();

@@ -92,7 +92,7 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   return batch;
 }
 
-// The plan, checked with the model's blocks.
+// Returns the plan, checked with the model's blocks.
 JobPlan checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
   JobPlan job = planned(layout, config);
   check_blocks(strategy_entry(layout.strategy), job, describe_model(*subject.model(), config.precision));
@@ -238,7 +238,7 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       context.size = context.process_ranks = layout.ranks;
       context.host = "here";
       context.mesh = job.mesh;
-      // Devices that are cores; their threads are not bound here, where there may be fewer.
+      // Devices are sets of cores; their threads are not bound here, because there may be fewer cores.
       context.devices.assign(job.ranks[static_cast<size_t>(rank)].devices.size(), at::Device(at::kCPU));
       context.channel = channel;
       context.state = std::make_shared<StateFile>(folder.file(convoy::str("rank", rank, ".state")));
@@ -258,7 +258,7 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
         }
       }
       if (context.world) context.world->abort(error.what());
-      // As the launcher does: groups that were split from the world wake too.
+      // As in the launcher: groups that were split from the world wake too.
       Abort reason;
       reason.rank = rank;
       reason.message = error.what();
