@@ -44,7 +44,7 @@ TEST(Job, DividesRanksIntoAMesh) {
     EXPECT_EQ(groups.at("data")->rank(), job.rank() / 2);
     EXPECT_EQ(groups.at("tensor")->rank(), job.rank() % 2);
     EXPECT_EQ(context_of(job).axis("tensor"), groups.at("tensor"));
-    // A second one replaces it.
+    // A second mesh replaces the first.
     EXPECT_EQ(job.mesh({{"data", 4}}).at("data"), job.world());
   });
 }

@@ -67,7 +67,7 @@ TEST(Replicas, AccumulateAndClipLikeAProgramWithoutConvoy) {
     }
 }
 
-// A parameter is without a gradient until a rank uses it, and then has one in each step.
+// A parameter has no gradient until a rank uses it, and then has one in each step.
 TEST(Replicas, FindParametersUsedInLaterSteps) {
   const MakeOptimizer make = optimizers().at("sgd with momentum");
   const auto late = [](const OddModule& module, const at::Tensor& out, size_t number) {
@@ -108,7 +108,7 @@ TEST(Replicas, AcceptFusedOptimizers) {
   fused.eps = 1e-5;
   fused.weight_decay = 0.1;
   fused.groups = {{"bias", 1e-2, 0.0}};
-  // Without the unused layer, to which a fused optimizer gives zeros.
+  // Leave out the unused layer, to which a fused optimizer gives zeros.
   const State plain = plain_program(sequential_net(), optimizers().at("adamw in groups"), {});
   test_jobs(3, [&](Job& job) {
     const Net net = sequential_net();
@@ -142,7 +142,7 @@ TEST(Replicas, FollowATorchScheduler) {
   });
 }
 
-// The weight of a step need not be a number of rows.
+// The weight of a step may be any number, not only rows.
 TEST(Replicas, AcceptALossWeightTensor) {
   const MakeOptimizer make = optimizers().at("sgd");
   test_jobs(2, [&](Job& job) {

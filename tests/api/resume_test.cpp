@@ -1,4 +1,4 @@
-// State of Replicas and Shards: what a checkpoint holds is all that a run needs to continue bit for bit.
+// State of Replicas and Shards: a checkpoint has everything that a run needs to continue bit for bit.
 #include <convoy/replicas.h>
 #include <convoy/shards.h>
 
@@ -88,7 +88,7 @@ TEST(TrainedState, ContinuesBitForBit) {
     }
 }
 
-// Checkpoints of a fused Adam have no counts of their own for each parameter.
+// Checkpoints of a fused Adam have no separate counts for each parameter.
 TEST(TrainedState, LoadsAFusedOptimizersStateIntoTorch) {
   const State end = [] {
     State state;

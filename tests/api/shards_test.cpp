@@ -76,7 +76,7 @@ TEST(Shards, MatchAProgramWithoutConvoy) {
       }
 }
 
-// Moments and counters too, under the same names, so that each reads the checkpoints of the others.
+// Moments and counters have the same names too, so that each reads the checkpoints of the others.
 TEST(Shards, HaveTheSameStateAsReplicas) {
   for (int number : {1, 2, 3})
     for (const char* name : {"adam", "sgd with momentum", "adagrad"}) {

@@ -36,7 +36,7 @@ std::vector<int64_t> numbers(const at::Tensor& indices) {
   return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
 }
 
-// A module that is never trained, for a Run that only reads.
+// A module without training, for a Run that only reads.
 struct Reader {
   explicit Reader(Job& job, const std::string& folder)
       : sgd(net->parameters(), 0.1), replicas(job, *net, sgd), run(job.resume(folder, replicas)) {}
@@ -116,7 +116,7 @@ void expect_rows(const Dataset& dataset, bool targets = true) {
   });
 }
 
-// Not derived from a class of LibTorch.
+// A data set that is not derived from a class of LibTorch.
 struct OnlyGet {
   torch::data::Example<> get(size_t index) { return TestRows().get(index); }
   size_t size() const { return 23; }

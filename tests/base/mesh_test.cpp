@@ -1,4 +1,4 @@
-// Coordinates and groups of the rank grid.
+// Coordinates and groups of the mesh.
 #include "core/base/plan.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// A job is unchanged after it was sent over the channel.
+// A job is unchanged after its transfer over the channel.
 #include "core/base/plan.h"
 
 #include <gtest/gtest.h>

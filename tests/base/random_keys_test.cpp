@@ -1,4 +1,4 @@
-// Philox's known answers, draws against their definition by libm, and distributions.
+// Philox's published values, draws compared with their definition by libm, and distributions.
 #include "core/base/random_keys.h"
 
 #include <gtest/gtest.h>

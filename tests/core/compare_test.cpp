@@ -60,7 +60,7 @@ TEST(Compare, MeasuresAnElementRelativeToTheLargest) {
   EXPECT_EQ(worst_of(all)->name, "a.weight");
 }
 
-// A tensor that is zero except for rounding is measured by the size of its kind, and not by that of another kind.
+// A tensor that is zero except for rounding is measured relative to its kind, and not to another kind.
 TEST(Compare, MeasuresSmallTensorsRelativeToTheirKind) {
   State changed = state();
   changed["parameter/a.bias"] = at::zeros({3}, at::kDouble);

@@ -1,4 +1,4 @@
-// Fills of tensors: shards equal the slice of the whole, bit for bit, in every dtype.
+// Fills of tensors: shards equal slices of the whole tensor, bit for bit, in every dtype.
 #include "core/tensors/random.h"
 
 #include <ATen/ops/empty.h>

@@ -40,7 +40,7 @@ class NumbersToFit : public Dataset {
   }
 };
 
-// Its one parameter is the sum of all rows seen, so that a lost or repeated row shows.
+// Its one parameter is the sum of all rows seen, so it shows a lost or repeated row.
 class Counting : public Strategy {
  public:
   void setup(const Context&, ModelPtr, std::shared_ptr<const LossFunction>) override {}
@@ -364,7 +364,7 @@ TEST_F(TrainerTest, StopsAndSavesAfterTheStep) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / ("step-" + std::to_string(strategy.steps.size()))));
 }
 
-// For an evaluation of any length: the trained state is saved at once, and the resumed run makes the evaluation.
+// Evaluations of any length: the trained state is saved at once, and the resumed run makes the evaluation.
 TEST_F(TrainerTest, StopsDuringAnEvaluationAndRepeatsIt) {
   Counting first;
   first.on_step = [&](int64_t step) {

@@ -48,7 +48,7 @@ Json resolved() {
           {"strategy", {{"name", "ddp"}, {"recompute", "none"}}}};
 }
 
-// Two ranks: alone a step takes 10 ms, 3 of them for the update; at once one takes 12 ms and the other 14.
+// Two ranks. Alone a step takes 10 ms, 3 of them for the update; at once one takes 12 ms and the other 14.
 Calibration measured() {
   MeasurementRequest request;
   request.alone.threads = 2;

@@ -1,4 +1,4 @@
-// Callers of `convoy-rank --describe`, with scripts in its place that answer, hang, or leave their pipes to other
+// Callers of `convoy-rank --describe`, with scripts instead of it that answer, hang, or leave their pipes to other
 // processes.
 #include "launch/prepare/describe.h"
 
@@ -32,7 +32,7 @@ class DescribeTest : public ::testing::Test {
     chmod(path.c_str(), 0755);
     return path;
   }
-  // Its answer or its failure; checks that it took no longer than the limit.
+  // Returns the answer or the failure; checks that it took no longer than the limit.
   std::string message(const std::string& script, milliseconds limit, milliseconds within) {
     const std::string path = program(script);
     const auto start = std::chrono::steady_clock::now();

@@ -153,7 +153,7 @@ TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
   }
 }
 
-// ---- work from which times are predicted ----
+// ---- work for predictions of times ----
 
 RankCost cost_of(const JobPlan& job, const ModelDescription& model = counted_model(), size_t rank = 0) {
   return strategy_entry(job.config.at("strategy").at("name").get<std::string>()).cost(job, model).at(rank);

@@ -38,7 +38,7 @@ TEST(Hosts, NamesMistakes) {
   EXPECT_THAT(refusal({"a:x"}), HasSubstr("number of ranks"));
   EXPECT_THAT(refusal({"a:2", "b"}), HasSubstr("for all"));
   EXPECT_THAT(refusal({"a:2", "b:2"}, 3), HasSubstr("4 ranks"));
-  // It would be ssh's option, which can execute anything.
+  // ssh would read it as an option, which can execute any command.
   EXPECT_THAT(refusal({"-oProxyCommand=x"}), HasSubstr("option"));
   EXPECT_THAT(refusal({"a b"}), HasSubstr("character"));
 }

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Physical cores that two ranks have in common.
+// Returns physical cores that two ranks have in common.
 int shared_cores(const JobPlan& job, const Host& host) {
   int shared = 0;
   for (const Core& core : host.cores) {

@@ -1,5 +1,5 @@
-// Keys without effect in combination with others, and components that do not fit each other: each is refused at the
-// written key, with its line. Defaults are never refused.
+// Keys without effect beside other keys, and components that do not match: each is refused at the written key, with its
+// line. Defaults are never refused.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -183,7 +183,7 @@ TEST(WithoutEffect, ReportsKeysDisabledBySet) {
   EXPECT_EQ(refused(file, {"strategy.mesh.pipeline=1"}, &warnings), "");
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("strategy.schedule: ignored"), std::string::npos) << warnings[0];
-  // Not so where the key is typed too.
+  // It is refused if the key is typed too.
   EXPECT_NE(refused(with_strategy("{name: hybrid, mesh: {data: 2}}"), {"strategy.shard=optimizer"}), "");
   EXPECT_NE(refused(file, {"strategy.mesh.pipeline=1", "strategy.schedule=1f1b"}), "");
 }
@@ -235,7 +235,7 @@ TEST(Misfits, RefuseRowsThatTheModelCannotRead) {
   EXPECT_EQ(refused(with_model("{name: resnet}", "{name: table, path: x.csv}")), in(model, "model.name"));
 }
 
-// Columns that the model does not look at.
+// Columns that the model does not use.
 TEST(Misfits, RefuseNumbersForAnNcfWithoutMlp) {
   const auto without_mlp = [](const std::string& rows) {
     return refused(with_model("{name: ncf, mlp_dim: 0}", "{name: " + rows + "}"));
@@ -426,7 +426,7 @@ TEST(WithoutEffect, SharedKeysSkipDefaults) {
   const std::vector<Option>& options = strategy_entry("single").options;
   EXPECT_EQ(shared_keys(config.strategy.options, options, true),
             (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
-  // The default of pipeline is no default of single.
+  // The default for pipeline differs from that for single.
   run = with_strategy("{name: pipeline}");
   const RunConfig defaults = read_run_config({folder.file("defaults.yaml", text_of(run)), {}}, all_catalogues());
   EXPECT_TRUE(shared_keys(defaults.strategy.options, options, false).contains("micro_batches"));

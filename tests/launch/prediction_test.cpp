@@ -25,8 +25,8 @@ StepTimings timings_of(int ranks, int threads, double fixed, double row, double 
   return timings;
 }
 
-// A pass takes 2 ms and 1 ms a row, the update 4 ms; two ranks at once are as fast. An all-reduce with gloo takes 1 ms
-// and 1 ms per MB, and keeps the processor busy.
+// A pass takes 2 ms plus 1 ms a row, the update 4 ms; two ranks at once are as fast. An all-reduce with gloo takes 1 ms
+// plus 1 ms per MB, and keeps the processor busy.
 Calibration made(double busy = 1) {
   Calibration calibration;
   calibration.device = "cpu";
@@ -78,7 +78,7 @@ TEST(Prediction, OneRankTakesTheMeasuredTime) {
   EXPECT_EQ(step.error, 0);
 }
 
-// With sparse embeddings a step updates the rows that its batch touches; ranks that gather rows update those of all.
+// With sparse embeddings a step updates the rows that its batch touches; ranks that gather rows update the rows of all.
 TEST(Prediction, SparseUpdatesAreProportionalToTouchedRows) {
   Calibration calibration = made();
   for (StepTimings& one : calibration.steps) {
@@ -269,9 +269,9 @@ TEST(Advice, RecommendsNothingIfTheErrorIsLarge) {
     EXPECT_THAT(text, HasSubstr("too uncertain to recommend anything (± 80 %)"));
     EXPECT_THAT(text, AllOf(HasSubstr("ddp would be"), Not(HasSubstr("take ddp")), Not(HasSubstr("stay on"))));
   }
-  // A fiftieth is no gain, despite the error.
+  // A gain of a fiftieth is not advised, despite the error.
   EXPECT_THAT(advice_text(single, {candidate("ddp", 4, 2500 * ms, 0, 2000 * ms)}), HasSubstr("stay on one device"));
-  // An error above 100 % is no number to advise with.
+  // A prediction with an error above 100 % gives no advice.
   const PredictedCandidate rough = candidate("ddp", 4, 5 * ms, 0, 95 * ms);
   EXPECT_EQ(advice_text(single, {rough}),
             "too uncertain to recommend anything: all errors are above 100 %; measure again on an idle machine\n");

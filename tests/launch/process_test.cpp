@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 
-// One program, watched to its end.
+// One program, observed until its end.
 struct Watched {
   std::vector<std::string> lines;
   std::optional<ProcessEnd> end;
@@ -57,7 +57,7 @@ TEST_F(ProcessTest, Signal) {
   EXPECT_EQ(seen_.end->exit_code(), 137);
 }
 
-// The kernel's count of processes that it killed for want of memory.
+// Returns the kernel's count of processes that it killed for lack of memory.
 TEST(Agent, BlamesMemoryOnlyForARecentKill) {
   EventLoop loop;
   int64_t kills = 7;

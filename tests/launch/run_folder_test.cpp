@@ -105,7 +105,7 @@ TEST_F(RunFolderTest, ResumesWithDifferentHardware) {
   EXPECT_TRUE(open_run_folder(request_).continued);
 }
 
-// An older version took one epoch by default, with max_steps too.
+// An older version trained one epoch by default, also with max_steps.
 TEST_F(RunFolderTest, KeepsEpochsOfAnOlderVersion) {
   Json& train = request_.resolved["train"];
   train["max_steps"] = 1000;
@@ -174,7 +174,7 @@ TEST_F(RunFolderTest, KeepsAnOmittedLength) {
   }
 }
 
-// The same command continues what it began, not what it began from.
+// The same command resumes the run, and not the checkpoint from which the run started.
 TEST_F(RunFolderTest, ResumesARunStartedFromACheckpoint) {
   leave(folder("other"), "done", true, request_.resolved);
   request_.resume = request_.resolved["train"]["resume"] = folder("other");
@@ -185,7 +185,7 @@ TEST_F(RunFolderTest, ResumesARunStartedFromACheckpoint) {
   EXPECT_TRUE(open_run_folder(given).continued);
   request_.resolved["seed"] = 2;
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
-  // Into a folder whose unfinished run began otherwise, a path would be passed over without a word.
+  // A path is refused if the folder has an unfinished run that started from another one: it would be ignored.
   given.resume = given.resolved["train"]["resume"] = folder("another");
   EXPECT_THROW(open_run_folder(given), Error);
 }

@@ -132,7 +132,7 @@ TEST_F(LimitsTest, ReadsThreadsAndKillsOfTheGroup) {
   EXPECT_NE(no_thread_text(root_).find("pids.max of the cgroup is 120"), std::string::npos) << no_thread_text(root_);
 }
 
-// The kernel refuses the stack of a thread with the same EAGAIN as a thread too many.
+// The kernel reports a failed allocation of a thread's stack by EAGAIN, like too many threads.
 TEST_F(LimitsTest, DoesNotBlameThreadsForAMemoryLimit) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers take addresses of their own";
@@ -305,8 +305,8 @@ TEST(Progress, FitsOnOneLine) {
 TEST(DataAddress, StaysOnTheHostWithTheControlChannel) {
   EXPECT_EQ(data_address("", "127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(data_address("", "::1"), "::1");
-  // Several hosts: this one's own address in that direction, if there is a way; one that is configured may be another
-  // host's.
+  // Several hosts: this host's address in that direction, if there is a route. A configured address may belong to
+  // another host.
   const std::string way = data_address("", "10.1.2.3");
   EXPECT_TRUE(way.empty() || !local_address_of(way).empty()) << way;
   EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), way);

@@ -87,7 +87,7 @@ TEST(ElfSymbols, IgnoreOtherFiles) {
                          "ELF";
   EXPECT_THAT(elf_symbols(path, {1, 2}), ElementsAre("", ""));
   EXPECT_THAT(elf_symbols("/proc/self/status", {1}), ElementsAre(""));
-  // A header that promises tables beyond the end of the file.
+  // A header with tables beyond the end of the file.
   std::ifstream program("/proc/self/exe", std::ios::binary);
   std::string head(64, '\0');
   program.read(head.data(), 64);

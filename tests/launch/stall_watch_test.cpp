@@ -135,7 +135,8 @@ TEST_F(StallWatchTest, AStallIsReportedOnceWithStacks) {
   answer(0, "forward/backward", "all_reduce b", 9);
   answer(1, "forward/backward", "", 8);
   answer(2, "forward/backward", "all_reduce b", 9);
-  // All have answered, so nothing waits for the end of the patience. A busy machine may need a second or third try.
+  // All have answered, so the watch does not wait for its time limit. A busy machine may need a second or third
+  // attempt.
   std::chrono::steady_clock::duration took{};
   for (int tries = 0; tries == 0 || (tries < 3 && took >= inquiry_patience); ++tries) {
     found_.clear();

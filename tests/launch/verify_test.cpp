@@ -58,7 +58,7 @@ TEST(Verify, RaisesOnlyASmallEps) {
   }
 }
 
-// The reference has the same accumulation and rows per step, and no keys of the configured strategy alone.
+// The reference has the same accumulation and rows per step, and no keys that only the configured strategy has.
 TEST(Verify, TheReferenceRunsTheSameSteps) {
   const std::vector<std::string> own{"strategy.sync.every=3", "strategy.bucket_cap_mb=1", "launch.ranks=4",
                                      "backend=gloo", "train.batch={per_rank: 5}"};

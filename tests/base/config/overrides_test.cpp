@@ -1,4 +1,4 @@
-// --set.
+// Overrides by --set.
 #include <gtest/gtest.h>
 
 #include "tests/support/config_text.h"

@@ -1,4 +1,4 @@
-// The key `program`: what applies to a run with a program, its default name, and what it excludes.
+// The key `program`: keys of a run with a program, its default name, and keys that it excludes.
 #include "core/config/program.h"
 
 #include <gmock/gmock.h>

@@ -59,7 +59,7 @@ TEST(ConfigResolved, MaxStepsAloneHasNoEpochs) {
   const RunConfig again = read_config(to_yaml(alone.resolved));
   EXPECT_EQ(without_locations(again.resolved), without_locations(alone.resolved));
   EXPECT_EQ(RunConfig::from_resolved(alone.resolved).train.epochs, 0);
-  // A resolved file of an earlier version has the default of that time written out, and keeps its meaning.
+  // A resolved file of an earlier version contains the default of that version, and keeps its meaning.
   EXPECT_EQ(read_config(config_with("epochs: 3", "epochs: 1, max_steps: 50")).train.epochs, 1);
   EXPECT_EQ(read_config(valid_config, {"train.max_steps=50"}).train.epochs, 3);
   EXPECT_EQ(read_config(valid_config, {"train.max_steps=50", "train.epochs=~"}).train.epochs, 0);
@@ -146,11 +146,11 @@ TEST(ConfigResolved, AllDifferences) {
   const Json one = read_config(valid_config, {"strategy={name: one}"}).resolved;
   EXPECT_THAT(difference_texts(base, one, {}), ::testing::Contains(::testing::HasSubstr("strategy.name: many -> one")));
   EXPECT_THAT(difference_texts(base, one, {}), ::testing::Not(::testing::Contains(::testing::HasSubstr("none"))));
-  // In sections of theirs as well.
+  // The same within sections.
   const Json ddp{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}, {"compress", "none"}}}}}};
   const Json fsdp{{"strategy", {{"name", "fsdp"}, {"sync", {{"every", 1}}}}}};
   EXPECT_THAT(difference_texts(ddp, fsdp, {}), ElementsAre("strategy.name: ddp -> fsdp"));
-  // Without another name, a missing option is a difference; the word none is not an absent value.
+  // With the same name, a missing option is a difference; the word none is not an absent value.
   const Json dropped{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}}}}}};
   EXPECT_THAT(difference_texts(ddp, dropped, {}), ElementsAre("strategy.sync.compress: \"none\" -> null"));
 }

@@ -1,4 +1,4 @@
-// Keys, types, ranges and defaults: each mistake with its place, key, reason and the nearest valid.
+// Keys, types, ranges and defaults: each mistake with its location, key, reason and the nearest valid word.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -220,7 +220,7 @@ TEST(ConfigWhole, ComparesHeartbeatWithCollectiveLimit) {
             "run.yaml:9:21: launch.heartbeat: is 20 min 0 s, must not be longer than launch.collective, 10 min 0 s");
   EXPECT_EQ(with_launch("collective: 5s, heartbeat: 6s"),
             "run.yaml:9:37: launch.heartbeat: is 6 s, must not be longer than launch.collective, 5 s");
-  // The default follows.
+  // The default changes with it.
   EXPECT_EQ(read_config(valid_config + std::string("launch: {collective: 5s}\n")).launch.heartbeat, 5);
 }
 

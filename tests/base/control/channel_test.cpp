@@ -248,7 +248,7 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
     ASSERT_TRUE(channel->aborted());
     EXPECT_EQ(to_json(*channel->aborted()), to_json(reason));
   }
-  // Posts and results still pass; waits for keys that may never come fail.
+  // Posts and results still arrive; waits for keys that may never be set fail.
   channels[0]->set("result", "x");
   EXPECT_EQ(channels[1]->get("result", patience), "x");
   EXPECT_EQ(thrown([&] { channels[1]->get("never", patience); }).kind, Failure::peer_lost);

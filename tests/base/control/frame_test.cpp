@@ -1,4 +1,4 @@
-// Frames in pieces, too large, and made of anything.
+// Frames in pieces, too large, and with random content.
 #include "core/control/socket.h"
 
 #include <gmock/gmock.h>

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A connection of a stranger, in plain system calls.
+// Connection of a stranger, in plain system calls.
 class Stranger {
  public:
   explicit Stranger(const ChannelAddress& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -33,7 +33,7 @@ class Stranger {
   }
   ~Stranger() { close(fd_); }
   void send(const std::string& bytes) { (void)!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Everything until the server closes; "…timeout" when it does not.
+  // Returns everything until the server closes; "…timeout" when it does not.
   std::string read_all() {
     std::string all;
     char chunk[1024];
@@ -198,7 +198,7 @@ TEST(ChannelServer, ReportsItsEndToEveryClient) {
   Seen<int> watching;
   b->watch("x", [&](const std::string&, const std::string&) {
     watching.add(1);
-    // Waits inside a callback: must be woken although on_lost runs on this very thread.
+    // A wait inside a callback must end although on_lost runs on the same thread.
     EXPECT_EQ(thrown([&] { b->get("never", patience); }).kind, Failure::peer_lost);
   });
   std::thread waiter([&] {
@@ -270,7 +270,7 @@ pid_t fork_participant(const ChannelAddress& address, int participant) {
   const pid_t child = fork();
   if (child != 0) return child;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Threads of the parent are not here; connecting starts new ones.
+  // The child has no threads of the parent; connecting starts new ones.
   auto channel = connect_channel(address, participant, str("rank ", participant), patience);
   channel->set(str("joined/", participant), "");
   while (true) pause();
@@ -323,7 +323,7 @@ TEST(ChannelServer, ClosesSocketsOnExec) {
   }
 }
 
-// Serves nothing after the greeting: accepts one connection, and never reads.
+// Answers the greeting, accepts one connection, and never reads.
 class StalledServer {
  public:
   explicit StalledServer(int64_t heartbeat) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -1,4 +1,4 @@
-// Manifests whose hash is right and whose values make no sense.
+// Manifests with a right hash and impossible values.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -40,7 +40,7 @@ TEST(Pieces, OverlapsEqualTheElementwiseResult) {
     ASSERT_EQ(piece_error(to), "");
     const at::Tensor target = at::full(tensor_shape(to), -1, at::kInt);
     const int64_t copied = copy_overlap(to, target, from, piece_of(whole, from));
-    // Expected: what `to` holds of the whole where `from` has it, -1 elsewhere.
+    // Expected: elements of `to` that `from` has, -1 elsewhere.
     const std::vector<int64_t> flat_from = [&] {
       const at::Tensor flat = piece_of(whole, from).flatten().to(at::kLong);
       return std::vector<int64_t>(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());

@@ -136,7 +136,7 @@ TEST(Safetensors, RefusesEveryKindOfDamage) {
   EXPECT_THROW(SafetensorsFile(folder / "absent"), Error);
 }
 
-// Any byte of the header changed in any bit, any length: an Error or a file that reads within its bounds.
+// Any bit of the header flipped, any length: an Error, or a file that reads within its bounds.
 TEST(Safetensors, RefusesFlippedAndTruncatedHeaders) {
   const TemporaryFolder folder;
   write_safetensors(folder / "a", {{"x", at::arange(6).to(at::kFloat)}, {"yy", at::ones({2, 3}, at::kByte)}},

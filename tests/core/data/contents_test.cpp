@@ -50,7 +50,7 @@ TEST(DataChange, NamesNewMissingAndChangedColumns) {
               ElementsAre("user '?n' is new, and not in the checkpoint"));
   EXPECT_THAT(change({{"users", {"u1", "1", "2", "3", "4", "5"}}, {"columns", columns}}).unknown,
               ElementsAre("users '1', '2', '3' and 2 more are new, and not in the checkpoint"));
-  // Fewer users are fine; a column has to be there.
+  // Users may be missing; a column may not.
   EXPECT_THAT(change({{"users", {"u3"}}, {"columns", columns}}).unknown, IsEmpty());
   EXPECT_THAT(change({{"users", users}, {"columns", {"y"}}}).unknown, ElementsAre("column 'x' is missing"));
   EXPECT_THAT(
@@ -102,7 +102,7 @@ InteractionColumns with_context() {
   return columns;
 }
 
-// The same rows in another order: the rows that a batch has are those of the file, the numbers those of the checkpoint.
+// The same rows in another order: a batch has the file's rows and the checkpoint's numbers.
 TEST(NumberedAs, InteractionsUseStoredIdsAndColumns) {
   const WrittenFiles files;
   RankingOptions ranking;
@@ -161,7 +161,7 @@ TEST(NumberedAs, InteractionsUseStoredFeatures) {
   EXPECT_TRUE(at::equal(batch.at("user_features"), at::tensor({5.f, 6.f, 3.f, 4.f, 1.f, 2.f}).view({3, 2})));
   EXPECT_FALSE(data_change(first->contents(), numbered->contents()).renumber);
 
-  // User x has no line any more. The features of x, which other users' rows may need, are those of the checkpoint.
+  // User x has no line any more. The features of x, which other users' rows may need, come from the checkpoint.
   const auto fewer = data(head + "z,m,5,6\ny,l,3,4\n", {"b", "a"}, "i,size,price\nm,9,3\nl,8,2\n");
   EXPECT_THAT(data_change(first->contents(), fewer->contents()).unknown, IsEmpty());
   const auto kept = fewer->numbered_as(first->contents());
@@ -229,7 +229,7 @@ TEST(NumberedAs, ImagesUseStoredClasses) {
   files.write("b/zebra/1.png", "");
   EXPECT_THAT(data_change(stored.contents(), ImagesDataset(files.path("b"), shape, 1).contents()).unknown,
               ElementsAre("class 'zebra' is new, and not in the checkpoint"));
-  // The seed splits; the data is the same. Another size of a file is other data.
+  // The seed splits; the data is the same. A file of another size is other data.
   shape.evaluate_fraction = 0.5;
   const std::string before = stored.contents().fingerprint;
   EXPECT_EQ(ImagesDataset(files.path("a"), shape, 5).contents().fingerprint, before);
@@ -240,7 +240,7 @@ TEST(NumberedAs, ImagesUseStoredClasses) {
   DataContents changed = ImagesDataset(files.path("a"), shape, 5).contents();
   EXPECT_NE(changed.fingerprint, before);
   EXPECT_THAT(data_change(stored.contents(), changed).other, ElementsAre("its contents differ"));
-  // A checkpoint of an earlier version knows names and sizes only.
+  // A checkpoint of an earlier version has only names and sizes.
   changed.fingerprint = before.substr(0, before.find('-'));
   EXPECT_TRUE(data_change(changed, stored.contents()).none());
   files.write("a/cat/1.png", "longer");

@@ -143,7 +143,7 @@ TEST(ImageFile, CropsOrStretches) {
   const at::Tensor image = noise(12, 20, 3);
   const at::Tensor same = fitted_image(image, 12, 20, true);
   EXPECT_LE(apart(same * 255, image.permute({2, 0, 1})), 1e-4);
-  // Half as high: the average of 2 × 2 pixels is what shrinking means inside a smooth picture; the middle is cut out.
+  // Half the height: shrinking a smooth picture gives the average of 2 × 2 pixels; the middle is cropped.
   const at::Tensor smooth = slope(24, 40, 1);
   const at::Tensor middle = fitted_image(smooth, 12, 12, true);
   EXPECT_EQ(middle.sizes(), (std::vector<int64_t>{1, 12, 12}));
@@ -242,7 +242,7 @@ TEST(Images, SeveralThreadsDecodeTheSameImages) {
   EXPECT_TRUE(at::equal(alone, with(100).gather_once(Split::train, all, 0).at("features")));
   EXPECT_TRUE(at::equal(alone, with(0).gather_once(Split::train, all, 0).at("features")));
   EXPECT_GT(others, 0.25 * (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread)) << "one thread has decoded nearly all";
-  // The first in order is named, however many fail.
+  // The first in order is named, for any number of failures.
   for (const int64_t i : {9, 10, 11, 40}) files.write(str("a/", 100 + i, ".png"), "broken");
   for (const int64_t decoders : {1, 2, 4, 4, 4, 4, 16})
     EXPECT_THAT(reported([&] { with(decoders).gather_once(Split::train, all, 0); }),

@@ -71,7 +71,7 @@ TEST(InteractionsReader, NumbersIdsByFirstAppearance) {
   EXPECT_FALSE(all.context.defined() || all.weight.defined());
 }
 
-// Short words, words with equal beginnings, and more words than the table has cells at first.
+// Short words, words with equal beginnings, and more words than the table's first capacity.
 TEST(InteractionsReader, ReadsManyIdsOfAllLengths) {
   std::vector<std::string> words;
   for (int number = 0; number < 4000; ++number) {
@@ -161,7 +161,7 @@ TEST(InteractionsReader, RefusesSeveralFeatureValuesPerId) {
               ::testing::HasSubstr("f.csv:2:8: '1e300' does not fit into a 32-bit real"));
 }
 
-// Enough text for several threads: what one of them sees of an id and what others see of it fit together.
+// Text for several threads: the values of an id that they read are merged.
 TEST(InteractionsReader, MergesFeaturesOfAllChunksOfAFile) {
   InteractionColumns columns = priced();
   columns.context = {"clock"};
@@ -191,7 +191,7 @@ TEST(InteractionsReader, FindsContextOfItemsOrUsers) {
   EXPECT_EQ(values<uint8_t>(all.context_kinds),
             (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction), uint8_t(ContextKind::of_item),
                                   uint8_t(ContextKind::of_user), uint8_t(ContextKind::same_everywhere)}));
-  // Each item once: there is no evidence.
+  // Each item occurs once, so nothing shows its context.
   columns.context = {"price"};
   const auto few = parse_interactions("f.csv", "user_id,item_id,price\nu,i,1\nv,j,2\nw,k,3\n", columns);
   EXPECT_EQ(values<uint8_t>(few.context_kinds), (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction)}));
@@ -298,7 +298,7 @@ TEST_F(Cache, StoresFeaturesAndFollowsTheirFile) {
 }
 
 TEST_F(Cache, IsUsed) {
-  // A cache with other contents and the right hashes would be believed: so it is the cache that is read.
+  // A cache with other contents and the right hashes is accepted, which shows that the cache is read.
   read_interactions(source(), typed());
   const auto parse = []() -> Columns {
     ADD_FAILURE() << "parsed again";
@@ -385,7 +385,7 @@ TEST_F(Cache, RefusesForgedNumbersOutOfRange) {
     EXPECT_TRUE(at::equal(parsed.user, again.user) && at::equal(parsed.item, again.item)) << what;
     EXPECT_TRUE(at::equal(parsed.time, again.time) && again.user_names == parsed.user_names) << what;
   }
-  // Within the ranges it is believed, as it is the user's own: so the cases above fail for their numbers.
+  // Within the ranges it is accepted, because it belongs to the user. So the cases above fail because of their numbers.
   forge(cache(), set("item", 1, 1));
   EXPECT_FALSE(at::equal(parsed.item, read_interactions(source(), typed()).item));
 }

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t users = 20;
 constexpr int64_t items = 60;
 
-// User u takes items u, u+1, …, at times that fall as items rise: the latest is item u.
+// User u takes items u, u+1, …, at decreasing times: the latest is item u.
 Interactions ladder(int64_t each = 10) {
   Interactions all;
   all.users = users;
@@ -111,7 +111,7 @@ TEST(Interactions, NegativesExcludeOnlyTrainingPositives) {
       }
     }
   }
-  // 14,400 draws over 51 items each: 282 of the held-out one are expected.
+  // 14,400 draws over 51 items each: 282 draws of the held-out item are expected.
   EXPECT_GT(held_out_drawn, 200);
   EXPECT_LT(held_out_drawn, 370);
   EXPECT_EQ(drawn.size(), size_t(items));

@@ -18,7 +18,7 @@
 namespace convoy {
 namespace {
 
-// A row is its own number, and the epoch it was gathered for.
+// A row is its number, and the epoch of its gather.
 class Numbers : public Dataset {
  public:
   Numbers(int64_t rows, int64_t evaluate, int64_t fails_at = -1)
@@ -219,7 +219,7 @@ TEST(Loader, ReusesMemoryOnlyAfterItsRelease) {
     auto batch = loader.next();
     places.insert(batch->at("x").const_data_ptr());
     if (step == 3) {
-      // A view alone has to keep the memory, as a graph's saved tensor does.
+      // A view alone must keep the memory, like a graph's saved tensor.
       held = batch->slice(2, 5);
       before = first_column(*held);
     }

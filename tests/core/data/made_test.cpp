@@ -103,7 +103,7 @@ TEST(Synthetic, InteractionsAreZipfWithAKnownPreference) {
   EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);  // a tenth of the items takes a third and more
   EXPECT_GE(planted.all.context.min().item<float>(), 0.f);
   EXPECT_LT(planted.all.context.max().item<float>(), 1.f);
-  // Four of five choices are of one group of eight, given which half the first context column is in.
+  // Four of five items are from one of eight groups, given the half of the first context column.
   const auto low = planted.all.context.select(1, 0).lt(0.5);
   const auto group = planted.all.item.remainder(8).to(at::kLong);
   int64_t best = 0, all = 0;
@@ -113,7 +113,7 @@ TEST(Synthetic, InteractionsAreZipfWithAKnownPreference) {
     all += own.numel();
   }
   EXPECT_NEAR(double(best) / double(all), 0.8 + 0.2 / 8, 0.05);
-  // A held-out item was never trained on by its user.
+  // A held-out item is never a training row of its user.
   const Positives positives(500, 400, planted.all.user.const_data_ptr<int32_t>(),
                             planted.all.item.const_data_ptr<int32_t>(), planted.split.train);
   for (int32_t row : planted.split.held_out) {

@@ -48,12 +48,13 @@ TEST(MemberSamples, BootstrapsLeaveOutTheExpectedNumberOfRows) {
   ASSERT_EQ(one.size(), static_cast<size_t>(rows));
   std::vector<int64_t> times(rows, 0);
   for (int64_t row : one) ++times.at(static_cast<size_t>(row));
-  // How often a row comes follows Poisson's law with mean 1; standard deviations of the shares are below 0.004.
+  // The number of times that a row occurs follows Poisson's law with mean 1; standard deviations of the fractions are
+  // below 0.004.
   for (int64_t k = 0; k < 4; ++k) {
     const auto share = static_cast<double>(std::count(times.begin(), times.end(), k)) / rows;
     EXPECT_NEAR(share, std::exp(-1) / std::tgamma(k + 1.0), 0.015) << k << " times";
   }
-  // Two members have as many draws in common as chance gives.
+  // Two members have as many rows in common as by chance.
   const auto other = drawn(draw(Rows::bootstrap, 8), rows);
   EXPECT_NE(one, other);
   const std::set<int64_t> mine(one.begin(), one.end()), theirs(other.begin(), other.end());
@@ -86,7 +87,7 @@ TEST(MemberSamples, FoldsPartitionTheRowsForAnySeed) {
       ASSERT_EQ(trained.size(), static_cast<size_t>(rows));
       for (int64_t row = 0; row < rows; ++row) ASSERT_EQ(trained[static_cast<size_t>(row)], row);
     }
-    // No row is held out twice, and all but the few that 7 does not divide are once.
+    // No row is held out twice, and all but the few that 7 does not divide are held out once.
     EXPECT_EQ(std::set<int64_t>(left_out.begin(), left_out.end()).size(), left_out.size());
     EXPECT_EQ(left_out.size(), static_cast<size_t>(rows / 7 * 7));
   }
@@ -117,7 +118,7 @@ TEST(MemberSamples, EpochsReadTheSameRowsInDifferentOrder) {
   }
 }
 
-// A row is its own number as bytes would not hold it, and as a byte.
+// A row is its number, which exceeds a byte, and the number as a byte.
 class Numbered : public Dataset {
  public:
   Schema schema() const override { return {}; }
@@ -243,7 +244,7 @@ TEST(MemberSamples, UnevenRowsEndAnEpochWithUnequalShares) {
       }
     }
   }
-  // None where no batch can be ragged: too few steps or rows, or a row for each share.
+  // Returns none if no batch can be uneven: too few steps or rows, or a row for each share.
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 16, 1, 2), std::nullopt);
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 12, 16, 5, 2), std::nullopt);
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 4, 5, 4), std::nullopt);

@@ -88,7 +88,7 @@ TEST(PlantedCache, IsRebuiltWhenDamaged) {
   EXPECT_EQ(fs::file_size(cache), size);
 }
 
-// As a cache folder of another user: its error is another one than that of a missing file.
+// Like a cache folder of another user, whose error differs from that of a missing file.
 TEST(PlantedCache, IsSkippedWithoutAFolder) {
   const TemporaryFolder folder;
   const std::string loop = folder / "loop";
@@ -96,7 +96,7 @@ TEST(PlantedCache, IsSkippedWithoutAFolder) {
   expect_equal(plant_interactions(sizes(), 3), plant_interactions(sizes(), 3, loop + "/deeper"));
 }
 
-// All come at the same time: one makes them, the others wait and map.
+// All start at the same time: one generates the data, the others wait and map it.
 TEST(PlantedCache, IsGeneratedOnce) {
   const TemporaryFolder folder;
   std::atomic<int> made{0};
@@ -161,7 +161,7 @@ TEST(PlantedCache, DoesNotBlockOnAFifoAsLockFile) {
   EXPECT_FALSE(fs::exists(cache));
 }
 
-// A process of the given name that holds the lock of `path` until this object ends.
+// A process with the given name that holds the lock of `path` until this object ends.
 class LockHolder {
  public:
   LockHolder(const std::string& path, const char* name) {

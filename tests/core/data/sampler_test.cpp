@@ -1,4 +1,4 @@
-// The order of an epoch, and that it does not depend on how many read it.
+// The order of an epoch, and its independence of the number of readers.
 #include "core/data/sampler.h"
 
 #include <ATen/core/Tensor.h>

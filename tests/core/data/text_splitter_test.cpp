@@ -26,7 +26,7 @@ TEST(TextSplitter, JoinsTheLastSpaceWithTheNextWord) {
   EXPECT_THAT(pieces(gpt2, " \n a"), ElementsAre(" \n", " a"));
   EXPECT_THAT(pieces(gpt2, "   "), ElementsAre("   "));
   EXPECT_THAT(pieces(gpt2, "x 12 3"), ElementsAre("x", " 12", " 3"));
-  // U+3000 and U+00A0 are spaces, and no letter takes them along.
+  // U+3000 and U+00A0 are spaces that do not join with letters.
   EXPECT_THAT(pieces(gpt2, "a\u3000\u3000b\u00a0c"), ElementsAre("a", "\u3000", "\u3000", "b", "\u00a0", "c"));
   EXPECT_THAT(pieces(gpt2, "\u00e9t\u00e9 \u65e5\u672c \u0661\u0662"),
               ElementsAre("\u00e9t\u00e9", " \u65e5\u672c", " \u0661\u0662"));

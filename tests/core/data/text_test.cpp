@@ -40,7 +40,7 @@ TEST(Text, EveryTokenIsATargetOnceAnEpoch) {
   shape.length = 10;
   shape.evaluate_fraction = 0.2;
   const TextDataset data(files.write("text", text), shape);
-  // 100 whole sequences and six bytes that make none.
+  // 100 whole sequences and six remaining bytes.
   ASSERT_EQ(data.size(Split::train), 80);
   ASSERT_EQ(data.size(Split::evaluate), 20);
   std::string seen;
@@ -96,7 +96,7 @@ TEST(Text, VocabularyTokensAndTheirCache) {
   const auto written = std::filesystem::last_write_time(path + ".cache.safetensors");
   EXPECT_TRUE(at::equal(all_of(TextDataset(path, shape), Split::train).at("tokens"), first));
   EXPECT_EQ(std::filesystem::last_write_time(path + ".cache.safetensors"), written);
-  // Another vocabulary of the same file's name, and another text, are noticed.
+  // Another vocabulary under the same file name, and another text, are noticed.
   files.write("words.txt", "cat\\s\nthe\\s\nc\na\nt\n");
   EXPECT_EQ(all_of(TextDataset(path, shape), Split::train).at("tokens")[0][0].item<int64_t>(), 1);
   files.write("text.txt", "c" + text);

@@ -135,7 +135,7 @@ TEST(Injector, FaultsAtOnePointHappenInOrder) {
               ThrowsMessage<std::runtime_error>(HasSubstr("@evaluate=1")));
 }
 
-// Records the calls that are really made.
+// Records the calls that reach the communicator.
 class Noting : public Communicator {
  public:
   int rank() const override { return 0; }

@@ -45,7 +45,7 @@ TEST(SquareSum, LargeButFiniteIsFinite) {
   const at::Tensor floats = at::full({100000}, std::numeric_limits<float>::max(), at::kFloat);
   EXPECT_TRUE(square_sum(floats).finite.item<bool>());
   EXPECT_TRUE(std::isfinite(square_sum(floats).sum.item<double>()));
-  // The square of this leaves double, the element does not.
+  // The square of this overflows double, the element does not.
   EXPECT_TRUE(square_sum(at::full({100}, 1e300, at::kDouble)).finite.item<bool>());
 }
 

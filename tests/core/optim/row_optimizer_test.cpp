@@ -36,7 +36,7 @@ at::Tensor normal(at::IntArrayRef shape, const std::string& name, at::ScalarType
   return out.to(dtype);
 }
 
-// Some of the first rows often, one in a while any: those in between are skipped for hundreds of updates.
+// Some of the first rows often, any row sometimes: others are skipped for hundreds of updates.
 at::Tensor rows_of(int64_t step) {
   at::Tensor drawn = at::empty({6}, at::kDouble);
   fill_uniform(drawn, random_key(4, "rows", uint64_t(step)), 0, 0, 1);
@@ -128,7 +128,7 @@ TEST(RowOptimizer, ReachesTheDenseValuesInDouble) {
   }
 }
 
-// The closed form is not the sum itself where eps counts: within 5e-3 of how far the table moved.
+// The closed form differs from the sum if eps matters: within 5e-3 of the table's change.
 TEST(RowOptimizer, ClosedFormStaysNearTheDenseValuesInFloat) {
   for (const RowCase& one : row_cases()) {
     const Trained dense = train_dense(one, at::kFloat, 300);
@@ -152,7 +152,7 @@ TEST(RowOptimizer, ClosedFormAndReplayAgree) {
   }
 }
 
-// A row that has no gradient for longer than terms count still decays.
+// A row without gradient for longer than the window of terms still decays.
 TEST(RowOptimizer, LongSkipsKeepDecay) {
   const RowCase one{"", adam("adamw"), 0.5, false};
   at::Tensor values = at::ones({2, 3}, at::kDouble), dense = values.clone();
@@ -230,7 +230,7 @@ TEST(RowOptimizer, ASkippedUpdateChangesNothing) {
   EXPECT_TRUE(values.equal(before));
 }
 
-// A row without gradient stays, and one with takes torch's SparseAdam's step.
+// A row without gradient stays, and one with a gradient makes the step of torch's SparseAdam.
 TEST(RowOptimizer, LazyRowsKeepTheirValues) {
   const auto optimizer = make_row_optimizer(adam("adam", {{"lazy", true}}));
   at::Tensor values = at::zeros({3, 1}, at::kDouble);

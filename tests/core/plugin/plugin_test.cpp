@@ -33,7 +33,7 @@ class Plugins : public ::testing::Test {
   // A library from a few lines of C++ without any header.
   std::string build(const std::string& code) {
     const auto source = (folder_ / "p.cpp").string();
-    // A unique name: a library that is loaded already is not read again.
+    // Use a unique name, because a loaded library is not read again.
     const auto library = (folder_ / str("lib", ++built_, ".so")).string();
     std::ofstream(source) << code;
     const std::string command = str("c++ -shared -fPIC -o '", library, "' '", source, "'");

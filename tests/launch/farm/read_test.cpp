@@ -248,7 +248,7 @@ TEST_F(FarmFile, ChecksMemoryLimitsOfPipelinesThatRunTogether) {
   const Host host = two_cores();
   const std::string pipelines = "  pipelines: [{name: a, memory: 5 GiB}, {name: b, memory: 5 GiB}, {name: c}]\n";
   EXPECT_THAT(mistakes(pipelines, &host), HasSubstr("b.memory: makes 10 GiB"));
-  // The two of one core each are more than the wide one with the largest limit.
+  // The two pipelines with one core each need more than the wide one with the largest limit.
   EXPECT_THAT(
       mistakes(
           "  pipelines: [{name: a, memory: 6 GiB, cores: 2}, {name: b, memory: 5 GiB}, {name: c, memory: 5 GiB}]\n",
@@ -274,7 +274,7 @@ TEST_F(FarmFile, ChecksGpuMemoryLimits) {
       HasSubstr("b.gpu_memory: makes 18 GiB on GPU 0"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, gpus: 0, gpu_memory: 1 GiB}]\n", &host),
               HasSubstr("strategy.pipelines.0.gpu_memory: limits each of its GPUs, but gpus is 0"));
-  // None of them named: half of a GPU each, and more memory together than one has.
+  // GPUs without names: half of a GPU each, and together more memory than one has.
   const FarmRun run =
       read("  gpu_memory: 9 GiB\n  share: 0.5\n  gpus: 1\n  pipelines: [{name: a}, {name: b}, {name: c}]\n");
   const Cluster cluster = cluster_of(host);

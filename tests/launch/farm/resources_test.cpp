@@ -75,7 +75,7 @@ void burn(double seconds) {
   }
 }
 
-// Machines that run tests may have little time for one of them.
+// Test machines may have little CPU time for one of the pipelines.
 bool eventually(const std::function<bool()>& holds) {
   for (int i = 0; i < 1500; ++i) {
     if (holds()) return true;
@@ -166,14 +166,14 @@ TEST(ProcessTrees, FindsChildrenOfOtherThreads) {
     trees.refresh(true);
     return trees.processes("a").size() == 2;
   }));
-  // And after some time in any case.
+  // It is written after some time in any case.
   ProcessTrees others;
   others.add("a", child.pid());
   for (int i = 0; i < 10; ++i) others.refresh();
   EXPECT_EQ(others.processes("a").size(), 2u);
 }
 
-// Checks what a watch reports; returns how many seconds after the limit was passed it did so.
+// Checks the reports of a watch; returns the seconds between exceeding the limit and the report.
 double delay_of_one_above_its_limit() {
   EventLoop loop;
   std::vector<ResourceSample> samples;
@@ -207,7 +207,7 @@ double delay_of_one_above_its_limit() {
   EXPECT_EQ(over, "large");
   EXPECT_GT(used, limit);
   EXPECT_EQ(limit, int64_t(64 * mib));
-  // The report may come before the child could note the time.
+  // The report may arrive before the child could record the time.
   EXPECT_TRUE(eventually([&] { return *passed > 0; }));
   const double delay = message - *passed;
   bool more = false;
@@ -227,7 +227,7 @@ double delay_of_one_above_its_limit() {
   return delay;
 }
 
-// A machine that does other work may take a core away at any moment, but hardly in each of three tries.
+// A machine with other load may take a core away at any moment, but hardly in each of three attempts.
 TEST(ResourceWatch, ReportsTheOneAboveItsLimitWithinASecond) {
   std::vector<double> delays;
   do delays.push_back(delay_of_one_above_its_limit());
