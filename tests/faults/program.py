@@ -48,7 +48,7 @@ with runs.workspace() as folder:
     failing(folder, "leave", 70, "training", says=["ended with 0 before the training was done"])
     run, _ = failing(folder, "crash", 139, "signal", signal_number=11)
     run.check("backtrace" in run.log(1) and "SEGV" in run.log(1), "no backtrace in the victim's log")
-    run, _ = failing(folder, "hang", 110, "hang", within=20 + _faults.COLLECTIVE, says=["rank 1 has not come to all-reduce"])
+    run, _ = failing(folder, "hang", 110, "hang", within=20 + _faults.COLLECTIVE, says=["rank 1 has not reached all-reduce"])
     run.check("where the ranks are:" in run.console(), "no table of the ranks")
     run, _ = failing(folder, "mesh", 76, "disagreement", known=False, step=None, within=20 + _faults.COLLECTIVE)
     run.check("Job::mesh" in run.console() and "Job::sum" in run.console(), "the two calls are not named")

@@ -188,9 +188,8 @@ TEST(Placement, ListedCoresMustBeThere) {
 }
 
 TEST(Placement, ACoreMayBeListedOnce) {
-  EXPECT_THAT(
-      listed_refusal({"0-1", "1-2"}),
-      ::testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("gives core 1 of m a second time, after rank 0")));
+  EXPECT_THAT(listed_refusal({"0-1", "1-2"}),
+              ::testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("gives core 1 of m also to rank 0")));
   EXPECT_THAT(listed_refusal({"0+0", "1"}), HasSubstr("launch.cores.0: "));
 }
 

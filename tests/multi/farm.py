@@ -89,7 +89,7 @@ with runs.workspace() as folder:
     done_before = contents()
     add(78, "is no key of this farm's grid", "strategy.grid.sede=[3]")
     add(78, "nothing was added", "strategy.grid.seed=[2]")
-    add(64, "only keys of the farm's grid", "train.epochs=3")
+    add(64, "adds values to keys of the farm's grid only", "train.epochs=3")
     add(0, "2 pipelines added", "strategy.grid.seed=[3]")
     add(0, "3 pipelines added", "strategy.grid.optimizer.lr=[0.1]")
     runs.check(contents() == done_before, "a finished pipeline was touched")

@@ -230,13 +230,13 @@ TEST_F(FarmFile, NeedsEitherPipelinesOrAGrid) {
   EXPECT_THAT(mistakes("  pipelines: [{name: a}]\n  grid: {seed: [1]}\n"), HasSubstr("give one of the two"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {strategy: {name: independent}}}]\n"),
               HasSubstr("several runs itself"));
-  EXPECT_THAT(mistakes("  cores: [0]\n  pipelines: [{name: a}, {name: b}]\n"), HasSubstr("same cores for every"));
+  EXPECT_THAT(mistakes("  cores: [0]\n  pipelines: [{name: a}, {name: b}]\n"), HasSubstr("same cores to all"));
 }
 
 TEST_F(FarmFile, RefusesCoresGivenTwiceAndSharesAboveOne) {
   const Host host = two_cores();
   const std::string twice = "  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0, 1]}]\n";
-  EXPECT_THAT(mistakes(twice, &host), HasSubstr("b.cores: gives core 0 a second time, after a"));
+  EXPECT_THAT(mistakes(twice, &host), HasSubstr("b.cores: gives core 0 also to a"));
   EXPECT_EQ(mistakes("  share: 0.5\n  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0]}]\n", &host), "no error");
   EXPECT_THAT(mistakes("  share: 0.6\n  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0]}]\n", &host),
               HasSubstr("makes 1.2 of core 0"));
@@ -261,14 +261,14 @@ TEST_F(FarmFile, ReportsMissingMemoryAndCoresTogether) {
   const Host host = two_cores();
   const std::string told = mistakes("  pipelines: [{name: a, cores: 7, memory: 900 GiB}]\n", &host);
   EXPECT_THAT(told, HasSubstr("a.cores: are 7"));
-  EXPECT_THAT(told, HasSubstr("a.memory: makes 900 GiB for it alone, and here has 8 GiB"));
+  EXPECT_THAT(told, HasSubstr("a.memory: is 900 GiB, but this job may use 8 GiB of here"));
 }
 
 TEST_F(FarmFile, ChecksGpuMemoryLimits) {
   Host host = two_cores();
   host.gpus = {{0, "", "", 0, int64_t{16} << 30}, {1, "", "", 0, int64_t{16} << 30}};
   EXPECT_THAT(mistakes("  gpu_memory: 17 GiB\n  gpus: 1\n  pipelines: [{name: a}]\n", &host),
-              HasSubstr("a.gpu_memory: is 17 GiB on each of its GPUs, and the largest here has 16 GiB"));
+              HasSubstr("a.gpu_memory: is 17 GiB for each of its GPUs, but the largest GPU here has 16 GiB"));
   EXPECT_THAT(
       mistakes("  gpu_memory: 9 GiB\n  share: 0.5\n  pipelines: [{name: a, gpus: [0]}, {name: b, gpus: [0]}]\n", &host),
       HasSubstr("b.gpu_memory: makes 18 GiB on GPU 0"));
@@ -378,7 +378,7 @@ TEST_F(FarmFile, ReportsMistakesOfTheClusterWithAllOthers) {
   EXPECT_THAT(told, HasSubstr("farm.yaml:10:54: trian: unknown key; did you mean train?"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:10:7: a.memory: makes 930 GiB"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:11:7: b.cores: names 4000"));
-  EXPECT_THAT(told, HasSubstr("farm.yaml:11:7: b.cores: gives core 0 a second time, after a"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:11:7: b.cores: gives core 0 also to a"));
   EXPECT_THAT(told, HasSubstr("nowhere.csv"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:12:42: seed: is 'x'"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:12:7: c.cores: are 3"));
