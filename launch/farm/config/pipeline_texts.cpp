@@ -126,7 +126,7 @@ class FarmReader {
     });
     if (options.has("names"))
       attempt([&] {
-        if (!items.empty()) options.fail("names", "applies to a grid only; each of the pipelines has its own `name`");
+        if (!items.empty()) options.fail("names", "applies to a grid only; a pipeline has the key `name` instead");
         if (options.text("names").empty())
           options.fail("names", "is empty; write a pattern, such as lr{optimizer.lr}-{index}, or leave it out");
       });
