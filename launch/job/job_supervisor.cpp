@@ -343,8 +343,8 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
   });
 }
 
-// Waits for the cause: the agent killed its process because the job failed, or because the agent's own starter is gone.
-// Either reason may take a moment to arrive, and until then the job is not over.
+// Waits for the cause: the agent killed its process because the job failed, or because the process that started the
+// agent has ended. Either reason may take a moment to arrive, and until then the job is not over.
 void JobSupervisor::ended_by_agent(int process, const ProcessEnd& end) {
   participants_[static_cast<size_t>(process)].end = end;
   if (cause_ || saved()) return;
