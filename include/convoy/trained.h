@@ -113,8 +113,8 @@ class Trained {
 
   // Learning rate of the first parameter group.
   double learning_rate() const;
-  // Of a fused optimizer, from the next update on; rates of its groups follow in proportion. Error(config) for another
-  // optimizer: set the rate there.
+  // Sets the learning rate of a fused optimizer from the next update on; the rates of its groups change in proportion.
+  // Error(config) for a torch optimizer: set the rate there.
   void set_learning_rate(double rate);
   int64_t updates() const;  // made so far, skipped ones included
   torch::nn::Module& module() const;
