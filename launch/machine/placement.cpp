@@ -263,8 +263,8 @@ class Group {
     std::string warning = str(ranks, " ranks share ", plural(threads, "core"), " on ", host_.name,
                               ": expect less speed; ranks wait passively");
     if (threads < hardware_threads_of(host_.cores).size())
-      warning += str("; their launcher bound them to these, but the job may use ",
-                     hardware_threads_of(host_.cores).size(), ": --set launch.bind=convoy divides all of them");
+      warning += str("; their launcher bound them there, but the job may use ", hardware_threads_of(host_.cores).size(),
+                     " cores: --set launch.bind=convoy divides all of them");
     result_.warnings.push_back(warning);
   }
 
