@@ -127,7 +127,7 @@ with runs.workspace() as folder:
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0], config: {{trian: 1}}}}\n"
                    "    - {name: b, cores: [0], memory: 900 TB}\n    - {name: c, config: {model: mpl, data: syntetic, optimizer: {name: adm}}}\n"
                    "    - {name: d, config: {data: {name: table, path: nowhere.csv}}}\n    - a text\n    - another\n")
-    told = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 also to a", "b.memory: sums to", "model: unknown model 'mpl'",
+    told = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 also to a", "b.memory: is", "model: unknown model 'mpl'",
             "data: unknown data 'syntetic'", "optimizer.name: unknown optimizer 'adm'", "nowhere.csv: no such file",
             "strategy.pipelines.4: must be", "strategy.pipelines.5: must be", "9 mistakes"]
     runs.refused("mistakes of every kind", 78, told, runs.command(bad, folder / "bad"))
