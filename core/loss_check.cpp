@@ -65,13 +65,11 @@ void LossCheck::check_weight(double weight, int64_t epoch, bool ends) {
       config.loss.name.empty() ? "the loss of model " + config.model.name : "the loss " + config.loss.name;
   const std::string message =
       weight < 0 ? str(loss, " has the weight ", weight, " in epoch ", epoch,
-                       ", and a weight below 0 trains away from the targets; return the number of rows, or the sum of "
-                       "their weights, as weight, and give data with weights of at least 0 (data.weight, "
-                       "data.columns.weight)")
+                       ": a weight below 0 trains away from the targets; return the number of rows, or the sum of "
+                       "their weights, and give data with weights of at least 0 (data.weight, data.columns.weight)")
                  : str(loss, " had the weight 0 in every batch of epoch ", epoch,
-                       ", so that nothing was trained; give data with weights above 0 (data.weight, "
-                       "data.columns.weight), targets that are not all ignored (loss.ignore), or a loss that returns a "
-                       "weight");
+                       ": nothing was trained; give data with weights above 0 (data.weight, data.columns.weight), do "
+                       "not ignore all targets (ignore), or return a weight above 0");
   if (context_.rank == 0) throw Error(Failure::config, message);
   throw CommError(Failure::peer_lost, 0, message);
 }

@@ -47,7 +47,7 @@ void check_mpi_length(const MPI_Status& status, int expected_bytes, int peer) {
   MPI_Get_count(&status, MPI_BYTE, &got);
   if (got == expected_bytes) return;
   throw CommError(Failure::disagreement, peer, "rank ", peer, " sent ", got, " bytes where ", expected_bytes,
-                  " were expected: the ranks called different things");
+                  " were expected: the ranks called different operations");
 }
 
 MpiEngine::MpiEngine(std::optional<int> application)

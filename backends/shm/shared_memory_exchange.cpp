@@ -65,7 +65,7 @@ struct MessageEnd {
     std::memcpy(&sent, in_memory, length_bytes);
     if (sent != bytes)
       throw CommError(Failure::disagreement, peer, "rank ", peer, " sent ", sent, " bytes where ", bytes,
-                      " were expected: the ranks called different things");
+                      " were expected: the ranks called different operations");
   }
 };
 

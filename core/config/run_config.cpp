@@ -91,11 +91,11 @@ Option train_section() {
               option(OptionType::interval, "evaluate_every", "interval between evaluations", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
               describe::integer("keep_last", "number of checkpoints that are kept", 2).between(1, 1 << 20),
-              describe::text(
-                  "resume",
-                  "auto: resume an unfinished run of this name; never; or the path of a checkpoint or run folder: "
-                  "start a new run from its state, also with other options if the state fits",
-                  "auto"),
+              describe::text("resume",
+                             "auto: resume an unfinished run of this name; never: start from the beginning; the path "
+                             "of a checkpoint or "
+                             "run folder: start a new run from its state, also with other options if the state fits",
+                             "auto"),
               describe::integer("log_every", "steps between two logged records of metrics", 100)
                   .between(1, most_steps)
                   .in("steps")})

@@ -33,7 +33,8 @@ void check_run(const ExportArguments& arguments) {
     throw Error(Failure::command_line, "convoy export: ", folder,
                 " is the folder of a farm; export its runs one by one: ", join(pipelines, ", "));
   if (!is_checkpoint_path(folder))
-    throw Error(Failure::command_line, "convoy export: ", folder, " is neither a run folder nor a checkpoint");
+    throw Error(Failure::command_line, "convoy export: ", folder,
+                " is no run folder and no checkpoint; give the folder that `convoy run` printed");
 }
 
 // A line about a run that is not done: a later checkpoint would have other weights.

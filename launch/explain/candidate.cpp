@@ -160,7 +160,7 @@ PreparedRun described_run(const RunArguments& arguments) {
   run.described = describe_run(run.rank_program, run.config.resolved, "activations");
   if (const std::string reason = run.described.value("unmeasured", ""); !reason.empty())
     run.warnings.push_back(
-        "activations are not measured: the model does not run by shapes alone, and is too large to run here: " +
+        "activations are not measured: the model needs values, not only shapes, and is too large to run here: " +
         reason);
   return run;
 }

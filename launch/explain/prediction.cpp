@@ -201,7 +201,7 @@ class Predictor {
     const bool measured_gpu = calibration_.device != "cpu";
     if (measured_gpu != sharing_.gpus) {
       result_.reason =
-          str("the calibration was measured on ", measured_gpu ? "a GPU" : "cores", ", and its ranks are on ",
+          str("the calibration was measured on ", measured_gpu ? "a GPU" : "cores", ", but its ranks run on ",
               sharing_.gpus ? "GPUs" : "cores", "; measure there with --calibrate");
       return false;
     }
@@ -248,8 +248,8 @@ class Predictor {
         if (!link_) {
           result_ = {};
           result_.reason =
-              "its ranks are on several hosts, and their link is unknown: add --link LATENCY,BANDWIDTH, as in "
-              "--link 20us,12GB/s";
+              "its ranks run on several hosts, but the link between them is unknown; add --link "
+              "LATENCY,BANDWIDTH, such as --link 20us,12GB/s";
           return false;
         }
         HostLink shared = *link_;

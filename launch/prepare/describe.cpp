@@ -250,13 +250,13 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
   DescribeResult described = run(command, resolved, limit);
   if (described.late) {
     const std::string stacks = take_stacks(described.error);
-    throw Error(Failure::hang,
-                str("convoy-rank --describe did not answer within ",
-                    human_seconds(std::chrono::duration<double>(limit).count()),
-                    " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
-                    "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
-                    stacks.empty() ? "; it reported no stack, like a process that is still loading its libraries"
-                                   : ". Its stacks:" + stacks));
+    throw Error(
+        Failure::hang,
+        str("convoy-rank --describe did not answer within ",
+            human_seconds(std::chrono::duration<double>(limit).count()),
+            " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
+            "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
+            stacks.empty() ? "; it reported no stack: it may still load its libraries" : ". Its stacks:" + stacks));
   }
   if (described.end.ok()) return answer_of(described, resolved);
   const std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);

@@ -55,10 +55,10 @@ void resolve_rank_count(PreparedRun& run) {
   const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
     throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-                      str(wanted, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
-                          " started ", run.as.size, "; leave it out"));
-  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " is for convoy alone; ",
-                             name_of(run.as.launcher), " started ", run.as.size, " (", run.as.size_from, ")"));
+                      str(wanted, " conflicts with ", run.as.size_from, " = ", run.as.size, " of ",
+                          name_of(run.as.launcher), "; leave it out"));
+  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " has no effect under ",
+                             name_of(run.as.launcher), ", which started ", run.as.size, " (", run.as.size_from, ")"));
   run.config.launch.ranks = run.as.size;
   run.config.resolved["launch"]["ranks"] = run.as.size;
 }
@@ -71,8 +71,8 @@ void check_backend(const PreparedRun& run) {
   if (!entry.built) refuse_backend(run, str("this build has no ", name, "; ", entry.how_to_get));
   const bool several = run.as.launcher != Launcher::none && run.as.size > 1;
   if (entry.threads_only && several)
-    refuse_backend(run, str(name, " reaches the threads of one process only, and ", name_of(run.as.launcher),
-                            " started ", run.as.size, "; use gloo or mpi, or start convoy alone"));
+    refuse_backend(run, str(name, " connects only the threads of one process, but ", name_of(run.as.launcher),
+                            " started ", run.as.size, " processes; use gloo or mpi, or start convoy alone"));
   if (name == "mpi" && several && !run.as.pmi)
     refuse_backend(run, run.as.launcher == Launcher::slurm
                             ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
@@ -94,7 +94,7 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
   }
   if (backend_entry(config.backend).needs_gpu && !on_gpus)
     refuse_backend(run,
-                   str(config.backend, " needs GPUs, and ", config.device == "cpu" ? "device is cpu" : "none was found",
+                   str(config.backend, " needs GPUs, but ", config.device == "cpu" ? "device is cpu" : "none was found",
                        "; use gloo or mpi"),
                    Failure::device_missing);
 }
@@ -147,8 +147,8 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
     throw ConfigError(key_location(run, config.program.empty() ? "strategy.name" : "program"),
                       config.program.empty() ? "strategy" : "program",
                       str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
-                          placed.job.backend, " wants ", placed.job.processes.size(), " processes, but ",
-                          run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
+                          placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ",
+                          run.as.size_from, " = ", rank_hosts.size(), "; start that number, or start convoy alone"));
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job)) {
     const Json described =
@@ -196,8 +196,8 @@ void check_visible(const JobPlan& job, const std::vector<Host>& host_of_rank) {
           std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == device.uuid; }))
         continue;
       throw Error(Failure::device_missing,
-                  str("rank ", rank.rank, " on ", host.name, " is to use ", device.uuid,
-                      ", which its launcher hides from it; start one rank for each GPU that is shown, or show all "
+                  str("rank ", rank.rank, " on ", host.name, " needs ", device.uuid,
+                      ", which its launcher hides from it; start one rank for each visible GPU, or make all visible "
                       "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)"));
     }
   }
@@ -212,8 +212,8 @@ void check_batch_size(const RunConfig& config, double row_elements) {
   if (elements <= most_batch_elements) return;
   const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
   throw ConfigError(location_of(config.resolved, key), key,
-                    str("is ", config.train.batch.rows, ", which makes a batch of ", elements, " numbers at ",
-                        row_elements, " a row; ", most_batch_elements, " are the most; take fewer rows"));
+                    str("is ", config.train.batch.rows, ": a batch would have ", elements, " numbers, ", row_elements,
+                        " per row; at most ", most_batch_elements, " are possible; use fewer rows"));
 }
 
 // Compares the rows with model, transforms and loss, as far as options describe them. Ranks compare those of plugins.
@@ -230,7 +230,7 @@ void check_components(const RunConfig& config) {
 // Refuses a watched metric that evaluations never give, before the first evaluation.
 void check_watched_metrics(const PreparedRun& run) {
   if (!monitors_metric(run.config)) return;
-  const Json answer = describe_run(run.rank_program, run.config.resolved, "figures").at("figures");
+  const Json answer = describe_run(run.rank_program, run.config.resolved, "metrics").at("metrics");
   if (!answer.is_null()) check_monitored_metric(run.config, answer.get<EvaluationMetrics>());
 }
 
@@ -281,8 +281,8 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
 void refuse_program(const RunConfig& config, const std::string& command) {
   if (config.program.empty()) return;
   throw ConfigError(location_of(config.resolved, "program"), "program",
-                    str("has its own model and loop, which `convoy ", command,
-                        "` cannot see: it needs model, data and strategy in the file; make the model a plugin "
+                    str("has its own model and loop, but `convoy ", command,
+                        "` needs model, data and strategy in the file; make the model a plugin "
                         "(docs/extending.md), or type `convoy run`"));
 }
 

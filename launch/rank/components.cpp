@@ -260,14 +260,11 @@ Options default_loss_options(const RunConfig& config, const Catalogues& catalogu
   if (entry == nullptr) {
     const std::vector<std::string> valid = catalogues.names("loss");
     const std::string near = nearest(name, valid);
-    const std::string advice = near.empty() ? "there are " + join(valid, ", ") + "." : "did you mean " + near + "?";
-    throw ConfigError(
-        location, model.fallback,
-        name.empty() ? str("model ", config.model.name, " names no loss of its own (Model::default_loss is empty); ",
-                           advice, " Name one there, or choose one by loss: {name: …}")
-                     : str("model ", config.model.name, " names '", name,
-                           "' as its own loss (Model::default_loss), which does not exist; ", advice,
-                           " Fix that, or choose one by loss: {name: …}"));
+    const std::string advice = near.empty() ? "valid are " + join(valid, ", ") + "." : "did you mean " + near + "?";
+    throw ConfigError(location, model.fallback,
+                      str("model ", config.model.name, ": Model::default_loss returns ",
+                          name.empty() ? std::string("no name; ") : "'" + name + "', which does not exist; ", advice,
+                          " Correct it, or set loss: {name: …}"));
   }
   Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(location), "loss");
   values["name"] = name;

@@ -119,7 +119,7 @@ Entry convnet_entry() {
                           describe::integer("", "channels").between(1, 1 << 16), Json::array({32, 64})),
            describe::integer("kernel", "kernel size of the convolutions; odd", 3).between(1, 31),
            describe::boolean("batch_norm", "batch norm after each convolution", true),
-           describe::integer("hidden", "units of the hidden layer before the output; 0: no hidden layer", 128)
+           describe::integer("hidden", "size of the hidden layer before the output; 0: no hidden layer", 128)
                .between(0, 1 << 20),
            describe::real("dropout", "dropout probability after each convolution and after the hidden layer", 0.0)
                .between(0, 0.99)},
@@ -153,8 +153,8 @@ int64_t gpt_mlp_dim(const Options& options) {
 
 Entry gpt_entry() {
   std::vector<Option> options{
-      describe::integer("mlp_ratio", "hidden units of a block's MLP, as a multiple of dim", 4).between(1, 1024),
-      describe::integer("mlp_dim", "hidden units of a block's MLP; replaces mlp_ratio")
+      describe::integer("mlp_ratio", "hidden size of a block's MLP, as a multiple of dim", 4).between(1, 1024),
+      describe::integer("mlp_dim", "hidden size of a block's MLP; replaces mlp_ratio")
           .between(1, 1 << 24)
           .may_be_null(),
       describe::choice("activation",
@@ -188,7 +188,7 @@ Entry llama_entry() {
       describe::integer("kv_heads", "heads of keys and values; each serves heads ÷ kv_heads queries; by default heads")
           .between(1, 1 << 20)
           .may_be_null(),
-      describe::integer("mlp_dim", "hidden units of a block's MLP; by default 8/3 of dim, rounded up to 64")
+      describe::integer("mlp_dim", "hidden size of a block's MLP; by default 8/3 of dim, rounded up to 64")
           .between(1, 1 << 24)
           .may_be_null()};
   for (Option& option : transformer_options(

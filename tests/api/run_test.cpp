@@ -308,11 +308,7 @@ TEST(Run, LocksItsFolder) {
   TestTraining training{folder / "run", share_options(1, 6)};
   training.in_step = [&](Job&, convoy::Run&, const ShareBatch& batch) {
     if (batch.step == 0)
-      expect_error(
-          [&] {
-            train_rows(1, {folder / "run", share_options(1, 6)});
-          },
-          Failure::output, "another run is using");
+      expect_error([&] { train_rows(1, {folder / "run", share_options(1, 6)}); }, Failure::output, "another run uses");
   };
   train_rows(1, training);
   std::filesystem::create_directory(folder / "target");

@@ -56,7 +56,7 @@ def twice(folder, backend):
     run.process.send_signal(signal.SIGTERM)
     time.sleep(0.7)
     run.signal(run.process.pid, signal.SIGTERM)
-    run.ends(143, within=1, kind="stopped", says=["asked twice"])
+    run.ends(143, within=1, kind="stopped", says=["stop requested twice"])
 
 
 def deaf(folder, backend):

@@ -32,7 +32,7 @@ with runs.workspace() as folder:
     os.kill(again["pid"], signal.SIGKILL)
     retry = farm.wait_for_event("long", "retry", 10)
     farm.check(retry["cause"] == "signal" and "signal 9" in retry["message"], f"{retry}")
-    farm.check("killed" in farm.console() or "without a word" in farm.console(), "the end of the farm is not reported")
+    farm.check("killed" in farm.console() or "without a summary" in farm.console(), "the farm's end is not reported")
     farm.wait_for_event("wide", "started")  # before `long` again: the cores were reserved for it
     farm.signal(farm.process.pid, signal.SIGTERM)
     # Its next start removes the temporaries of the save during which it was killed.

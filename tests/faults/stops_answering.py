@@ -49,12 +49,12 @@ def late(folder, backend, fault, rank, under=()):
     run = _faults.Run(folder, backend, f"{fault}@step={STEP}", title=title(backend, under))
     run.start(under=under)
     summary = run.ends(None if under else 110, within=_faults.within(under, _faults.COLLECTIVE), kind="hang", rank=rank,
-                       step=STEP, says=[f"rank {rank} has not come to all-reduce"])
+                       step=STEP, says=[f"rank {rank} has not reached all-reduce"])
     check_report(run, summary, rank)
     run.check((place(run, summary, 1 - rank)["collective"] or "").startswith("all_reduce"), "the other does not wait")
     frames = [frame for stack in summary["failure"]["stacks"] if stack["rank"] == rank for frame in stack["frames"]]
     run.check(any("Injector::" in frame for frame in frames), f"the stack does not show where it is: {frames}")
-    run.check(run.console().count(f"warning: rank {rank} has not come to all-reduce") == 1, "not one warning at half of it")
+    run.check(run.console().count(f"warning: rank {rank} has not reached all-reduce") == 1, "not one warning at half of it")
 
 
 def slow(folder, backend, rank):
@@ -63,8 +63,8 @@ def slow(folder, backend, rank):
     run.start()
     code = runs.end(run.process, 60)
     run.check(code == 0, f"exit {code}")
-    said = [line for line in run.console().splitlines() if "has not come to" in line]
-    run.check(len(said) == 1 and f"rank {rank} has not come to all-reduce" in said[0] and f"step {STEP}" in said[0], f"{said}")
+    said = [line for line in run.console().splitlines() if "has not reached" in line]
+    run.check(len(said) == 1 and f"rank {rank} has not reached all-reduce" in said[0] and f"step {STEP}" in said[0], f"{said}")
     run.clean()
     print(f"{run.title}: one warning, and done")
 

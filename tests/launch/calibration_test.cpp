@@ -146,11 +146,11 @@ TEST_F(Calibrations, CheckEveryField) {
     return refusal(bad);
   };
   EXPECT_THAT(changed("/format", "other"), HasSubstr("format must be \"convoy calibration\""));
-  EXPECT_THAT(changed("/version", 2), HasSubstr("version is 2, and this convoy reads 1"));
+  EXPECT_THAT(changed("/version", 2), HasSubstr("version is 2, but this convoy reads version 1"));
   EXPECT_THAT(changed("/steps", Json::array()), HasSubstr("steps must be a list of at least 1"));
   EXPECT_THAT(changed("/steps/1/passes/0/seconds", 0),
               HasSubstr("steps.1.passes.0.seconds is 0, must be a number above 0"));
-  EXPECT_THAT(changed("/steps/1/passes/0/rows", 4096), HasSubstr("steps.1.passes must ascend"));
+  EXPECT_THAT(changed("/steps/1/passes/0/rows", 4096), HasSubstr("steps.1.passes must be in ascending order"));
   EXPECT_THAT(changed("/steps/0/threads", 1.5), HasSubstr("steps.0.threads is 1.5, must be a whole number"));
   EXPECT_THAT(changed("/exchanges/0/kind", "gossip"), HasSubstr("'gossip' is no kind of exchange"));
   EXPECT_THAT(changed("/exchanges/0/busy", 2), HasSubstr("exchanges.0.busy must be at most 1"));

@@ -299,7 +299,7 @@ TEST_F(RunFolderTest, SkipsALockedFolderOrRefusesItByPath) {
   const RunFolder second = open_run_folder(request_);
   EXPECT_EQ(second.path, folder("n-2"));
   request_.output = first.path;
-  EXPECT_THAT(refusal(Failure::output), HasSubstr("another run is using it"));
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("another run uses it"));
 }
 
 TEST_F(RunFolderTest, ReleasesTheLock) {

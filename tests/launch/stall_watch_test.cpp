@@ -126,7 +126,7 @@ TEST_F(StallWatchTest, OneWarningForAllWaitingRanks) {
   run_until([] { return false; }, milliseconds(100));
   ASSERT_THAT(warnings_, SizeIs(1));
   EXPECT_EQ(warnings_[0],
-            "warning: rank 1 has not come to all-reduce b for 2.50 s; it is in loader, step 20; that is half of "
+            "warning: rank 1 has not reached all-reduce b for 2.50 s; it is in loader, step 20; that is half of "
             "its time limit (launch.collective)");
   EXPECT_THAT(found_, SizeIs(0));
 }

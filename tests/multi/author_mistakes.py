@@ -101,8 +101,8 @@ CASES = [
           "name throws": ["model mistaken, its block_name, threw: an exception that is no std::exception"],
           "default loss throws": ["model mistaken, its default_loss, threw: no loss"],
       }.items()],
-    dict(title="no default loss", code=78, words=[MODEL, "names no loss of its own (Model::default_loss is empty); there are",
-         ". Name one there, or choose one by loss: {name: …}"], mistake="no default loss"),
+    dict(title="no default loss", code=78, words=[MODEL, "Model::default_loss returns no name; valid are",
+         ". Correct it, or set loss: {name: …}"], mistake="no default loss"),
     dict(title="schema throws", code=70, words=["data: data set mistaken, its schema, threw: no header"],
          data=own_data("schema throws")),
     dict(title="endless row", code=78,
@@ -116,7 +116,7 @@ CASES = [
     dict(title="option of another type", code=78, words=["model.mistake: is \"option of another type\"",
          "Options::integer"],
          mistake="option of another type"),
-    dict(title="no such loss", code=78, words=[MODEL, "names 'cross_entrpy' as its own loss",
+    dict(title="no such loss", code=78, words=[MODEL, "Model::default_loss returns 'cross_entrpy', which does not exist",
          "did you mean cross_entropy?"],
          mistake="no such loss"),
     dict(title="a loss called 5", code=78, words=[".yaml:5:14: loss.name: unknown loss '5'"], loss="5"),
@@ -165,7 +165,7 @@ CASES = [
          strategy=ENSEMBLE),
     *[dict(title=f"a loss that counts nothing, {ranks} ranks", code=78,
            words=["no gradient for 2 parameters in the first update", "the loss uncounted_loss had the weight 0 in every "
-                  "batch of epoch 1, so that nothing was trained"], loss="uncounted_loss", strategy=strategy, ranks=ranks)
+                  "batch of epoch 1: nothing was trained"], loss="uncounted_loss", strategy=strategy, ranks=ranks)
       for strategy, ranks in (("{name: single}", 1), (DDP, 2))],
     dict(title="an own loss with options", code=0, words=[], mistake="own loss", without=["no gradient"]),
     *[dict(title=f"an unused layer under {strategy}", code=0, words=["no gradient for 2 parameters in the first update",

@@ -114,7 +114,7 @@ with runs.workspace() as folder:
     line = runs.command(alone, folder / "hosts")
     refused("data of another host", 76,
             ["mpirun", "-n", "1", "-wdir", str(folder / "here"), *line, ":", "-n", "1", "-wdir", str(folder / "there"), *line],
-            "data.path: is not on host", "its contents differ")
+            "data.path: differs on host", "from what rank 0 reads")
 
     config, kinds = folder / "kinds.yaml", folder / "kinds.csv"
     config.write_text(TABLE)

@@ -83,7 +83,7 @@ with runs.workspace() as folder:
         runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
     runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
     for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
-                            (["model.hidden=[3]"], "model.hidden", "which would become member 0, is of another model"),
+                            (["model.hidden=[3]"], "model.hidden", "(for member 0) is of another model"),
                             (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
         runs.refused(f"a farm's vote with {sets}", 78, [key, word],
                      runs.command(CONFIG, folder / "no", [*(bag if "single" not in sets[0] else SETS), *sets,

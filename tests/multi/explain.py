@@ -167,7 +167,7 @@ with runs.workspace() as folder:
 
     # Under a comparison it is counted and not measured, with the reason.
     text = explain("--ranks", 2, "--compare", "single,ddp", *large[:8], of=runs.TOP / "configs" / "gpt_ddp.yaml")
-    runs.check("too large for a quick measurement: one block of each kind takes " in text and "add --calibrate" in text and
+    runs.check("too large for a quick measurement: one block of each kind needs " in text and "add --calibrate" in text and
                "predicted step" not in text, text)
 
     # On 1,024 ranks, no strategy lists them one by one.

@@ -89,7 +89,7 @@ with runs.workspace() as folder:
     done_before = contents()
     add(78, "is no key of this farm's grid", "strategy.grid.sede=[3]")
     add(78, "nothing was added", "strategy.grid.seed=[2]")
-    add(64, "only keys of the farm's grid", "train.epochs=3")
+    add(64, "adds values to keys of the farm's grid only", "train.epochs=3")
     add(0, "2 pipelines added", "strategy.grid.seed=[3]")
     add(0, "3 pipelines added", "strategy.grid.optimizer.lr=[0.1]")
     runs.check(contents() == done_before, "a finished pipeline was touched")
@@ -122,12 +122,12 @@ with runs.workspace() as folder:
     runs.refused("bad pipelines under mpirun", 78, expected, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0]}}\n"
                    "    - {name: b, cores: [0]}\n    - {name: c, cores: [4000]}\n    - {name: d, config: {launch: {ranks: 2}}}\n")
-    runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
+    runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 also to a", "c.cores: names core 4000", "launch.ranks"],
                  runs.command(bad, folder / "bad"))
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0], config: {{trian: 1}}}}\n"
                    "    - {name: b, cores: [0], memory: 900 TB}\n    - {name: c, config: {model: mpl, data: syntetic, optimizer: {name: adm}}}\n"
                    "    - {name: d, config: {data: {name: table, path: nowhere.csv}}}\n    - a text\n    - another\n")
-    expected = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 a second time", "b.memory: makes", "model: unknown model 'mpl'",
+    expected = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 also to a", "b.memory: is", "model: unknown model 'mpl'",
             "data: unknown data 'syntetic'", "optimizer.name: unknown optimizer 'adm'", "nowhere.csv: no such file",
             "strategy.pipelines.4: must be", "strategy.pipelines.5: must be", "9 mistakes"]
     runs.refused("mistakes of every kind", 78, expected, runs.command(bad, folder / "bad"))

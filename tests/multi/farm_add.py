@@ -69,5 +69,5 @@ with runs.workspace() as folder:
         runs.end(farm, 60)
     add(pipeline("third"), 73, "no process runs this farm")
     add(pipeline("third"), 64, "no such folder", run=folder / "nowhere")
-    add(pipeline("third"), 64, "holds no run of several pipelines", run=there)
+    add(pipeline("third"), 64, "is not the run folder of a farm", run=there)
     print("valid pipelines are added, and mistakes are reported")

@@ -194,7 +194,7 @@ def refusals(folder):
     said = whole("one host twice", folder / "twice", [*sets, RSH], expect=64, hosts="nodea2,nodea2-6")
     runs.check("one host" in said, said)
     said = whole("too few ranks", folder / "few", [*sets[:-2], "launch.ranks=1", RSH], expect=64, hosts="nodea1,nodea2")
-    runs.check("would get none" in said, said)
+    runs.check("gets none" in said, said)
     print("refusals: told", flush=True)
 
 

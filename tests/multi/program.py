@@ -104,6 +104,6 @@ strategy:
         done(command, [runs.CONVOY, command, "job.yaml"], folder, 78, ["job.yaml:1:10: program: has its own model"])
     done("threads", [runs.CONVOY, "run", "job.yaml", "--set", "backend=local"], folder, 78, ["backend: is local"])
     done("nothing", [runs.CONVOY, "run"], folder, 64, ["a program after --"])
-    done("both", [runs.CONVOY, "run", "job.yaml", "--", JOB], folder, 64, ["two runs"])
+    done("both", [runs.CONVOY, "run", "job.yaml", "--", JOB], folder, 64, ["conflicts with the program"])
     done("bench", [runs.CONVOY, "bench", "all_reduce", "job.yaml", "--sizes", "4K"], folder, says=["every element was right"])
 print("a program runs under every launcher")

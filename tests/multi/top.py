@@ -101,7 +101,7 @@ class Terminal:
 
 
 with runs.workspace() as folder, contextlib.ExitStack() as at_end:
-    for wrong, word in ((folder / "nowhere", "no such folder"), (folder, "holds no run")):
+    for wrong, word in ((folder / "nowhere", "no such folder"), (folder, "is no run folder")):
         refused = subprocess.run(top(wrong), stderr=subprocess.PIPE, text=True, timeout=30)
         runs.check(refused.returncode == 64 and word in refused.stderr, f"{wrong}: {refused.returncode} {refused.stderr}")
 

@@ -120,7 +120,7 @@ with runs.workspace() as work:
              [*DDP, "model.rows=true", "optimizer.lazy=true"], within=1.5)
     verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
     verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
-    verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,
+    verified(work, "inside a launcher", 64, ["type `convoy verify` without it"], mlp, DDP, within=1.5, ranks=None,
              environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost",
                           "MASTER_PORT": "29500"})
     verified(work, "a run that fails", 70, ["the configured run", "the exception that", "exit 70"], mlp, DDP,

@@ -66,7 +66,7 @@ std::vector<Option> with_ranking_options(std::vector<Option> options) {
   options.insert(
       options.end(),
       {
-          describe::integer("negatives", "items drawn for each positive, anew each epoch", 4).between(0, 100000),
+          describe::integer("negatives", "items drawn for each positive, again in each epoch", 4).between(0, 100000),
           describe::choice(
               "ranking",
               "how the held-out item is ranked: among drawn candidates, or among all items that are new to the user",
@@ -158,7 +158,7 @@ Entry interactions_entry() {
                                describe::text("", "a column with one value per item")),
                 describe::list("user_features", "numbers that describe the user",
                                describe::text("", "a column with one value per user")),
-                describe::text("weight", "weights of the interactions, numbers").may_be_null()}),
+                describe::text("weight", "weights of the interactions: numbers of at least 0").may_be_null()}),
            features_option("item"), features_option("user"),
            describe::choice("holdout", "the interaction of each user that is held out for evaluation",
                             {"latest", "random", "none"}, "latest")}),
@@ -297,7 +297,7 @@ Entry table_entry() {
        describe::list("features", "columns of numbers, all others by default; or the one tensor's name (features)",
                       describe::text("", "a column")),
        describe::text("target", "the column or tensor to predict", "target"),
-       describe::text("weight", "the column or tensor with sample weights").may_be_null(),
+       describe::text("weight", "the column or tensor with row weights: numbers of at least 0").may_be_null(),
        describe::choice("task", "classification: classes (words or numbers); regression: numbers",
                         {"classification", "regression"}, "classification"),
        describe::integer("classes", "number of classes, if the data does not contain all")
@@ -356,7 +356,7 @@ Entry text_entry() {
            .in("tokens")
            .may_be_null(),
        describe::text("unknown",
-                      "the vocabulary's token for a byte that begins none of its tokens; without it "
+                      "the token for a byte with which no token of the vocabulary begins; by default "
                       "such a byte is an error")
            .may_be_null(),
        describe::integer("length", "length of a sequence", 128).between(1, 1 << 24).in("tokens"),
@@ -400,9 +400,8 @@ std::vector<Option> common_data_options() {
           .or_auto(),
       describe::choice(
           "changed",
-          "on resume with data that differs from the checkpoint's training data: refuse; allow: continue "
-          "with the new data and the checkpoint's numbers for ids, classes and columns, if none of them is "
-          "new",
+          "on resume, if the data differs from that of the checkpoint. refuse: end with an error; allow: continue with "
+          "the new data and the checkpoint's numbers of ids, classes and columns, if the checkpoint has all of them",
           {"refuse", "allow"}, "refuse"),
       describe::section("samples", "rows to train on; in an ensemble, of each member", samples_options()),
       describe::integer("seed", "seed of the draws of the data set and its transforms; auto: the run's")

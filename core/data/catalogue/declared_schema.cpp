@@ -260,7 +260,7 @@ std::vector<Option> samples_options() {
       describe::choice("how",
                        "all: every row; bootstrap: as many rows, drawn with replacement; subset: a fraction, drawn "
                        "without; folds: all "
-                       "but one of several equal parts, which is held out for evaluation",
+                       "rows except one of several equal parts, on which the run evaluates",
                        {"all", "bootstrap", "subset", "folds"}, "all"),
       describe::real("fraction", "subset: share of the rows", 0.5).above(0).at_most(1),
       describe::integer("folds", "folds: number of parts", 5).between(2, 1 << 20),

@@ -107,7 +107,7 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& loc
       continue;
     }
     const size_t end = pattern.find('}', i);
-    if (end == std::string::npos) throw ConfigError(location, names_key, "has a { without its }");
+    if (end == std::string::npos) throw ConfigError(location, names_key, "has a { without a }");
     const std::string key = pattern.substr(i + 1, end - i - 1);
     const auto found =
         std::find_if(point.begin(), point.end(), [&](const Coordinate& at) { return at.axis->key == key; });
@@ -116,8 +116,8 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& loc
       for (const Coordinate& at : point) keys.push_back(at.axis->key);
       const std::string near = nearest(key, keys);
       throw ConfigError(location, names_key,
-                        str("names {", printable(key), "}, which is no key of the grid; ",
-                            near.empty() ? "there are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
+                        str("{", printable(key), "} is no key of the grid; ",
+                            near.empty() ? "valid are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
     }
     name += key == "index" ? str(number) : found->text();
     i = end;
@@ -130,8 +130,7 @@ int64_t count_points(const Node& grid) {
   int64_t count = 1;
   for (const Node::Field& axis : grid.fields) {
     const std::string path = str(strategy_grid, ".", axis.key);
-    if (axis.value.kind != Node::Kind::list)
-      throw ConfigError(axis.value.location, path, "must be a list of the values that the key is to take");
+    if (axis.value.kind != Node::Kind::list) throw ConfigError(axis.value.location, path, "must be a list of values");
     if (axis.value.items.empty()) throw ConfigError(axis.value.location, path, "is an empty list; give it a value");
     count *= static_cast<int64_t>(axis.value.items.size());
     if (count > most_grid_points)
@@ -167,14 +166,17 @@ Node started_file(const std::string& folder) {
   const std::string path = folder + "/config.yaml";
   std::error_code none;
   if (!fs::exists(path, none))
-    throw Error(Failure::command_line, str(path, ": is not there; --set adds to the grid of a farm that was started"));
+    throw Error(Failure::command_line,
+                str(path, ": does not exist; convoy add --set extends the grid of a farm that has started"));
   Node root = read_yaml_file(path);
   unquote_numbers(root);
   Node* strategy = root.find("strategy");
   Node* grid = strategy == nullptr ? nullptr : strategy->find("grid");
   if (grid == nullptr || grid->kind != Node::Kind::map)
     throw Error(Failure::command_line,
-                str(folder, ": has no grid to which --set can add values; give the file of a pipeline: convoy add ",
+                str(folder,
+                    ": its farm has no grid, so --set cannot add values; add the file of a pipeline: convoy "
+                    "add ",
                     folder, " FILE"));
   *grid = checked_flat_grid(*grid);
   return root;
@@ -205,9 +207,10 @@ Node typed_grid(const std::vector<std::string>& overrides, const Node& grid) {
   Node typed = map_node({});
   for (const std::string& assignment : overrides) {
     if (assignment.rfind(grid_key, 0) != 0)
-      throw Error(Failure::command_line, str("--set ", printable(assignment),
-                                             ": only keys of the farm's grid can get more values, as in --set ",
-                                             grid_key, grid.fields.empty() ? "seed" : grid.fields.front().key, "=[…]"));
+      throw Error(Failure::command_line,
+                  str("--set ", printable(assignment),
+                      ": convoy add --set adds values to keys of the farm's grid only, as in --set ", grid_key,
+                      grid.fields.empty() ? "seed" : grid.fields.front().key, "=[…]"));
     apply_override(typed, assignment);
   }
   return checked_flat_grid(*typed.find("strategy")->find("grid"));
@@ -322,7 +325,7 @@ GridExtension extended(const std::string& folder, const std::vector<std::string>
     if (fresh) extension.pipelines.push_back(pipeline);
   }
   if (extension.pipelines.empty())
-    throw Error(Failure::config, str(folder, ": has all these points of the grid already; nothing was added"));
+    throw Error(Failure::config, str(folder, ": already has all these points of the grid; nothing was added"));
   rename_taken(folder, extension.pipelines);
   return extension;
 }

@@ -119,13 +119,15 @@ class FarmReader {
     attempt([&] {
       const QueueOptions common = with_queue_options({}, options);
       if (!common.core_list.empty() && items.size() != 1)
-        options.fail("cores", "names the same cores for every pipeline; give a count, or cores to each of them");
+        options.fail("cores",
+                     "would give the same cores to all pipelines; write a count, or write cores in each pipeline");
       if (!common.gpu_list.empty() && items.size() != 1)
-        options.fail("gpus", "names the same GPUs for every pipeline; give a count, or GPUs to each of them");
+        options.fail("gpus",
+                     "would give the same GPUs to all pipelines; write a count, or write gpus in each pipeline");
     });
     if (options.has("names"))
       attempt([&] {
-        if (!items.empty()) options.fail("names", "is for a grid; pipelines have a `name` each");
+        if (!items.empty()) options.fail("names", "applies to a grid only; a pipeline has the key `name` instead");
         if (options.text("names").empty())
           options.fail("names", "is empty; write a pattern, such as lr{optimizer.lr}-{index}, or leave it out");
       });
@@ -139,7 +141,7 @@ class FarmReader {
       attempt([&] {
         if (item.has("set") && !item.at("set").is_object()) item.fail("set", "must be keys of the run");
         if (item.has("set") && !config.is_string())
-          item.fail("set", "is for a config that is a file; put its keys there");
+          item.fail("set", "applies only if config is a file; move these keys into config");
       });
     }
     refuse_ineffective_overrides(options, items, mistakes);
@@ -233,7 +235,7 @@ class FarmReader {
     std::error_code none;
     if (!std::filesystem::exists(path, none))
       throw ConfigError(config.location, key,
-                        str(path, ": no such file; paths are from the folder of the file that names it"));
+                        str(path, ": no such file; the path is relative to the folder of the farm's file"));
     return read_yaml_file(path);
   }
 
@@ -274,7 +276,7 @@ class FarmReader {
     };
     for (const Node::Field& axis : grid.fields) {
       if (axis.key == "name")
-        refuse(axis.location, axis.key, "is what each point is called: write strategy.names, a pattern, instead");
+        refuse(axis.location, axis.key, "is the name of each point; write it as a pattern in strategy.names");
       else if (axis.value.kind == Node::Kind::list && axis.value.items.empty())
         refuse(axis.value.location, axis.key, "is an empty list; give it a value");
       else if (axis.value.kind == Node::Kind::list)
@@ -359,8 +361,7 @@ void put_at(Node& root, const std::string& path, const Node& value) {
     if (node->kind == Node::Kind::null) *node = map_node(value.location);
     Node* found = node->child(key);
     if (found == nullptr && node->kind == Node::Kind::list)
-      throw ConfigError(value.location, path,
-                        str("there is no item ", shown(key), " in a list of ", node->items.size()));
+      throw ConfigError(value.location, path, str("no item ", shown(key), "; the list has ", node->items.size()));
     if (found == nullptr) {
       node->fields.push_back({key, value.location, Node{}});
       found = &node->fields.back().value;

@@ -174,12 +174,12 @@ void refuse_several(const Node& root, const std::string& path) {
   const Node* config = root.find("config");
   if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
     throw ConfigError(config->location, "config",
-                      str("describes a pipeline to add to a running farm; type `convoy add RUN ", path,
-                          "`, where RUN is that farm's folder"));
+                      str("makes this file a pipeline for a running farm; type `convoy add RUN ", path,
+                          "`, where RUN is the run folder of that farm"));
   if (!is_farm(root)) return;
   throw ConfigError(
       root.find("strategy")->location, "strategy",
-      str("describes several runs, and only `convoy run` takes those; ",
+      str("describes several runs, which only `convoy run` accepts; ",
           root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
                                         : "write one pipeline's configuration into a file of its own",
           ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path,
@@ -247,7 +247,7 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     const std::string& strategy = pipeline.config.at("strategy").at("name").get_ref<const std::string&>();
     Json described;
     try {
-      described = describe_run(rank_program, pipeline.config, "figures").at("figures");
+      described = describe_run(rank_program, pipeline.config, "metrics").at("metrics");
     } catch (const Error&) {
       return std::nullopt;  // its run will report the error
     }
@@ -267,11 +267,11 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     return ConfigError(
         location, "strategy.metric",
         str("is ", farm.metric,
-            ", and no pipeline is evaluated; leave it out, or give them train.evaluate_every and rows to "
-            "evaluate on"));
+            ", but no pipeline is evaluated; leave it out, or set train.evaluate_every and give evaluation "
+            "rows"));
   const std::string near = nearest(farm.metric, all);
   return ConfigError(location, "strategy.metric",
-                     str("is ", farm.metric, ", and no pipeline's evaluation reports that; there are ", join(all, ", "),
+                     str("is ", farm.metric, ", which no pipeline reports; valid are ", join(all, ", "),
                          near.empty() ? "" : "; did you mean " + near + "?"));
 }
 

@@ -234,13 +234,15 @@ std::vector<Option> member_options() {
       describe::integer("members", "number of models of the same kind, trained at once", 10).between(1, 100000),
       describe::any("samples", "all, bootstrap or map",
                     "rows that a member trains on: all, bootstrap (equally many, with replacement), {subset: f} "
-                    "(that share, without replacement), or {folds: k} (all but one of k folds)",
+                    "(a fraction f, without replacement), or {folds: k} (all except one of k folds)",
                     "all"),
-      describe::any("seed", "integer, or list of integers",
-                    "seed of the first member; the others count on (default: the run's seed); or a list with one each"),
+      describe::any(
+          "seed", "integer, or list of integers",
+          "seed of member 0, by default the run's; member k has this seed + k. Or a list with one per member"),
       describe::any("lr", "list of numbers, or map",
                     "replaces optimizer.lr: a list with one for each member, or {from, to, scale: linear or log}"),
-      describe::any("weight_decay", "list of numbers, or map", "replaces optimizer.weight_decay, likewise"),
+      describe::any("weight_decay", "list of numbers, or map",
+                    "replaces optimizer.weight_decay: a list or a map as for lr"),
       describe::section(
           "early_stop", "ends a member that does not improve, and leaves the device to the others",
           {describe::any(

@@ -73,11 +73,12 @@ std::vector<Option> pipeline_section_options() {
           .between(1, 10000)  // limits the number of stages with the largest number of ranks
           .in("stages")
           .or_auto();
-  return {describe::choice("schedule",
-                           "order in which stages work on micro-batches: all forwards first, each backward as early as "
-                           "possible, or that with several stages per rank",
-                           {"gpipe", "1f1b", "interleaved"}, "1f1b"),
-          stages_option(), virtual_stages};
+  return {
+      describe::choice("schedule",
+                       "order in which stages work on micro-batches. gpipe: all forwards first; 1f1b: each backward as "
+                       "early as possible; interleaved: 1f1b with several stages per rank",
+                       {"gpipe", "1f1b", "interleaved"}, "1f1b"),
+      stages_option(), virtual_stages};
 }
 
 Option pipeline_micro_batches_option() {

@@ -169,7 +169,7 @@ Option replica_sync_option() {
   group.type = OptionType::section;
   group.help = "parameters with a matching name; keys that are left out have their defaults, not the section's values";
   group.options =
-      group_options("gradients: as outside the groups; parameters, diloco: updates between two synchronisations");
+      group_options("gradients: equal to sync.every; parameters, diloco: updates between two synchronisations");
   group.options.insert(group.options.begin(), describe::text("match", NamePattern::help).must());
   std::vector<Option> options = group_options(
       "gradients: steps that are accumulated for one update; parameters, diloco: updates between two synchronisations");

@@ -230,48 +230,48 @@ TEST_F(FarmFile, NeedsEitherPipelinesOrAGrid) {
   EXPECT_THAT(mistakes("  pipelines: [{name: a}]\n  grid: {seed: [1]}\n"), HasSubstr("give one of the two"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {strategy: {name: independent}}}]\n"),
               HasSubstr("several runs itself"));
-  EXPECT_THAT(mistakes("  cores: [0]\n  pipelines: [{name: a}, {name: b}]\n"), HasSubstr("same cores for every"));
+  EXPECT_THAT(mistakes("  cores: [0]\n  pipelines: [{name: a}, {name: b}]\n"), HasSubstr("same cores to all"));
 }
 
 TEST_F(FarmFile, RefusesCoresGivenTwiceAndSharesAboveOne) {
   const Host host = two_cores();
   const std::string twice = "  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0, 1]}]\n";
-  EXPECT_THAT(mistakes(twice, &host), HasSubstr("b.cores: gives core 0 a second time, after a"));
+  EXPECT_THAT(mistakes(twice, &host), HasSubstr("b.cores: gives core 0 also to a"));
   EXPECT_EQ(mistakes("  share: 0.5\n  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0]}]\n", &host), "no error");
   EXPECT_THAT(mistakes("  share: 0.6\n  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0]}]\n", &host),
-              HasSubstr("makes 1.2 of core 0"));
-  EXPECT_THAT(mistakes("  pipelines: [{name: a, cores: [7]}]\n", &host), HasSubstr("a.cores: names 7"));
+              HasSubstr("sums to 1.2 on core 0"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, cores: [7]}]\n", &host), HasSubstr("a.cores: names core 7"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, cores: 3}]\n", &host), HasSubstr("there are 2 cores"));
 }
 
 TEST_F(FarmFile, ChecksMemoryLimitsOfPipelinesThatRunTogether) {
   const Host host = two_cores();
   const std::string pipelines = "  pipelines: [{name: a, memory: 5 GiB}, {name: b, memory: 5 GiB}, {name: c}]\n";
-  EXPECT_THAT(mistakes(pipelines, &host), HasSubstr("b.memory: makes 10 GiB"));
+  EXPECT_THAT(mistakes(pipelines, &host), HasSubstr("b.memory: sums to 10 GiB"));
   // The two pipelines with one core each need more than the wide one with the largest limit.
   EXPECT_THAT(
       mistakes(
           "  pipelines: [{name: a, memory: 6 GiB, cores: 2}, {name: b, memory: 5 GiB}, {name: c, memory: 5 GiB}]\n",
           &host),
-      HasSubstr("makes 10 GiB"));
+      HasSubstr("sums to 10 GiB"));
   EXPECT_EQ(mistakes("  max_parallel: 1\n" + pipelines, &host), "no error");
 }
 
 TEST_F(FarmFile, ReportsMissingMemoryAndCoresTogether) {
   const Host host = two_cores();
   const std::string reported = mistakes("  pipelines: [{name: a, cores: 7, memory: 900 GiB}]\n", &host);
-  EXPECT_THAT(reported, HasSubstr("a.cores: are 7"));
-  EXPECT_THAT(reported, HasSubstr("a.memory: makes 900 GiB for it alone, and here has 8 GiB"));
+  EXPECT_THAT(reported, HasSubstr("a.cores: needs 7 cores"));
+  EXPECT_THAT(reported, HasSubstr("a.memory: is 900 GiB, but this job may use 8 GiB of here"));
 }
 
 TEST_F(FarmFile, ChecksGpuMemoryLimits) {
   Host host = two_cores();
   host.gpus = {{0, "", "", 0, int64_t{16} << 30}, {1, "", "", 0, int64_t{16} << 30}};
   EXPECT_THAT(mistakes("  gpu_memory: 17 GiB\n  gpus: 1\n  pipelines: [{name: a}]\n", &host),
-              HasSubstr("a.gpu_memory: is 17 GiB on each of its GPUs, and the largest here has 16 GiB"));
+              HasSubstr("a.gpu_memory: is 17 GiB for each of its GPUs, but the largest GPU here has 16 GiB"));
   EXPECT_THAT(
       mistakes("  gpu_memory: 9 GiB\n  share: 0.5\n  pipelines: [{name: a, gpus: [0]}, {name: b, gpus: [0]}]\n", &host),
-      HasSubstr("b.gpu_memory: makes 18 GiB on GPU 0"));
+      HasSubstr("b.gpu_memory: sums to 18 GiB on GPU 0"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, gpus: 0, gpu_memory: 1 GiB}]\n", &host),
               HasSubstr("strategy.pipelines.0.gpu_memory: limits each of its GPUs, but gpus is 0"));
   // GPUs without names: half of a GPU each, and together more memory than one has.
@@ -305,7 +305,7 @@ TEST_F(FarmFile, ChecksMemoryPerHost) {
   run.farm.pipelines[0].options.memory = int64_t{9} << 30;
   const auto mistakes = check_requests(run.farm, cluster, "");
   ASSERT_EQ(mistakes.size(), 1u);
-  EXPECT_THAT(mistakes[0].what(), HasSubstr("a.memory: makes 9 GiB for it alone"));
+  EXPECT_THAT(mistakes[0].what(), HasSubstr("a.memory: is 9 GiB, but this job may use 8 GiB"));
 }
 
 TEST_F(FarmFile, ReportsMistakesOfAnEnsembleWithAllOthers) {
@@ -374,14 +374,14 @@ TEST_F(FarmFile, ReportsMistakesOfTheClusterWithAllOthers) {
     - {name: b, cores: [0, 4000], config: {data: {name: table, path: nowhere.csv}}}
     - {name: c, cores: 3, config: {seed: x}}
 )",
-                                        &host);
+                                    &host);
   EXPECT_THAT(reported, HasSubstr("farm.yaml:10:54: trian: unknown key; did you mean train?"));
-  EXPECT_THAT(reported, HasSubstr("farm.yaml:10:7: a.memory: makes 930 GiB"));
-  EXPECT_THAT(reported, HasSubstr("farm.yaml:11:7: b.cores: names 4000"));
-  EXPECT_THAT(reported, HasSubstr("farm.yaml:11:7: b.cores: gives core 0 a second time, after a"));
+  EXPECT_THAT(reported, HasSubstr("farm.yaml:10:7: a.memory: is 930 GiB"));
+  EXPECT_THAT(reported, HasSubstr("farm.yaml:11:7: b.cores: names core 4000"));
+  EXPECT_THAT(reported, HasSubstr("farm.yaml:11:7: b.cores: gives core 0 also to a"));
   EXPECT_THAT(reported, HasSubstr("nowhere.csv"));
   EXPECT_THAT(reported, HasSubstr("farm.yaml:12:42: seed: is 'x'"));
-  EXPECT_THAT(reported, HasSubstr("farm.yaml:12:7: c.cores: are 3"));
+  EXPECT_THAT(reported, HasSubstr("farm.yaml:12:7: c.cores: needs 3"));
   EXPECT_THAT(reported, HasSubstr("7 mistakes"));
 }
 
@@ -403,14 +403,15 @@ TEST_F(FarmFile, AllMistakesOfOnePipeline) {
 TEST_F(FarmFile, ChecksValuesOfAnInvalidGrid) {
   const std::string reported =
       mistakes("  names: ''\n  grid: {name: [a, b], seed: [], lr: 5, optimizer.lr: [0.1, fast]}\nprecison: fp32\n");
-  EXPECT_THAT(reported, HasSubstr("strategy.grid.name: is what each point is called: write strategy.names"));
+  EXPECT_THAT(reported, HasSubstr("strategy.grid.name: is the name of each point"));
   EXPECT_THAT(reported, HasSubstr("strategy.grid.seed: is an empty list"));
   EXPECT_THAT(reported, HasSubstr("strategy.grid.lr: must be a list"));
   EXPECT_THAT(reported, HasSubstr("strategy.names: is empty"));
   EXPECT_THAT(reported, HasSubstr("optimizer.lr: is 'fast'"));
   EXPECT_THAT(reported, HasSubstr("precison: unknown key; did you mean precision?"));
   EXPECT_THAT(reported, HasSubstr("6 mistakes"));
-  EXPECT_THAT(mistakes("  names: 'x{seed}'\n  pipelines: [{name: a}]\n"), HasSubstr("strategy.names: is for a grid"));
+  EXPECT_THAT(mistakes("  names: 'x{seed}'\n  pipelines: [{name: a}]\n"),
+              HasSubstr("strategy.names: applies to a grid only"));
 }
 
 TEST_F(FarmFile, RefusesIneffectiveOverrides) {

@@ -51,8 +51,8 @@ TEST_F(View, RefusesAFolderWithoutARun) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(message(folder_ + "/nowhere"), HasSubstr("there is no such folder"));
-  EXPECT_THAT(message(folder_), HasSubstr("holds no run"));
+  EXPECT_THAT(message(folder_ + "/nowhere"), HasSubstr("no such folder"));
+  EXPECT_THAT(message(folder_), HasSubstr("is no run folder"));
   write("file", "x");
   EXPECT_THAT(message(folder_ + "/file"), HasSubstr("is no folder"));
   const FolderLock lock(folder_);
