@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/context.h"
+#include "core/metrics/accumulator.h"
 #include "core/strategy.h"
 
 namespace convoy {
@@ -23,10 +24,10 @@ class LossCheck {
 
   // Before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.
   void begin_weights(bool within_epoch) { weighted_ = within_epoch; }
-  // `weight`: sum over all ranks since the last call. `ends`: the epoch or the run ends here. A batch may have no
-  // weight, but an epoch without weight trains nothing, and a negative weight reverses the gradients: a negative sum
-  // is an error.
-  void check_weight(double weight, int64_t epoch, bool ends);
+  // `loss`: over all ranks since the last call. `ends`: the epoch or the run ends here. A batch may have no weight, but
+  // an epoch without weight trains nothing. A batch of negative weight reverses the gradients: an error, whatever the
+  // other batches weigh.
+  void check_weight(const MetricValue& loss, int64_t epoch, bool ends);
 
  private:
   // Values that decide later if an update was finite: the flag, and this rank's losses of the accumulated steps.
