@@ -108,7 +108,7 @@ class TrainerTest : public ::testing::Test {
     context.state = std::make_shared<StateFile>((folder_ / "logs" / "rank0.state").string());
     RunConfig& config = context.config;
     config.data.options = Options(Json{{"prefetch", 2}});
-    config.resolved = Json::object();
+    config.resolved = {{"model", {{"name", "counting"}}}};
     config.train.epochs = 2;
     config.train.batch.rows = 4;
     config.train.evaluate_every = {Interval::Unit::epochs, 1};
