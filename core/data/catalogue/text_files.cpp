@@ -124,7 +124,7 @@ std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
 }
 
 // The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
-// image and table files, and for control bytes in the first 64 KiB: UTF-16 and raw token files have them, text does not.
+// image and table files, and for control bytes in the first 64 KiB: UTF-16 and raw token files have them.
 std::string text_problem(std::string_view bytes) {
   std::string kind = binary_kind(bytes);
   if (const size_t at = first_control(bytes.substr(0, searched)); kind.empty() && at != std::string_view::npos)

@@ -1,8 +1,8 @@
-// BatchNormWatch: finds calls of LibTorch's batch norm, such as torch::batch_norm in a block, that use the statistics of
-// the rank's own rows. The planner finds modules; functions show only when they run.
+// BatchNormWatch: finds calls of LibTorch's batch norm, such as torch::batch_norm in a block, with statistics of this
+// rank's own rows. The planner finds modules; functions show only when they run.
 //
-// Layers::batch_norm of synchronised ranks does not call LibTorch's. Instance norm does, with each row's own statistics:
-// those calls do not count, unless they update running statistics, by which evaluation normalises.
+// Layers::batch_norm of synchronised ranks does not call LibTorch's. Instance norm does, with statistics of each row:
+// such a call counts only if it updates running statistics, by which evaluation normalises.
 // Threads: sees the calls of the thread that made it, while it lives. One at a time in a thread.
 #pragma once
 #include <ATen/record_function.h>
