@@ -377,6 +377,7 @@ void install_crash_handlers() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int signal_number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigaction(signal_number, &action, nullptr);
   std::atexit(exited);
+  std::at_quick_exit(exited);
 }
 
 namespace {

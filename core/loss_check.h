@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/context.h"
+#include "core/metrics/accumulator.h"
 #include "core/strategy.h"
 
 namespace convoy {
@@ -24,10 +25,10 @@ class LossCheck {
 
   // Call it before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.
   void begin_weights(bool within_epoch) { weighted_ = within_epoch; }
-  // Checks the weight of the loss. `weight`: sum over all ranks since the last call. `ends`: the epoch or the run ends
-  // here. A batch may have no weight. An epoch without weight is an error, because it trains nothing. A negative sum is
-  // an error, because it reverses the gradients.
-  void check_weight(double weight, int64_t epoch, bool ends);
+  // Checks the weight of the loss. `loss`: sum over all ranks since the last call. `ends`: the epoch or the run ends
+  // here. A batch may have no weight. An epoch without weight is an error, because it trains nothing. A batch of negative
+  // weight is an error, whatever the other batches weigh, because it reverses the gradients.
+  void check_weight(const MetricValue& loss, int64_t epoch, bool ends);
 
  private:
   // Values that later decide if an update was finite: the flag, and this rank's losses of the accumulated steps.

@@ -158,7 +158,7 @@ class Training {
     progress_.check_generators();
     const auto values = progress_.reduce_metrics();
     if (const auto loss = values.find("loss"); loss != values.end())
-      loss_check_.check_weight(loss->second.weight, length_.epoch_of(done),
+      loss_check_.check_weight(loss->second, length_.epoch_of(done),
                                length_.ends_epoch(done) || done == length_.total_steps);
     progress_.record_training(done, values);
   }

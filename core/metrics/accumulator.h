@@ -22,6 +22,8 @@ struct MetricValue {
   std::vector<double> members;  // one per member; empty for a single model
   bool lower_is_better = false;
   double weight = 0;  // weight over members and ranks
+  // Sum of the weights below 0 of single batches, over members and ranks. Only in the first metric.
+  double negative_weight = 0;
 };
 
 class MetricAccumulator {
@@ -39,6 +41,7 @@ class MetricAccumulator {
   std::vector<std::string> names_;
   std::vector<bool> lower_is_better_;
   std::vector<at::Tensor> sums_, weights_;  // float64, 1-d
+  at::Tensor negative_weight_;              // as weights_.front(), of the weights below 0
 };
 
 // BestMetrics: last and best value of every evaluation metric, in the form of summary.json and checkpoints: {name:

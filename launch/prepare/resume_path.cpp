@@ -50,12 +50,20 @@ const std::vector<std::string> free_model_keys{"model.dropout", "model.attention
   throw ConfigError(location_of(resolved, key), key, reason);
 }
 
+// True for a configuration with what every run's has. Ranks check the whole manifest.
+bool is_of_run(const Json& config) {
+  if (!config.is_object()) return false;
+  const auto model = config.find("model"), train = config.find("train");
+  return (config.contains("program") || (model != config.end() && model->is_object())) &&
+         (train == config.end() || train->is_object() || train->is_null());
+}
+
 // The run that wrote a step-N folder; its config is null if the manifest is unreadable, which ranks report.
 StoredConfig stored_in(const fs::path& step) {
   const std::string path = (step / "manifest.json").string();
   try {
     const Json manifest = Json::parse(read_file(path, longest_manifest), nullptr, false);
-    if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return {};
+    if (!manifest.is_object() || !manifest.contains("config") || !is_of_run(manifest["config"])) return {};
     const Json trainer = manifest.value("trainer", Json());
     const Json ranks = trainer.is_object() ? trainer.value("world_size", Json()) : Json();
     return {path, manifest["config"], ranks.is_number_integer() ? ranks.get<int64_t>() : 0};

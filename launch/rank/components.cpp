@@ -11,6 +11,7 @@
 
 #include "api/crash.h"
 #include "core/base/error.h"
+#include "core/config/node.h"
 #include "core/config/option_reader.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/model.h"
@@ -40,15 +41,17 @@ void flatten(const Json& values, const std::string& path, std::map<std::string, 
   }
 }
 
-bool is_named(const std::string& key, const std::string& message) {
+// Place of the key in the message; npos if it does not name the key, or only a longer one.
+size_t place_of(const std::string& key, const std::string& message) {
   const size_t at = message.find(key);
-  if (at == std::string::npos) return false;
+  if (at == std::string::npos) return at;
   const char next = at + key.size() < message.size() ? message[at + key.size()] : ' ';
-  return std::islower(static_cast<unsigned char>(next)) == 0 && next != '_' && next != '.';
+  const bool longer = std::islower(static_cast<unsigned char>(next)) != 0 || next == '_' || next == '.';
+  return longer ? std::string::npos : at;
 }
 
-// Returns the option that the message names ("data.length"), or the option of the file with which the message begins
-// ("words.json: is no JSON").
+// Returns the option that the message names first ("data.length"): later ones are advice. Else returns the option of
+// the file with which the message begins ("words.json: is no JSON").
 std::string key_of(const ConfigLocation& location, const std::string& message) {
   std::string path = "/" + location.section;
   std::replace(path.begin(), path.end(), '.', '/');
@@ -56,8 +59,10 @@ std::string key_of(const ConfigLocation& location, const std::string& message) {
   if (!values.is_object()) return location.fallback;
   std::map<std::string, Json> options;
   flatten(values, location.section, options);
-  for (const auto& [key, value] : options)
-    if (is_named(key, message)) return key;
+  const auto first = std::min_element(options.begin(), options.end(), [&](const auto& one, const auto& other) {
+    return place_of(one.first, message) < place_of(other.first, message);
+  });
+  if (first != options.end() && place_of(first->first, message) != std::string::npos) return first->first;
   for (const auto& [key, value] : options)
     if (value.is_string() && !value.get_ref<const std::string&>().empty() &&
         message.rfind(value.get<std::string>() + ":", 0) == 0)
@@ -109,6 +114,12 @@ auto construct(const ConfigLocation& location, const std::string& what, const Ac
   return call_component(location, CrashNote(what + ", its constructor"), action);
 }
 
+// Names are parts of lines of messages.
+void check_printable(const std::string& what, const std::string& name) {
+  if (printable(name) != name)
+    throw Error(Failure::config, "names a ", what, " ", shown(name), "; a name has no control characters");
+}
+
 class CheckedDataset : public Dataset {
   template <class Action>
   auto call(const char* method, const Action& action) const {
@@ -157,6 +168,7 @@ class CheckedDataset : public Dataset {
   void check_sizes(const std::string& field, const Field& properties) const {
     constexpr int64_t most = int64_t{1} << 40;
     call("schema", [&] {
+      check_printable("field", field);
       int64_t elements = 1;
       for (const int64_t size : properties.shape) {
         if (size < 0 || size > most || __builtin_mul_overflow(elements, size, &elements) || elements > most)
@@ -232,7 +244,11 @@ class CheckedModel : public WrappedModel {
   }
   int64_t blocks() const override { return blocks_; }
   std::string block_name(int64_t index) const override {
-    return call_component(location_, name_note_, [&] { return wrapped().block_name(index); });
+    return call_component(location_, name_note_, [&] {
+      std::string name = wrapped().block_name(index);
+      check_printable("block", name);
+      return name;
+    });
   }
   std::string default_loss() const override {
     return call_component(location_, loss_note_, [&] { return wrapped().default_loss(); });

@@ -136,6 +136,7 @@ int main(int argc, char** argv) {
   } catch (...) {
     const TranslatedException failure = translate_exception(Failure::internal);
     std::cerr << (failure.kind == Failure::internal ? "convoy-rank: " : "") << failure.message << '\n';
+    if (argc > 1) answer({{describe_failed_key, name_of(failure.kind)}});
     return exit_process(exit_code_of(failure.kind));
   }
 }

@@ -53,7 +53,8 @@ class Counting : public Strategy {
     if (finite) total.add_(rows.sum());
     StepResult result;
     const at::Tensor sum = finite ? rows.sum() : at::scalar_tensor(std::numeric_limits<double>::quiet_NaN());
-    const double weight = weightless.count(input.step) != 0 ? 0 : weight_factor * static_cast<double>(input.batch.rows);
+    const double factor = input.step == negative_step ? -weight_factor : weight_factor;
+    const double weight = weightless.count(input.step) != 0 ? 0 : factor * static_cast<double>(input.batch.rows);
     result.metrics = {{"loss", sum, at::scalar_tensor(weight, at::kDouble), true}};
     result.finite = at::scalar_tensor(finite, at::kBool);
     result.updated = input.flush || (input.step + 1) % accumulate == 0;
@@ -83,6 +84,7 @@ class Counting : public Strategy {
   std::vector<int64_t> steps, flushes;
   std::set<int64_t> weightless;  // steps whose loss has the weight 0
   double weight_factor = 1;
+  int64_t negative_step = -1;  // its weight has the other sign
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
   int flushed = 0, restored = 0;
   std::function<void(int64_t)> on_step;
@@ -106,7 +108,7 @@ class TrainerTest : public ::testing::Test {
     context.state = std::make_shared<StateFile>((folder_ / "logs" / "rank0.state").string());
     RunConfig& config = context.config;
     config.data.options = Options(Json{{"prefetch", 2}});
-    config.resolved = Json::object();
+    config.resolved = {{"model", {{"name", "counting"}}}};
     config.train.epochs = 2;
     config.train.batch.rows = 4;
     config.train.evaluate_every = {Interval::Unit::epochs, 1};
@@ -193,8 +195,24 @@ TEST_F(TrainerTest, ANegativeWeightIsAnError) {
     ADD_FAILURE() << "it trained away from the targets";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::config);
-    EXPECT_NE(std::string(error.what()).find("the loss mine has the weight -"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the loss mine has batches with a weight below 0"), std::string::npos)
+        << error.what();
   }
+}
+
+// One line of metrics for the three steps of an epoch. The second is negative, and the sum of the three is not.
+TEST_F(TrainerTest, ReportsABatchOfNegativeWeightAtTheNextLine) {
+  Counting strategy;
+  strategy.negative_step = 4;
+  try {
+    run(strategy, [](RunConfig& config) { config.train.log_every = 100; });
+    ADD_FAILURE() << "it trained away from the targets";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("weight below 0 in epoch 2, -4 together"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(strategy.steps.back(), 5);
 }
 
 TEST_F(TrainerTest, AcceptsIntervalsWithoutWeight) {

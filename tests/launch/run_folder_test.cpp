@@ -26,7 +26,8 @@ class RunFolderTest : public ::testing::Test {
     request_.root = root_ / "runs";
     request_.name = "n";
     request_.resume = "auto";
-    request_.resolved = {{"name", "n"}, {"seed", 1}, {"train", {{"epochs", 1}, {"resume", "auto"}}}};
+    request_.resolved = {
+        {"name", "n"}, {"seed", 1}, {"model", {{"name", "mlp"}}}, {"train", {{"epochs", 1}, {"resume", "auto"}}}};
   }
   ~RunFolderTest() override { fs::remove_all(root_); }
   static int counter() {
@@ -195,7 +196,11 @@ TEST_F(RunFolderTest, UsesTheManifestWithoutASummary) {
     leave(folder("n"), "failed", true, request_.resolved);
     fs::create_directories(folder("n") + "/checkpoints/step-7");
     std::ofstream(folder("n") + "/checkpoints/step-3/manifest.json") << Json{{"config", request_.resolved}};
+    fs::create_directories(folder("n") + "/checkpoints/step-8");
+    fs::create_directories(folder("n") + "/checkpoints/step-9");
     std::ofstream(folder("n") + "/checkpoints/step-7/manifest.json") << "{";
+    std::ofstream(folder("n") + "/checkpoints/step-8/manifest.json") << R"({"config": {}})";
+    std::ofstream(folder("n") + "/checkpoints/step-9/manifest.json") << R"({"config": {"model": {}, "train": 5}})";
     std::ofstream(folder("n") + "/summary.json") << left;
     if (left == std::string("missing")) fs::remove(folder("n") + "/summary.json");
     RunFolderRequest changed = request_;
@@ -414,6 +419,22 @@ TEST_F(RunFolderTest, RefusesLinksInTheFolder) {
     fs::create_directory_symlink(root_ / "elsewhere", fs::path(request_.output) / part);
     EXPECT_THAT(refusal(Failure::refused), HasSubstr(str("o/", part, ": is a symbolic link")));
   }
+}
+
+// A run would change the other file. Files that a run replaces may have a second name, as in a copy by `cp -al`.
+TEST_F(RunFolderTest, RefusesAHardLinkToAForeignFile) {
+  request_.output = root_ / "o";
+  std::ofstream(root_ / "foreign") << "mine\n";
+  for (const char* name : {"metrics.jsonl", "journal.jsonl", "logs/rank0.log", "logs/rank0.state"}) {
+    fs::remove_all(request_.output);
+    fs::create_directories(fs::path(request_.output) / "logs");
+    fs::create_hard_link(root_ / "foreign", fs::path(request_.output) / name);
+    EXPECT_THAT(refusal(Failure::output), HasSubstr(str("o/", name, ": is a hard link to another file")));
+  }
+  fs::remove_all(request_.output);
+  fs::create_directories(fs::path(request_.output) / "logs");
+  fs::create_hard_link(root_ / "foreign", fs::path(request_.output) / "config.yaml");
+  EXPECT_EQ(refusal(Failure::output), "");
 }
 
 TEST_F(RunFolderTest, RefusesACheckpointOfADifferentModel) {

@@ -166,4 +166,13 @@ with runs.workspace() as folder:
     (folder / "pages.csv").write_text((folder / "pages.csv").read_text().replace("p7,", "p7x,"))
     failed = runs.run(folder / "ncf.yaml", folder / "absent", expect=65)
     runs.check("pages.csv: has no x, y for item 'p7'; " in failed["failure"]["message"], failed["failure"])
+    # The message names the option to blame before the one that it advises.
+    (folder / "visits.csv").write_text("user,item,price\n" + "".join(
+        f"u{u},i{i},{i + (u == 39 and i == 3)}\n" for u in range(40) for i in range(u % 5, 20)))
+    failed = runs.run(folder / "ncf.yaml", folder / "prices", [
+        f"data.path={folder}/visits.csv", "data.columns.user=user", "data.columns.item=item", "data.item_features=~",
+        "data.columns.item_features=[price]"], expect=65)
+    told = failed["failure"]["message"]
+    runs.check("data.columns.item_features: " in told.split("differs from an earlier line")[0], told)
+    runs.check("data.columns.context: " not in told, told)
     print("text and images: trained, and damage is named:", failed["failure"]["message"])

@@ -52,7 +52,7 @@ def by_path(work):
         console_of(MLP, work / "no", [*on, *sets], words, expect=78)
     ensemble = ["strategy={name: ensemble, members: 2}", ONE[1], "train.epochs=1"]
     runs.run(MLP, work / "members", ensemble)
-    told(MLP, work / "no", [*ensemble, f"train.resume={work / 'members'}", "train.epochs=2", "strategy.members=3"],
+    console_of(MLP, work / "no", [*ensemble, f"train.resume={work / 'members'}", "train.epochs=2", "strategy.members=3"],
          ["strategy.members: members = 3 conflicts with the state in", "members = 2"], expect=78)
     ncf = runs.run(NCF, work / "ncf", [*ONE, "train.epochs=1"])
     console_of(NCF, work / "ncf-again", [*ONE, f"train.resume={work / 'ncf'}", "train.epochs=1", "data.candidates=20"],

@@ -1,6 +1,11 @@
 // single and ddp besides equal results: errors, refusals, bytes sent, and resuming.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/instance_norm.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
@@ -18,7 +23,13 @@
 namespace convoy::testing {
 namespace {
 
-// A block that creates a norm of LibTorch, one level down.
+// A module whose function the block calls on its inputs.
+struct OwnFunction {
+  virtual ~OwnFunction() = default;
+  virtual at::Tensor call(const at::Tensor& input) = 0;
+};
+
+// A block that makes a norm of LibTorch itself, one level down.
 class OwnNormModel : public Model {
  public:
   using Make = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -27,12 +38,18 @@ class OwnNormModel : public Model {
   std::string block_name(int64_t) const override { return "stem"; }
   BlockPtr block(int64_t, Layers& layers) const override {
     struct Stem : Block {
-      TensorList forward(const TensorList& inputs) override { return inputs; }
+      Layer linear;
+      std::shared_ptr<OwnFunction> own;  // may be null
+      TensorList forward(const TensorList& inputs) override {
+        return {linear->forward(own ? own->call(inputs.front()) : inputs.front())};
+      }
     };
     struct StateOwner : torch::nn::Module {};
     auto stem = std::make_shared<Stem>();
-    stem->register_module("linear", layers.linear("linear", 6, 5));
-    stem->register_module("norms", std::make_shared<StateOwner>())->register_module("first", make_());
+    stem->linear = stem->register_module("linear", layers.linear("linear", 6, 5));
+    const std::shared_ptr<torch::nn::Module> own = make_();
+    stem->own = std::dynamic_pointer_cast<OwnFunction>(own);
+    stem->register_module("norms", std::make_shared<StateOwner>())->register_module("first", own);
     return stem;
   }
   TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
@@ -223,8 +240,47 @@ TEST(Replicas, RefuseAForeignBatchNormUnderSyncBatchNorm) {
   }
 }
 
-// `convoy verify` checks this. If rows are not divided (`splits` is false), blocks may mix them.
-TEST(Replicas, FindALossThatIsNotASum) {
+// Functions cannot be seen in the plan. The first step finds them.
+TEST(Replicas, ABlocksCallOfBatchNormIsRefusedWhereNormsAreSynchronised) {
+  struct Norms : torch::nn::Module, OwnFunction {
+    at::Tensor mean = at::zeros({6}, at::kDouble), variance = at::ones({6}, at::kDouble);
+    explicit Norms(int kind) : kind(kind) {}
+    at::Tensor call(const at::Tensor& x) override {
+      if (kind == 0) return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false);
+      if (kind == 1) return std::get<0>(at::native_batch_norm(x, {}, {}, mean, variance, true, 0.1, 1e-5));
+      if (kind == 2) return at::batch_norm(x, {}, {}, mean, variance, false, 0.1, 1e-5, false);
+      const at::Tensor images = x.unsqueeze(-1).expand({-1, -1, 2});
+      const bool tracks = kind == 3;
+      return at::instance_norm(images, {}, {}, tracks ? mean : at::Tensor(), tracks ? variance : at::Tensor(), true,
+                               0.1, 1e-5, false)
+                 .sum(-1) +
+             x;
+    }
+    int kind;
+  };
+  const std::vector<std::string> found = {"aten::batch_norm", "aten::native_batch_norm", "", "aten::instance_norm", ""};
+  for (int kind = 0; kind < 5; ++kind) {
+    Subject subject = mlp_subject();
+    subject.model = [kind] { return std::make_shared<OwnNormModel>([kind] { return std::make_shared<Norms>(kind); }); };
+    const auto step = [&](const Context&, Strategy& strategy) {
+      strategy.step({share(subject, strategy.sampling()), 0, true});
+    };
+    const std::string& name = found[static_cast<size_t>(kind)];
+    for (const std::string more : {"", ", recompute: blocks", ", micro_batches: 2"}) {
+      const std::string error = run(ddp(2, ", batch_norm: sync" + more), subject, step);
+      if (name.empty())
+        EXPECT_EQ(error, "no error") << kind;
+      else
+        EXPECT_NE(error.find("strategy.batch_norm is sync, and block stem calls " + name + ","), std::string::npos)
+            << kind << ": " << error;
+    }
+    EXPECT_EQ(run(ddp(2), subject, step), "no error") << kind;
+    EXPECT_EQ(run(ddp(1, ", batch_norm: sync"), subject, step), "no error") << kind;
+  }
+}
+
+// `convoy verify` checks this. Where rows are not divided (`splits` is false), blocks may mix them.
+TEST(Replicas, ALossThatIsNoSumIsFound) {
   struct Mean : LossFunction {
     explicit Mean(bool rows) : rows(rows) {}
     Loss operator()(const Examples& examples, Layers& layers) const override {

@@ -93,11 +93,12 @@ class ModelPart {
   void adopt_foreign(int64_t index);
   void note_parameters(int64_t index, size_t before);
   void check_recompute(const Recompute& recompute) const;
-  void check_unique_names() const;
+  void check_names() const;
   void set_training(bool training);
   void set_rows(const Batch& batch);
   TensorList outputs_of(const Batch& batch, const TensorList& inputs);
   TensorList run_block(size_t index, const TensorList& inputs);
+  TensorList run_watched(size_t index, const TensorList& inputs);
   TensorList run_recomputed(size_t index, const TensorList& inputs);
   TensorList boundary(size_t index, const TensorList& values);
   Loss loss_of(const TensorList& outputs, const Batch& batch);
@@ -128,6 +129,7 @@ class ModelPart {
   BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;
   bool training_ = true;
+  bool watches_norms_;  // in the first training forward: batch norm must use the rows of all ranks
 };
 
 // Returns the metric of a loss: sum and weight as float64, without graph.

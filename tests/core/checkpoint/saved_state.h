@@ -107,7 +107,7 @@ inline Context context_of(CommunicatorPtr world, std::shared_ptr<Channel> channe
   context.world = std::move(world);
   context.channel = std::move(channel);
   context.config.launch.collective = 20;
-  context.config.resolved = {{"name", "test"}};
+  context.config.resolved = {{"name", "test"}, {"model", {{"name", "numbers"}}}};
   return context;
 }
 inline Context alone() { return context_of(make_single_communicator(), make_local_channel()); }

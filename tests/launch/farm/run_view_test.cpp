@@ -62,7 +62,7 @@ TEST_F(View, RefusesAFolderWithoutARun) {
 TEST_F(View, ShowsARunThatLostItsSummary) {
   write("summary.json", "");
   write("logs/rank0.log", "x\n");
-  write("checkpoints/step-7/manifest.json", R"({"config": {}})");
+  write("checkpoints/step-7/manifest.json", R"({"config": {"model": {}}})");
   const RunView view = RunReader(folder_).read();
   EXPECT_TRUE(view.over);
   EXPECT_THAT(view_heading(view), HasSubstr("ended, and its summary.json is missing"));
