@@ -66,13 +66,12 @@ void LossCheck::check_weight(const MetricValue& loss, int64_t epoch, bool ends) 
       config.loss.name.empty() ? "the loss of model " + config.model.name : "the loss " + config.loss.name;
   const std::string message =
       negative ? str(name, " has batches with a weight below 0 in epoch ", epoch, ", ", loss.negative_weight,
-                     " together, and such a batch trains away from the targets; return the number of rows, or the sum "
-                     "of their weights, as weight, and give data with weights of at least 0 (data.weight, "
+                     " together: such a batch trains away from the targets; return the number of rows, or the sum of "
+                     "their weights, as weight, and give data with weights of at least 0 (data.weight, "
                      "data.columns.weight)")
                : str(name, " had the weight 0 in every batch of epoch ", epoch,
-                     ", so that nothing was trained; give data with weights above 0 (data.weight, "
-                     "data.columns.weight), targets that are not all ignored (loss.ignore), or a loss that returns a "
-                     "weight");
+                     ": nothing was trained; give data with weights above 0 (data.weight, data.columns.weight), do "
+                     "not ignore all targets (loss.ignore), or return a weight above 0");
   if (context_.rank == 0) throw Error(Failure::config, message);
   throw CommError(Failure::peer_lost, 0, message);
 }
