@@ -26,8 +26,8 @@ class LossCheck {
   // Call it before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.
   void begin_weights(bool within_epoch) { weighted_ = within_epoch; }
   // Checks the weight of the loss. `loss`: sum over all ranks since the last call. `ends`: the epoch or the run ends
-  // here. A batch may have no weight. An epoch without weight is an error, because it trains nothing. A batch of negative
-  // weight is an error, whatever the other batches weigh, because it reverses the gradients.
+  // here. A batch may have no weight. An epoch without weight is an error, because it trains nothing. A batch of
+  // negative weight is an error, whatever the other batches weigh, because it reverses the gradients.
   void check_weight(const MetricValue& loss, int64_t epoch, bool ends);
 
  private:

@@ -67,8 +67,8 @@ struct FolderEntry {
   std::string name;
 };
 
-// The file gets its name when it is complete, so a process that is killed leaves nothing. Some file systems (NFS) have no
-// files without a name; there the file has its name from the start.
+// The file gets its name when it is complete, so a process that is killed leaves nothing. Some file systems, such as
+// NFS, have no files without a name; there the file has its name from the start.
 class SystemFile : public WritableFile {
  public:
   explicit SystemFile(std::string path) : path_(std::move(path)), entry_(path_) {

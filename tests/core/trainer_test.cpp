@@ -183,7 +183,7 @@ TEST_F(TrainerTest, AnEpochWithoutWeightIsAnError) {
   };
   EXPECT_EQ(reason({0, 1, 4, 5}), "") << "some batches";
   EXPECT_NE(reason({3, 4, 5}).find("the loss mine had the weight 0 in every batch of epoch 2"), std::string::npos);
-  EXPECT_NE(reason({0, 1, 2}).find("epoch 1, so that nothing was trained; give data"), std::string::npos);
+  EXPECT_NE(reason({0, 1, 2}).find("epoch 1: nothing was trained; give data"), std::string::npos);
   EXPECT_NE(reason({0, 1}, 2).find("epoch 1"), std::string::npos) << "the run ends within the epoch";
 }
 

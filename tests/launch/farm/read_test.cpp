@@ -374,7 +374,7 @@ TEST_F(FarmFile, ReportsMistakesOfTheClusterWithAllOthers) {
     - {name: b, cores: [0, 4000], config: {data: {name: table, path: nowhere.csv}}}
     - {name: c, cores: 3, config: {seed: x}}
 )",
-                                    &host);
+                                        &host);
   EXPECT_THAT(reported, HasSubstr("farm.yaml:10:54: trian: unknown key; did you mean train?"));
   EXPECT_THAT(reported, HasSubstr("farm.yaml:10:7: a.memory: is 930 GiB"));
   EXPECT_THAT(reported, HasSubstr("farm.yaml:11:7: b.cores: names core 4000"));
