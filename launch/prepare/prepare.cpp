@@ -55,7 +55,7 @@ void resolve_rank_count(PreparedRun& run) {
   const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
     throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-                      str(wanted, " conflicts with ", run.as.size_from, " = ", run.as.size, " of ",
+                      str(wanted, " conflicts with ", run.as.size_from, "=", run.as.size, " of ",
                           name_of(run.as.launcher), "; leave it out"));
   run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " has no effect under ",
                              name_of(run.as.launcher), ", which started ", run.as.size, " (", run.as.size_from, ")"));
@@ -148,7 +148,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                       config.program.empty() ? "strategy" : "program",
                       str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
                           placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ",
-                          run.as.size_from, " = ", rank_hosts.size(), "; start that number, or start convoy alone"));
+                          run.as.size_from, "=", rank_hosts.size(), "; start that number, or start convoy alone"));
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job)) {
     const Json described =

@@ -48,7 +48,7 @@ with runs.workspace() as folder:
         add(pipeline("second").replace("priority: 3", "priority: high"), 78, "more.yaml:2:11: priority: is 'high'")
         add(pipeline("first"), 78, "name: is 'first'")
         add(pipeline("second").replace("cores: 1", "cores: 4096"), 78, "cores")
-        add(pipeline("second").replace("cores: 1", "gpus: 64"), 69, "more.yaml:4:7: second.gpus: are 64")
+        add(pipeline("second").replace("cores: 1", "gpus: 64"), 69, "more.yaml:4:7: second.gpus: needs 64")
         # Its data is found relative to the farm's working folder, which differs from this one.
         add(pipeline("second"), 0, "second: in the queue", "priority 3")
         add(pipeline("second"), 78, "name: is 'second'")
