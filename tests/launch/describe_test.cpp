@@ -60,9 +60,10 @@ TEST_F(DescribeTest, ReadsTheAnswerAlthoughAChildKeepsThePipes) {
   EXPECT_EQ(
       message("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
       "{\"version\":1}");
-  EXPECT_THAT(message("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; exit 78", milliseconds(20000),
-                      milliseconds(3500)),
-              HasSubstr("model: is wrong"));
+  EXPECT_THAT(message("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; echo '{\"failed\": \"config\"}'; "
+                      "exit 78",
+                      milliseconds(20000), milliseconds(3500)),
+              "config: model: is wrong");
 }
 
 TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
@@ -76,7 +77,11 @@ TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
   EXPECT_THAT(end("echo 'error while loading shared libraries: libx.so: failed to map segment from shared object' >&2; "
                   "exit 127"),
               HasSubstr("out_of_memory: "));
-  EXPECT_THAT(end("echo 'out of memory on the host' >&2; exit 71"), HasSubstr("out_of_memory: out of memory"));
+  EXPECT_THAT(end("echo 'out of memory on the host' >&2; echo '{\"failed\": \"out_of_memory\"}'; exit 71"),
+              HasSubstr("out_of_memory: out of memory"));
+  EXPECT_THAT(end("echo 'convoy-rank: out of memory on the host' >&2; exit 71"),
+              HasSubstr("out_of_memory: convoy-rank: out of memory"))
+      << "a crash report";
 }
 
 TEST_F(DescribeTest, SkipsTextBeforeTheAnswer) {
@@ -85,14 +90,21 @@ TEST_F(DescribeTest, SkipsTextBeforeTheAnswer) {
 }
 
 TEST_F(DescribeTest, AnEndWithoutAnAnswerNamesThePlugins) {
-  const std::string path = program("cat > /dev/null; exit 0");
-  try {
-    describe_run(path, {{"plugins", {"/a/libmine.so"}}, {"model", {{"plugin", "/b/libother.so"}}}});
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Failure::training);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("(/a/libmine.so, /b/libother.so) ended the process")));
-  }
+  const auto reason = [this](const std::string& end) -> std::string {
+    const std::string path = program("cat > /dev/null; " + end);
+    try {
+      describe_run(path, {{"plugins", {"/a/libmine.so"}}, {"model", {{"plugin", "/b/libother.so"}}}});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::training);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string blamed = "(/a/libmine.so, /b/libother.so) ended the process";
+  EXPECT_THAT(reason("exit 0"), AllOf(HasSubstr("without an answer: "), HasSubstr(blamed)));
+  EXPECT_THAT(reason("exit 3"), AllOf(HasSubstr("without an answer, with exit code 3: "), HasSubstr(blamed)));
+  EXPECT_THAT(reason("echo bye >&2; exit 78"),
+              AllOf(HasSubstr("with exit code 78: "), HasSubstr(blamed), HasSubstr("It printed:\nbye")));
 }
 
 TEST_F(DescribeTest, UsesTheTimeLimitOfTheRendezvous) {
