@@ -325,7 +325,7 @@ TEST(ReplicasErrors, RefuseUnsupportedOptimizers) {
                          net[1]->to(at::kDouble);
                          make_replicas_of(job, *net);
                        }),
-              HasSubstr("parameter 0.weight is of Float, and 1.weight of Double"));
+              HasSubstr("parameter 0.weight has type Float, but 1.weight has Double"));
 }
 
 }  // namespace

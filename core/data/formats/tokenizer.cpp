@@ -72,7 +72,7 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32U | static_cast<uint32_t>(right);
 }
 
-std::string shown(const TokenizerJson& value) {
+std::string json_text(const TokenizerJson& value) {
   return value.dump(-1, ' ', false, TokenizerJson::error_handler_t::replace);
 }
 
@@ -137,7 +137,7 @@ class Tokenizer::Reader {
     const TokenizerJson& model = json["model"];
     if (const std::string type = model.value("type", "BPE"); type != "BPE") unsupported(path_, "the model " + type);
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (given(model, key) && model[key] != "") unsupported(path_, str("model.", key, " ", shown(model[key])));
+      if (given(model, key) && model[key] != "") unsupported(path_, str("model.", key, " ", json_text(model[key])));
     for (const char* key : {"byte_fallback", "fuse_unk"})
       if (given(model, key) && model[key] != false) unsupported(path_, str("model.", key));
     if (given(model, "dropout") && model["dropout"] != 0.0) unsupported(path_, "model.dropout");
@@ -157,7 +157,7 @@ class Tokenizer::Reader {
       else if (merge.is_string())
         add_merge(merge.get_ref<const std::string&>(), where);
       else
-        corrupt(where, str("is ", shown(merge), ", not two tokens"));
+        corrupt(where, str("is ", json_text(merge), ", not two tokens"));
     }
     if (given(model, "unk_token")) made_.unknown_ = id_of(model["unk_token"], "model.unk_token");
     keep_whole_ = given(model, "ignore_merges") && model["ignore_merges"] == true;
@@ -168,7 +168,7 @@ class Tokenizer::Reader {
 
   std::string type_of(const TokenizerJson& part, const char* what) const {
     if (!part.is_object() || !part.contains("type") || !part["type"].is_string())
-      corrupt(path_, str(what, " has no type: ", shown(part)));
+      corrupt(path_, str(what, " has no type: ", json_text(part)));
     return part["type"].get<std::string>();
   }
 
@@ -203,7 +203,7 @@ class Tokenizer::Reader {
       else if (pattern.contains("String") && pattern["String"].is_string() && pattern["String"] != "")
         made_.pieces_.emplace_back(std::vector<std::string>{pattern["String"].get<std::string>()});
       else
-        corrupt(path_, str("the pre_tokenizer Split has the pattern ", shown(pattern)));
+        corrupt(path_, str("the pre_tokenizer Split has the pattern ", json_text(pattern)));
     } else {
       unsupported(path_, "the pre_tokenizer " + type);
     }
@@ -212,7 +212,8 @@ class Tokenizer::Reader {
   void add_token(const std::string& token, const TokenizerJson& number) {
     const int64_t id = number.is_number_integer() ? number.get<int64_t>() : -1;
     if (id < 0 || id >= most_tokens)
-      corrupt(path_, str("token '", token, "' has the number ", shown(number), "; numbers are 0 to ", most_tokens - 1));
+      corrupt(path_,
+              str("token '", token, "' has the number ", json_text(number), "; numbers are 0 to ", most_tokens - 1));
     if (made_.tokens_.size() <= static_cast<size_t>(id)) made_.tokens_.resize(static_cast<size_t>(id) + 1);
     std::string& there = made_.tokens_[static_cast<size_t>(id)];
     if (!there.empty() && there != token)
@@ -248,7 +249,7 @@ class Tokenizer::Reader {
 
   int32_t id_of(const TokenizerJson& token, const char* what) const {
     const auto found = ids_.find(token.is_string() ? token.get<std::string>() : "");
-    if (found == ids_.end()) corrupt(path_, str(what, " is ", shown(token), ", which is not in the vocabulary"));
+    if (found == ids_.end()) corrupt(path_, str(what, " is ", json_text(token), ", which is not in the vocabulary"));
     return found->second;
   }
 
@@ -257,7 +258,7 @@ class Tokenizer::Reader {
     for (const TokenizerJson& token : list) {
       if (!token.is_object() || !token.contains("content") || !token["content"].is_string() || !token.contains("id") ||
           token["content"] == "")
-        corrupt(path_, "added_tokens has the entry " + shown(token));
+        corrupt(path_, "added_tokens has the entry " + json_text(token));
       const auto content = token["content"].get<std::string>();
       for (const char* key : {"single_word", "lstrip", "rstrip"})
         if (token.value(key, false)) unsupported(path_, str("the added token ", content, " with ", key));

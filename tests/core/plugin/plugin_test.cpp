@@ -134,7 +134,7 @@ TEST_F(Plugins, NameOtherVersionsAndLibraries) {
                           "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n"),
                     message_),
             Failure::config);
-  EXPECT_THAT(message_, HasSubstr("built for convoy\\x0a0\\x1b[2J, and"));
+  EXPECT_THAT(message_, HasSubstr("built for convoy\\x0a0\\x1b[2J, but"));
   EXPECT_EQ(refusal(build("extern \"C\" const char* convoy_plugin_version() { return nullptr; }\n"
                           "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n"),
                     message_),
