@@ -113,12 +113,15 @@ with runs.workspace() as folder:
     runs.refused("a new token", 78, ["token 'mats' is new"],
                  runs.command(folder / "gpt.yaml", folder / "new-token", [*on, "data.changed=allow"]), within=30)
     (folder / "words.json").write_text('["the ", "cat "')
-    failed = runs.run(folder / "gpt.yaml", folder / "damaged", expect=65)
-    for words in ("gpt.yaml:5:", "data.vocabulary: ", "words.json: is not JSON: error at byte"):
-        runs.check(words in failed["failure"]["message"], failed["failure"])
-    # Both ranks find it. The second one's line is not printed, and the first one's seldom.
-    text = runs.refused("damaged tokens", 65, ["failed: "], runs.command(folder / "gpt.yaml", folder / "again"), within=30)
-    runs.check(text.count("words.json: is not JSON") < 3, f"reported for each rank:\n{text}")
+    runs.refused("damaged tokens", 78, ["gpt.yaml:5:", "data.vocabulary: ", "words.json:1:16: is not JSON"],
+                 runs.command(folder / "gpt.yaml", folder / "damaged"))
+    runs.check(not (folder / "damaged").exists(), "a folder was made although nothing started")
+    # Both ranks find this mistake, far into the file. The second one's line is not printed, and the first one's seldom.
+    (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
+    (folder / "story.txt").write_text("the cat sat on the mat " * 60000 + "!")
+    text = runs.refused("an unknown byte", 65, ["failed: "],
+                        runs.command(folder / "gpt.yaml", folder / "again", ["data.unknown=~"]), within=30)
+    runs.check(text.count("begins no token") < 3, f"reported for each rank:\n{text}")
 
     for name, colour in {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}.items():
         for number in range(40):
@@ -168,10 +171,11 @@ with runs.workspace() as folder:
     runs.check("pages.csv: has no x, y for item 'p7'; " in failed["failure"]["message"], failed["failure"])
     # The message names the option to blame before the one that it advises.
     (folder / "visits.csv").write_text("user,item,price\n" + "".join(
-        f"u{u},i{i},{i + (u == 39 and i == 3)}\n" for u in range(40) for i in range(u % 5, 20)))
+        f"u{u},i{i},{i + (u == 38 and i == 3)}\n" for u in range(40) for i in range(u % 5, 20)))
     failed = runs.run(folder / "ncf.yaml", folder / "prices", [
-        f"data.path={folder}/visits.csv", "data.columns.user=user", "data.columns.item=item", "data.item_features=~",
-        "data.columns.item_features=[price]"], expect=65)
+        f"data.path={folder}/visits.csv", "data.item_features=~",
+        "data.holdout=random",
+        "data.columns={user: user, item: item, item_features: [price]}"], expect=65)
     told = failed["failure"]["message"]
     runs.check("data.columns.item_features: " in told.split("differs from an earlier line")[0], told)
     runs.check("data.columns.context: " not in told, told)

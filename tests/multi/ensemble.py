@@ -82,7 +82,7 @@ with runs.workspace() as folder:
     for name, figures in bagged["metrics"].items():
         runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
     runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
-    for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
+    for sets, key, word in ((["strategy.members=3"], "train.resume", "strategy.members = 3 conflicts with its 4 pipelines"),
                             (["model.hidden=[3]"], "model.hidden", "(for member 0) is of another model"),
                             (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
         runs.refused(f"a farm's vote with {sets}", 78, [key, word],

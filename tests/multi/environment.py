@@ -75,7 +75,7 @@ with runs.workspace() as folder:
     own = folder / "own.yaml"
     own.write_text(config.read_text() + "\nlaunch: {ranks: 2}\n")
     config = own
-    trains("mpirun decides", folder / "mpirun", under=["mpirun", "-n", "3"], world=3, says=["launch.ranks: 2 is for"])
+    trains("mpirun decides", folder / "mpirun", under=["mpirun", "-n", "3"], world=3, says=["launch.ranks: 2 has no effect under mpirun"])
     refused({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "x", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "SIZE=x")
     done = subprocess.run(runs.command(own, folder / "typed", ranks=4, under=["mpirun", "-n", "2"]), cwd=runs.TOP,
                           env=runs.environment(), timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
