@@ -69,7 +69,7 @@ with runs.workspace() as work:
     runs.check(averaged < 0.2 * whole and 0.4 * whole < narrow < 0.6 * whole, f"bytes a step: {sent}")
     refused(work, ["strategy.sync.groups.0.match", "nothing-has-this"],
             "strategy.sync={groups: [{match: nothing-has-this, what: parameters}]}")
-    refused(work, ["strategy.sync.groups.0.every", "the same"], "strategy.sync={every: 2, groups: [{match: weight, every: 3}]}")
+    refused(work, ["strategy.sync.groups.0.every", "conflicts with sync.every = 2"], "strategy.sync={every: 2, groups: [{match: weight, every: 3}]}")
     refused(work, ["strategy.sync.compress", "average parameters"], "strategy.sync={what: parameters, compress: bf16}")
     refused(work, ["strategy.sync.compress", "loss scale"], "strategy.sync={compress: bf16}", "precision=fp16")
     refused(work, ["strategy.sync.start_after", "what is gradients"], "strategy.sync={start_after: 3}")
