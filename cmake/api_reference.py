@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Prints docs/api.md: the comments and the public declarations of include/convoy/*.h, as they are in the headers."""
+"""Prints docs/api.md: the comments and the public declarations of include/convoy/*.h and of Communicator, as they are in
+the headers."""
 import pathlib
 import re
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
-ORDER = ["convoy.h", "job.h", "mpi.h", "trained.h", "replicas.h", "shards.h", "run.h", "share.h", "model_of.h", "plugin.h"]
+ORDER = ["convoy.h", "job.h", "mpi.h", "trained.h", "replicas.h", "shards.h", "run.h", "share.h", "model_of.h", "plugin.h",
+         "core/communicator.h"]
 
 INTRODUCTION = """# API of the C++ library
 
@@ -36,19 +38,21 @@ def prose(lines):
 
 def without_bodies(lines):
     """Returns declarations only: removes function bodies of several lines."""
-    out, depth = [], None
+    out, depth, initialising = [], None, False
     for line in lines:
         opened = line.count("{") - line.count("}")
+        if initialising or re.match(r"\s+: \w", line):  # initialisers end with the body of the constructor
+            if not initialising and out:
+                out[-1] += ";"
+            initialising = not line.endswith(("{", "}"))
+            depth = opened if opened > 0 else None
+            continue
         if depth is not None:
             depth += opened
             if depth <= 0:
                 depth = None
             continue
-        initialiser = re.match(r"\s+: \w", line)
-        if initialiser and out:
-            out[-1] += ";"
-            depth = opened if opened > 0 else None
-        elif opened > 0 and line.endswith("{") and not re.match(r"\s*(class|struct|enum|namespace|template)\b", line):
+        if opened > 0 and line.endswith("{") and not re.match(r"\s*(class|struct|enum|namespace|template)\b", line):
             out.append(line[:-1].rstrip() + ";")
             depth = opened
         else:
@@ -98,10 +102,10 @@ def is_shown(chunk):
     return bool(code) and not forward and not code[0].startswith("namespace detail")
 
 
-def page(header):
+def page(name, header):
     lines = header.read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if not line.startswith("//"))
-    out = [f"## `convoy/{header.name}`", "", prose(lines[:start]), ""]
+    out = [f"## `convoy/{name}`", "", prose(lines[:start]).lstrip("\n"), ""]
     if "namespace convoy {" in lines:
         first = lines.index("namespace convoy {")
         last = len(lines) - 1 - lines[::-1].index("}  // namespace convoy")
@@ -113,10 +117,11 @@ def page(header):
 
 def main():
     headers = {path.name: path for path in (TOP / "include" / "convoy").glob("*.h")}
+    headers["core/communicator.h"] = TOP / "core" / "communicator.h"
     unknown = sorted(headers.keys() - set(ORDER))
     if unknown:
         sys.exit(f"cmake/api_reference.py: add {', '.join(unknown)} to ORDER")
-    print(INTRODUCTION + "\n" + "\n".join(page(headers[name]) for name in ORDER if name in headers).rstrip())
+    print(INTRODUCTION + "\n" + "\n".join(page(name, headers[name]) for name in ORDER if name in headers).rstrip())
 
 
 main()
