@@ -40,7 +40,7 @@ std::string names_text(const std::vector<std::string>& names) {
   return str(names.front(), " … ", names.back(), " (", names.size(), ")");
 }
 
-std::string typed_command(const RunArguments& arguments) {
+TypedCommand typed_command(const RunArguments& arguments) {
   std::vector<std::string> words{"convoy"};
   words.insert(words.end(), arguments.words.begin(), arguments.words.end());
   if (!arguments.config.empty()) words.push_back(arguments.config);
@@ -48,10 +48,11 @@ std::string typed_command(const RunArguments& arguments) {
     if (item.rfind("train.resume=", 0) != 0) words.insert(words.end(), {"--set", item});
   if (arguments.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.ranks)});
   if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
-  if (!arguments.program.empty()) words.push_back("--");
-  words.insert(words.end(), arguments.program.begin(), arguments.program.end());
   for (std::string& word : words) word = shell_word(word);
-  return join(words, " ");
+  TypedCommand command{join(words, " ")};
+  if (!arguments.program.empty()) command.program = " --";
+  for (const std::string& word : arguments.program) command.program += " " + shell_word(word);
+  return command;
 }
 
 std::string ranges(const std::set<int>& numbers) {

@@ -29,8 +29,14 @@ std::string names_text(const std::vector<std::string>& names);
 
 struct RunArguments;
 
+// A command of `convoy run`, for hints. `options` are shell words; hints append further options there.
+struct TypedCommand {
+  std::string options = "convoy run";
+  std::string program = {};  // " -- PROGRAM ARGUMENT…", or ""
+};
+
 // The typed command without --output, --inject and train.resume: hints append their own values of these.
-std::string typed_command(const RunArguments& arguments);
+TypedCommand typed_command(const RunArguments& arguments);
 
 // --- Terminal-safe output ---
 

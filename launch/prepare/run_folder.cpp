@@ -19,7 +19,6 @@
 #include "core/files/limits.h"
 #include "core/files/summary.h"
 #include "core/rank_state/state_file.h"
-#include "launch/cli/text_table.h"
 #include "launch/prepare/resume_path.h"
 
 namespace convoy {
@@ -116,11 +115,12 @@ std::string without_override(std::string command, const std::string& key) {
 
 // Command to type for another train.resume, into a new folder. `more`: a further override, or "".
 std::string command_line(const RunFolderRequest& request, const std::string& resume, const std::string& more = "") {
-  const std::string command =
-      more.empty() ? request.command
-                   : str(without_override(request.command, more.substr(0, more.find('='))), " --set ", more);
-  return str(command, " --set ", shell_word("train.resume=" + resume),
-             request.output.empty() ? "" : " --output " + shell_word(free_output(request.output)));
+  const std::string& typed = request.command.options;
+  const std::string options =
+      more.empty() ? typed : str(without_override(typed, more.substr(0, more.find('='))), " --set ", more);
+  return str(options, " --set ", shell_word("train.resume=" + resume),
+             request.output.empty() ? "" : " --output " + shell_word(free_output(request.output)),
+             request.command.program);
 }
 
 // True if this run could begin from the newest checkpoint of `folder`.
@@ -229,7 +229,9 @@ std::string more_training(const Json& summary, const Json& resolved) {
 
 // Command that trains a finished run for longer.
 std::string more_text(const RunFolderRequest& request, const std::string& done) {
-  return str("to train it for longer, in a new folder, type\n  ",
+  const bool program = !value_at(request.resolved, "/program").empty();
+  return str(program ? "to train it for longer, in a new folder, let the program train for longer and type\n  "
+                     : "to train it for longer, in a new folder, type\n  ",
              command_line(request, done, more_training(read_summary(done), request.resolved)));
 }
 

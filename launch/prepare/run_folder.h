@@ -15,6 +15,7 @@
 #include "core/base/json.h"
 #include "core/control/channel.h"
 #include "core/files/run_files.h"
+#include "launch/cli/text_table.h"
 
 namespace convoy {
 
@@ -22,10 +23,10 @@ struct RunFolderRequest {
   std::string output;  // --output; "": chosen by name
   std::string root = "runs";
   std::string name;
-  std::string resume;                  // auto | never | a path
-  Json resolved;                       // with source locations, for messages
-  std::string command = "convoy run";  // as typed, without --output and train.resume
-  bool grows = false;                  // a folder that is done gets more work
+  std::string resume;  // auto | never | a path
+  Json resolved;       // with source locations, for messages
+  TypedCommand command;
+  bool grows = false;  // a folder that is done gets more work
 };
 
 struct RunFolder {

@@ -12,6 +12,7 @@
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "core/files/summary.h"
+#include "launch/prepare/prepare.h"
 
 namespace convoy {
 namespace {
@@ -85,7 +86,7 @@ TEST_F(RunFolderTest, DoesNotResumeADifferentRun) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["seed"] = 2;
   request_.resolved["precision"] = "bf16";
-  request_.command = "convoy run x.yaml --set seed=2";
+  request_.command.options = "convoy run x.yaml --set seed=2";
   const std::string reason = refusal(Failure::output);
   EXPECT_THAT(reason, HasSubstr("\n  seed: 1 -> 2"));
   EXPECT_THAT(reason, HasSubstr("\n  precision: none -> bf16"));
@@ -215,23 +216,36 @@ TEST_F(RunFolderTest, UsesTheManifestWithoutASummary) {
 
 TEST_F(RunFolderTest, AFinishedRunSaysHowToTrainItForLonger) {
   leave(folder("n"), "done", true, request_.resolved);
-  request_.command = "convoy run x.yaml";
+  request_.command.options = "convoy run x.yaml";
   std::string note = open_run_folder(request_).notes.at(0);
   EXPECT_THAT(note, HasSubstr("starts from the beginning in " + folder("n-2")));
   EXPECT_THAT(note, HasSubstr("convoy run x.yaml --set train.epochs=2 --set train.resume=" + folder("n")));
   fs::remove_all(folder("n-2"));
   request_.resolved["train"]["epochs"] = 30;
-  request_.command = "convoy run x.yaml --set train.epochs=30";
+  request_.command.options = "convoy run x.yaml --set train.epochs=30";
   note = open_run_folder(request_).notes.at(0);
   EXPECT_THAT(note, HasSubstr("convoy run x.yaml --set train.epochs=30 --set train.resume=" + folder("n")));
   fs::remove_all(folder("n-2"));
   request_.resolved["train"]["epochs"] = 1;
   for (const char* typed : {"train.epochs=1", "'train.epochs=~'"}) {
-    request_.command = str("convoy run x.yaml --set ", typed, " --set seed=1 --set ", typed);
+    request_.command.options = str("convoy run x.yaml --set ", typed, " --set seed=1 --set ", typed);
     request_.output = folder("n");
     EXPECT_THAT(open_run_folder(request_).notes.at(0),
                 HasSubstr("convoy run x.yaml --set seed=1 --set train.epochs=2 --set train.resume="));
   }
+}
+
+TEST_F(RunFolderTest, OptionsOfAHintStandBeforeTheProgram) {
+  leave(folder("n"), "done", true, request_.resolved);
+  RunArguments arguments;
+  arguments.ranks = 2;
+  arguments.overrides = {"seed=1"};
+  arguments.program = {"./my program", "--set", "train.epochs=7"};
+  request_.command = typed_command(arguments);
+  request_.output = folder("n");
+  EXPECT_THAT(open_run_folder(request_).notes.at(0),
+              HasSubstr("\n  convoy run --set seed=1 --ranks 2 --set train.epochs=2 --set train.resume=" + folder("n") +
+                        " --output " + folder("n") + "-2 -- './my program' --set train.epochs=7"));
 }
 
 TEST_F(RunFolderTest, AFinishedFarmWithALargerGridSaysHowToAddPoints) {
