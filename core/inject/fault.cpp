@@ -1,5 +1,6 @@
 #include "core/inject/fault.h"
 
+#include <algorithm>
 #include <set>
 
 #include "core/base/error.h"
@@ -250,6 +251,11 @@ class Parser {
   Fault fault_;
 };
 
+// True for faults that need a decorated model.
+bool needs_model(const Fault& fault) {
+  return fault.kind == Kind::nan || fault.block >= 0 || fault.detail == Detail::parameters;
+}
+
 }  // namespace
 
 bool Fault::concerns(int which, int size, int of_attempt) const {
@@ -268,6 +274,18 @@ std::vector<Fault> faults_from_texts(const std::vector<std::string>& texts, int 
                   ": the job has ", ranks, ranks == 1 ? " rank, 0" : str(" ranks, 0 to ", ranks - 1));
   }
   return faults;
+}
+
+void check_faults_of_program(const std::vector<Fault>& faults) {
+  for (const Fault& fault : faults) {
+    if (!needs_model(fault)) continue;
+    std::vector<std::string> others = words_of(kinds());
+    others.erase(std::remove(others.begin(), others.end(), "nan"), others.end());
+    throw Error(Failure::command_line, "--inject ", printable(fault.text),
+                ": happens in a block of convoy's model, and a program has its own model, so nan, mismatch:parameters "
+                "and block= do not happen there; use one of ",
+                join(others, ", "));
+  }
 }
 
 }  // namespace convoy

@@ -52,5 +52,7 @@ inline constexpr char injected_topic[] = "injected";
 Fault fault_from_text(const std::string& text);
 // Parses all of them, for a job of `ranks`; 0: number unknown.
 std::vector<Fault> faults_from_texts(const std::vector<std::string>& texts, int ranks = 0);
+// Refuses faults in a model's blocks: a program of the user has a model that convoy does not decorate.
+void check_faults_of_program(const std::vector<Fault>& faults);
 
 }  // namespace convoy

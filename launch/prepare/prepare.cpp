@@ -249,7 +249,7 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
 
 PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
   PreparedRun run;
-  faults_from_texts(arguments.faults);
+  const std::vector<Fault> faults = faults_from_texts(arguments.faults);
   run.arguments = arguments;
   run.variables = variables;
   gpu_memory_limit(variables);  // checks it before anything starts
@@ -263,6 +263,7 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   resolve_rank_count(run);
   check_backend(run);
   if (!run.config.program.empty()) {
+    check_faults_of_program(faults);
     // Before the rendezvous, on each host.
     executable_path(run.config.program.front(), program_advice);
     return run;

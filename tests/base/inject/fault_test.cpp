@@ -121,6 +121,24 @@ TEST(Fault, ChecksRanksAgainstTheJob) {
   EXPECT_THAT(refusal("kill:rank=2", 1), HasSubstr("1 rank, 0"));
 }
 
+TEST(Fault, AProgramHasNoBlocks) {
+  const auto refused = [](const std::string& text) {
+    try {
+      check_faults_of_program({fault_from_text(text)});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::command_line);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused("nan:rank=1@step=5"), HasSubstr("--inject nan:rank=1@step=5: happens in a block"));
+  EXPECT_THAT(refused("nan"), HasSubstr("use one of kill, stop, throw"));
+  EXPECT_NE(refused("mismatch:parameters"), "");
+  EXPECT_NE(refused("throw:block=0@step=2"), "");
+  for (const char* text : {"kill", "mismatch:dtype", "throw@evaluate", "enospc@save=2", "orphan", "loop@epoch=2"})
+    EXPECT_EQ(refused(text), "") << text;
+}
+
 TEST(Fault, AppliesToOneRankInTheFirstAttempt) {
   const Fault first = fault_from_text("kill:rank=1");
   EXPECT_TRUE(first.concerns(1, 4, 0));
