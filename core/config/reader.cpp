@@ -282,6 +282,9 @@ std::string contents_of(const std::string& path) {
   }
   ::close(file);
   if (text.size() > max_config_bytes) reason = "is larger than 1 MiB, the limit of a configuration";
+  if (text.compare(0, 4, "\177ELF") == 0)
+    reason = str("is a program and no YAML file; type convoy run --ranks 2 -- ",
+                 shell_word(path.find('/') == std::string::npos ? "./" + path : path));
   if (!reason.empty()) refuse(reason);
   return text;
 }

@@ -103,6 +103,9 @@ strategy:
     for command in ("verify", "explain"):
         done(command, [runs.CONVOY, command, "job.yaml"], folder, 78, ["job.yaml:1:10: program: has its own model"])
     done("threads", [runs.CONVOY, "run", "job.yaml", "--set", "backend=local"], folder, 78, ["backend: is local"])
+    for fault in ("nan:rank=1@step=2", "mismatch:parameters", "throw:block=0@step=2"):
+        done(fault, [runs.CONVOY, "run", "--ranks", 2, "--inject", fault, "--", JOB], folder, 64, [f"--inject {fault}: happens in"])
+    done("without --", [runs.CONVOY, "run", "--ranks", 2, JOB], folder, 78, [f"is a program and no YAML file; type convoy run --ranks 2 -- {JOB}"])
     done("nothing", [runs.CONVOY, "run"], folder, 64, ["a program after --"])
     done("both", [runs.CONVOY, "run", "job.yaml", "--", JOB], folder, 64, ["conflicts with the program"])
     done("bench", [runs.CONVOY, "bench", "all_reduce", "job.yaml", "--sizes", "4K"], folder, says=["every element was right"])

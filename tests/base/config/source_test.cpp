@@ -36,6 +36,11 @@ TEST(ConfigSource, Directory) {
   EXPECT_EQ(file_error("/tmp"), "/tmp: is a directory; name a YAML file that describes the run");
 }
 
+TEST(ConfigSource, AProgramInPlaceOfAFile) {
+  const std::string self = "/proc/self/exe";
+  EXPECT_EQ(file_error(self), self + ": is a program and no YAML file; type convoy run --ranks 2 -- " + self);
+}
+
 TEST(ConfigSource, PipeAndDevice) {
   const std::string pipe = "/tmp/convoy-pipe-" + std::to_string(getpid());
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
