@@ -4,7 +4,7 @@
 #   P/lib      libconvoy.so and the libraries that it needs, without LibTorch
 #   P/include  convoy/*.h, and the headers of core that these include, as convoy/core/…
 #   P/lib/cmake/convoy     find_package(convoy): convoy::convoy for programs, convoy::core for plugins
-#   P/share/convoy/examples    projects to copy
+#   P/share/convoy             examples (projects to copy), configs, tools/dump_reference.py
 #
 # The tree may be moved: every path within it is relative. The build folder is a package too: -Dconvoy_DIR=BUILD.
 
@@ -33,6 +33,8 @@ install(SCRIPT cmake/install_headers.cmake)
 
 install(FILES LICENSE DESTINATION share/doc/convoy RENAME copyright)
 install(DIRECTORY docs/examples/ DESTINATION share/convoy/examples)
+install(DIRECTORY configs/ DESTINATION share/convoy/configs FILES_MATCHING PATTERN "*.yaml")
+install(FILES tools/dump_reference.py DESTINATION share/convoy/tools)
 
 # --- find_package(convoy) ---
 

@@ -29,7 +29,8 @@ target_link_libraries(mine PRIVATE convoy::convoy)
 
 def layout(prefix):
     for name in ("bin/convoy", "bin/convoy-rank", "lib/libconvoy.so", "lib/libconvoy_core.so",
-                 "lib/cmake/convoy/convoyConfig.cmake", "include/convoy/convoy.h", "include/convoy/plugin.h"):
+                 "lib/cmake/convoy/convoyConfig.cmake", "include/convoy/convoy.h", "include/convoy/plugin.h",
+                 "share/convoy/tools/dump_reference.py", "share/convoy/configs/gpt_pipeline.yaml"):
         runs.check((prefix / name).exists(), f"the installation has no {name}")
     top = {path.name for path in prefix.iterdir()}
     runs.check(top == {"bin", "lib", "include", "share"}, f"the installation has {sorted(top)}")
