@@ -21,6 +21,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "core/control/exit_codes.h"
 #include "core/control/signals.h"
@@ -257,6 +258,7 @@ void crashed(int signal_number, siginfo_t* info, void*) {
 
 std::terminate_handler terminate_before = nullptr;
 std::function<int(const char*)> report_early_end;
+thread_local std::function<void()> report_uncaught;
 
 [[noreturn]] void end_early(const char* reason) {
   const int code = report_early_end(reason);
@@ -311,6 +313,12 @@ std::string refused_by_system() {
 }
 
 [[noreturn]] void terminated() {
+  if (const auto report = std::exchange(report_uncaught, nullptr); report && std::current_exception()) {
+    report();
+    std::fflush(nullptr);
+    if (terminate_before != nullptr) terminate_before();
+    std::abort();
+  }
   if (terminate_reporter.is_this_thread()) try {
       const std::string reason = refused_by_system();
       if (!reason.empty()) end_with(Failure::out_of_memory, exit_code::out_of_memory, reason.c_str());
@@ -362,6 +370,11 @@ void install_terminate_handler() {
 }
 
 void on_early_end(std::function<int(const char*)> report) { report_early_end = std::move(report); }
+
+void on_uncaught(std::function<void()> report) {
+  if (report) install_terminate_handler();
+  report_uncaught = std::move(report);
+}
 
 void install_crash_handlers() {
   install_terminate_handler();

@@ -45,7 +45,12 @@ Job::Job(Job&&) noexcept = default;
 Job::~Job() {
   if (!impl_ || impl_->ended) return;
   if (std::uncaught_exceptions() > impl_->exceptions) {
-    impl_->fail({Failure::training, "an exception left the scope of the Job; the output of the program has its text"});
+    // A rank that lost a peer is no cause.
+    const std::optional<Abort> cause = impl_->context.channel->aborted();
+    impl_->fail(cause ? TranslatedException{Failure::peer_lost, cause->message}
+                      : TranslatedException{Failure::training,
+                                            "an exception left the scope of the Job; the output of the program has "
+                                            "its text"});
     impl_->leave();
     return;
   }

@@ -2,10 +2,12 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "api/job_impl.h"
+#include "api/stall_reporter.h"
 #include "backends/catalogue/catalogue.h"
 #include "backends/registry.h"
 #include "core/base/log.h"
@@ -35,6 +37,9 @@ PrivateState private_state(int rank) {
   return state;
 }
 
+class EmbeddedImpl;
+thread_local std::vector<EmbeddedImpl*> jobs_here;  // jobs of this thread, the newest last
+
 class EmbeddedImpl : public Job::Impl {
  public:
   explicit EmbeddedImpl(const EmbeddedRank& rank) : rank_(rank), state_(private_state(rank.rank)) {
@@ -52,11 +57,18 @@ class EmbeddedImpl : public Job::Impl {
     log::set_level(log::level_named(context.config.log_level));
     context.world = rank.backend.empty() ? make_single_communicator() : connected();
     context.axes["data"] = context.world;
+    jobs_here.push_back(this);
+    on_uncaught([] {
+      if (!jobs_here.back()->ended) jobs_here.back()->fail(translate_exception(Failure::training));
+    });
   }
 
   ~EmbeddedImpl() override {
+    jobs_here.erase(std::remove(jobs_here.begin(), jobs_here.end(), this), jobs_here.end());
+    if (jobs_here.empty()) on_uncaught(nullptr);
     context = {};  // the groups end before their backend, the channel and its server
     rank_.backends.reset();
+    stall_reporter_.reset();
     rank_.channel.reset();
     rank_.holds.reset();
   }
@@ -81,7 +93,7 @@ class EmbeddedImpl : public Job::Impl {
   bool supervised() const override { return false; }
 
  private:
-  CommunicatorPtr connected() const {
+  CommunicatorPtr connected() {
     const LaunchConfig& launch = context.config.launch;
     BackendRequest request;
     request.rank = context.rank;
@@ -95,11 +107,30 @@ class EmbeddedImpl : public Job::Impl {
     request.notes = state_.records;
     request.checks = collective_checks_named(launch.check_collectives);
     request.mpi_communicator = rank_.mpi_communicator;
+    if (context.channel->supervised() != nullptr) report_stalls(request);
     return rank_.backends->backends.make(rank_.backend, request);
+  }
+
+  // The server of the control channel asks all ranks for their positions, and ends the job by the name of the stalled.
+  void report_stalls(BackendRequest& request) {
+    stall_reporter_ = StallReporter::create(context.channel, context.rank);
+    stall_reporter_->add(context.rank, state_.records);
+    request.late = [reporter = stall_reporter_, channel = context.channel,
+                    rank = context.rank](const SlowCollective& call) {
+      if (call.over) channel->set(protocol::inquiry, Json{{"id", call.number}, {"stacks", false}}.dump());
+      try {
+        reporter->late(rank, call);
+      } catch (const CommError&) {
+        const std::optional<Abort> cause = channel->aborted();
+        if (cause && cause->kind == Failure::hang) throw CommError(Failure::hang, cause->rank, cause->message);
+        throw;
+      }
+    };
   }
 
   EmbeddedRank rank_;
   PrivateState state_;
+  std::shared_ptr<StallReporter> stall_reporter_;
 };
 
 }  // namespace

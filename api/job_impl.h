@@ -32,9 +32,10 @@ struct Job::Impl {
   // Thread-safe decorators of injected faults; null: none. Run calls `reached` and decorates its files.
   std::shared_ptr<Injector> injector;
   bool ended = false;
-  int meshes = 0;      // number created so far
-  int trained = 0;     // number of Trained objects created so far
-  int exceptions = 0;  // number in flight when the job was created
+  int meshes = 0;        // number created so far
+  int trained = 0;       // number of Trained objects created so far
+  bool has_run = false;  // Job::resume was called
+  int exceptions = 0;    // number in flight when the job was created
 };
 
 inline Context& context_of(const Job& job) { return job.impl().context; }

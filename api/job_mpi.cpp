@@ -1,17 +1,31 @@
 // Jobs on an MPI communicator of the application. The process of rank 0 serves the control channel.
+#include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
+#include <optional>
 
 #include "api/job_impl.h"
 #include "backends/registry.h"
 #include "core/base/log.h"
 #include "core/control/addresses.h"
 #include "core/control/local_channel.h"
+#include "core/rank_state/position.h"
 
 namespace convoy {
 namespace {
 
-// Rank 0's server of the control channel. A rank that disappears ends the job.
+// "rank 2 (step 4, forward/backward, last call: barrier 'start')".
+std::string position_text(const RankReport& report, const std::string& group) {
+  const RankCall* last = nullptr;
+  for (const RankCall& call : report.calls)
+    if (call.group == group && (last == nullptr || call.number > last->number)) last = &call;
+  const std::string step = report.position.step >= 0 ? str("step ", report.position.step, ", ") : "";
+  return str("rank ", report.rank, " (", step, report.position.phase, ", ",
+             last != nullptr ? "last call: " + last->call : "no call yet", ")");
+}
+
+// Rank 0's server of the control channel. A rank that disappears ends the job, and one for which others wait too long.
 class EmbeddedServer {
  public:
   EmbeddedServer(const std::string& address, int size, const LaunchConfig& launch) : size_(size) {
@@ -22,6 +36,7 @@ class EmbeddedServer {
     options.heartbeat = Timeout(static_cast<int64_t>(launch.heartbeat * 1000));
     ChannelServerEvents events;
     events.on_leave = [this](int rank, const std::string&, bool orderly) { left(rank, orderly); };
+    events.on_post = [this](int, const std::string& topic, const Json& body) { posted(topic, body); };
     events.on_stalled = [this](int rank, const std::string&, double seconds) {
       end_job({Failure::hang, rank, -1, 0, "",
                str("rank ", rank, " has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)")});
@@ -51,6 +66,41 @@ class EmbeddedServer {
     if (!orderly)
       end_job({Failure::training, rank, -1, 0, "", str("rank ", rank, " is gone: its process ended before the job")});
   }
+  // Every rank answers an inquiry from a thread of its own, so also a rank that is stalled.
+  void posted(const std::string& topic, const Json& body) {
+    if (topic == protocol::slow_collective && body.at("over").get<bool>() && !slow_) {
+      slow_ = body.get<SlowCollective>();
+    } else if (topic == protocol::where) {
+      for (const Json& one : body.at("ranks")) {
+        const RankReport report = report_from_json(one);
+        reports_[report.rank] = report;
+      }
+    } else {
+      return;
+    }
+    if (slow_ && static_cast<int>(reports_.size()) == size_) name_stalled();
+  }
+  void name_stalled() {
+    std::vector<std::string> texts;
+    Abort reason;
+    reason.kind = Failure::hang;
+    for (const int rank : slow_->members) {
+      const RankReport& report = reports_.at(rank);
+      const bool called = std::any_of(report.calls.begin(), report.calls.end(), [this](const RankCall& call) {
+        return call.group == slow_->group && call.number >= slow_->number;
+      });
+      if (called) continue;
+      if (texts.empty()) reason.rank = rank;
+      if (texts.empty()) reason.step = report.position.step;
+      texts.push_back(position_text(report, slow_->group));
+    }
+    if (texts.empty()) return;
+    reason.message = str(slow_->call, " of group ", slow_->group, " waited ", human_seconds(slow_->seconds), " for ",
+                         join(texts, ", "), texts.size() == 1 ? ", which has" : ", which have",
+                         " not called it; its time limit is ", human_seconds(slow_->limit),
+                         " (launch.collective): look where that rank waits, or raise the limit if it is only slow");
+    end_job(reason);
+  }
   void end_job(const Abort& reason) {
     std::shared_ptr<Channel> channel;
     {
@@ -65,6 +115,8 @@ class EmbeddedServer {
   std::condition_variable changed_;
   int left_ = 0;
   std::weak_ptr<Channel> channel_;
+  std::optional<SlowCollective> slow_;  // the server's thread
+  std::map<int, RankReport> reports_;   // the server's thread
   std::unique_ptr<ChannelServer> server_;
 };
 

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -169,6 +170,13 @@ Registry builtin_registry() {
 }
 
 Job::Job(int argc, char** argv) {
+  static std::atomic<bool> created{false};
+  // The environment says no longer that `convoy` started this process, so a second Job would start it again.
+  if (created.exchange(true))
+    throw Error(
+        Failure::config,
+        "a second convoy::Job(argc, argv) in this process, which can be one rank of one job only; create the Job "
+        "once, first in main(), and pass it on by reference");
   if (!started_by_convoy()) hand_over(argc, argv);
   impl_ = std::make_unique<SupervisedImpl>(argc, argv);
   impl_->exceptions = std::uncaught_exceptions();

@@ -222,6 +222,11 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
     data_->keep();
   }
   loss_check_.check_finite(result_, step_);
+  if (on_loss_) {
+    Metric own = result_.metrics.front();
+    if (!updates) own.sum = own.sum.clone();  // the program may reuse its tensor before the step is counted
+    on_loss_(own);
+  }
   end_step(last);
   return {updates, result_.gradient_norm, result_.skipped};
 }
@@ -236,6 +241,10 @@ void Trained::Impl::choose_nominal(const Loss& loss) {
   at::Tensor total = loss.weight.detach().to(at::kDouble).reshape({1}).clone();
   context_.axis("data")->all_reduce(total, ReduceOp::sum, {"first weight", {}})->wait();
   const double weight = total.item<double>();
+  if (weight == 0 && context_.rank == 0)
+    log::warning(str("step ", step_,
+                     ": the weight of the loss is 0 on all ranks, and a step without weight updates by "
+                     "gradients of 0; give step() the number of rows, or the sum of their weights"));
   nominal_.fill_(weight > 0 ? weight : 1);
 }
 

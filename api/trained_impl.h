@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/trained_config.h"
@@ -49,6 +50,8 @@ struct Trained::Impl : public Strategy {
   // Result of the last `run`, for Run: "loss" first, over the rows of this rank; the rest as in Strategy::step.
   const StepResult& result() const { return result_; }
   int64_t calls() const { return calls_; }  // calls of `run` in this process
+  // Called with the loss of each `run`; null: not called.
+  void on_loss(std::function<void(const Metric&)> call) { on_loss_ = std::move(call); }
   // Steps that are complete, in the numbering of the run; Run sets it when it resumes.
   int64_t steps() const { return step_; }
   void set_steps(int64_t steps);
@@ -87,6 +90,7 @@ struct Trained::Impl : public Strategy {
   LossCheck loss_check_;
   GradientCoverage coverage_;
   StepResult result_;
+  std::function<void(const Metric&)> on_loss_;
   int64_t every_ = 1;        // steps per update
   int64_t accumulated_ = 0;  // backwards since the last update
   int64_t postponed_ = 0;    // steps since the last update

@@ -28,6 +28,13 @@ void LossCheck::check_finite(const StepResult& result, int64_t step) {
   if (!finite) end_not_finite(update, step);
 }
 
+std::string divergence_advice(const RunConfig& config) {
+  return config.program.empty()
+             ? "Try a smaller optimizer.lr, optimizer.clip_norm, or look at the data of that step"
+             : "Try a smaller learning rate of the optimizer, clip_norm of ReplicaOptions or ShardOptions, or look at "
+               "the data of that step";
+}
+
 void LossCheck::end_not_finite(const Unchecked& update, int64_t step) {
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   int64_t first = never;
@@ -48,9 +55,8 @@ void LossCheck::end_not_finite(const Unchecked& update, int64_t step) {
   context_.state->step(when);  // the failure is reported at that step
   const std::string what = failing_rank < 0 ? "a gradient is not finite though every rank's loss is"
                                             : str("the loss of rank ", failing_rank, " is not finite");
-  const std::string message = str(what, " at step ", when,
-                                  "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
-                                  "optimizer.clip_norm, or look at the data of that step");
+  const std::string message = str(what, " at step ", when, "; the update was not applied and nothing was saved. ",
+                                  divergence_advice(context_.config));
   if (failing_rank == context_.rank) throw Error(Failure::training, message);
   // A summed gradient does not show which rank it came from.
   if (failing_rank < 0 && context_.rank == 0) throw CommError(Failure::training, -1, message);

@@ -6,6 +6,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "core/strategy.h"
 
 namespace convoy {
+
+// What to try after a value that is not finite: keys of the file, or the API for a program of the user.
+std::string divergence_advice(const RunConfig& config);
 
 class LossCheck {
  public:

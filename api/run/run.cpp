@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <exception>
+#include <utility>
 
 #include "api/trained_impl.h"
 #include "core/base/log.h"
@@ -26,6 +27,10 @@ std::string from_hex_text(const std::string& hex, const std::string& name, const
   if (2 * bytes.size() != hex.size())
     throw Error(Failure::corrupt_data, path, "/manifest.json: the kept value '", name, "' is no hexadecimal text");
   return bytes;
+}
+
+void check_name(const char* call, const std::string& metric) {
+  if (metric.empty()) throw Error(Failure::config, call, ": the metric has no name; give one, such as \"loss\"");
 }
 
 }  // namespace
@@ -55,7 +60,12 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
   context.state->phase(loading_phase);
   if (const std::optional<CheckpointInfo> info = progress->checkpoint()) restore(*info);
   context.state->phase("training");
+  trained.impl().on_loss([this](const Metric& loss) {
+    if (open_ && !logs_loss_) losses_.push_back(loss);
+  });
 }
+
+Run::Impl::~Impl() { trained.impl().on_loss(nullptr); }
 
 void Run::Impl::restore(const CheckpointInfo& info) {
   progress->load(strategy, info, nullptr);
@@ -133,6 +143,10 @@ void Run::Impl::finish() {
 // --- Run ---
 
 Run Job::resume(const std::string& folder, Trained& trained) {
+  if (std::exchange(impl_->has_run, true))
+    throw Error(Failure::config, "resume(", folder,
+                "): this job has a Run already, and a job has one run folder; save "
+                "another Trained by run.keep(name, save, load), or train both modules as one");
   return Run(std::make_unique<Run::Impl>(*this, folder, trained));
 }
 
@@ -143,6 +157,7 @@ Run::~Run() noexcept(false) {
 }
 
 void Run::log(const std::string& name, const at::Tensor& sum, std::optional<double> weight) {
+  check_name("log", name);
   impl_->log(name, sum, weight);
 }
 
@@ -151,6 +166,7 @@ void Run::log(const std::string& name, double sum, std::optional<double> weight)
 }
 
 double Run::evaluated(const std::string& name, const at::Tensor& sum, double weight, Best best) {
+  check_name("evaluated", name);
   at::NoGradGuard no_grad;
   const Context& context = impl_->context;
   at::Tensor both = at::stack({sum.detach().reshape({}).to(at::kDouble).cpu(), at::scalar_tensor(weight, at::kDouble)})

@@ -39,6 +39,7 @@ struct LoopSettings {
 
 struct Run::Impl {
   Impl(const Job& job, const std::string& folder, Trained& trained);
+  ~Impl();
 
   // --- State ---
   void restore_from(const std::string& path);
@@ -83,6 +84,7 @@ struct Run::Impl {
   void compare_with_ranks(const LoopSettings& wanted);
   void place(const LoopSettings& wanted);
   void note_kept() const;
+  void note_unsaved() const;
   void complete();
   void end_loop();
   void save_after(int64_t steps);
@@ -99,10 +101,12 @@ struct Run::Impl {
   bool open_ = false;            // the body of the loop runs
   bool updated_ = true;          // the last step ended without accumulated gradients
   bool checkpoint_owed_ = false, saved_ = false, nothing_left_ = false, loop_ended_ = true;
-  int64_t calls_before_ = 0;  // calls of Trained before the current batch
-  bool logs_loss_ = false;    // the program logs the loss
-  DataTime data_time_;        // sum over the loops that ended
+  int64_t calls_before_ = 0;    // calls of Trained before the current batch
+  bool logs_loss_ = false;      // the program logs the loss
+  std::vector<Metric> losses_;  // of each accumulate() and step() with the current batch
+  DataTime data_time_;          // sum over the loops that ended
   int64_t passes_ = 0;
+  int64_t unstepped_ = 0;  // batches of this loop without accumulate() or step()
   int comparisons_ = 0;
 };
 

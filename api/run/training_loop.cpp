@@ -1,6 +1,8 @@
 // The training loop of Run: its settings, its place after a resume, and the steps.
 #include <ATen/ops/scalar_tensor.h>
 
+#include <utility>
+
 #include "api/run/run_impl.h"
 #include "api/trained_impl.h"
 #include "core/base/log.h"
@@ -168,6 +170,7 @@ void Run::Impl::place(const LoopSettings& wanted) {
   }
   trained.impl().set_steps(progress->step());
   note_kept();
+  note_unsaved();
   if (!closed()) progress->open_sinks();
   progress->start();
 }
@@ -180,6 +183,17 @@ void Run::Impl::note_kept() const {
   for (const auto& [name, value] : values.items())
     if (kept_.count(name) == 0)
       log::warning(str("checkpoint ", from_->path, " has '", name, "', which this program does not keep: it is lost"));
+}
+
+// A checkpoint has the Trained of resume(), and the kept objects.
+void Run::Impl::note_unsaved() const {
+  const int others = job.impl().trained - 1;
+  if (context.rank != 0 || others <= static_cast<int>(kept_.size())) return;
+  if (progress->train().checkpoint_every.unit == Interval::Unit::never) return;
+  log::warning(str("this job has ", others + 1,
+                   " objects of Replicas or Shards, and checkpoints have only the one of "
+                   "job.resume: a resumed run begins with a new state of the others; save them by run.keep(name, save, "
+                   "load)"));
 }
 
 bool Run::Impl::next(ShareBatch& batch) {
@@ -201,6 +215,7 @@ bool Run::Impl::next(ShareBatch& batch) {
   progress->count_rows(batch.global_rows);
   batch_ = &batch;
   calls_before_ = trained_calls();
+  losses_.clear();
   open_ = true;
   context.state->phase("forward/backward");
   return true;
@@ -225,12 +240,14 @@ void Run::Impl::complete() {
   updated_ = updated();
   if (stepped()) {
     StepResult result = trained.impl().result();
-    // Several calls for one batch: the last loss is not that of the batch.
-    if (!logs_loss_ && trained_calls() == calls_before_ + 1 && !result.metrics.empty())
-      metrics.add("loss", result.metrics.front().sum, result.metrics.front().weight);
     result.metrics.clear();
     progress->count(result);
+  } else {
+    ++unstepped_;
   }
+  if (!logs_loss_)
+    for (const Metric& loss : losses_) metrics.add("loss", loss.sum, loss.weight);
+  losses_.clear();
   open_ = false;
   if (step == progress->first_step()) progress->report_first_step();
   const bool log_step = progress->logs_step(done);
@@ -278,6 +295,10 @@ void Run::Impl::end_loop() {
   if (!saved_ && (progress->stopped() || nothing_left_ || saves)) save_after(progress->step());
   progress->pause_clock();
   saved_ = true;
+  if (const int64_t none = std::exchange(unstepped_, 0); none > 0 && context.rank == 0)
+    log::warning(str(none,
+                     " batches of this loop ended without step() and count as steps; call step() or accumulate() "
+                     "for every batch"));
   if (!progress->stopped() && context.rank == 0 && progress->skipped_all())
     log::warning(str("none of ", progress->updates(),
                      " updates was applied: half-precision gradients overflowed while the loss scale was falling; "

@@ -200,8 +200,11 @@ void CollectiveCheck::begin_agreed() {
 
 void CollectiveCheck::report_mismatch(int64_t number, const std::vector<std::string>& texts) {
   const CallDifference difference = difference_of(state_.facts().members, texts);
-  state_.fail(CommError(Failure::disagreement, difference.odd, "the ranks called different operations as call ", number,
-                        " of group ", state_.facts().label, ": ", difference.message));
+  state_.fail(
+      CommError(Failure::disagreement, difference.odd, "the ranks called different operations as call ", number,
+                " of group ", state_.facts().label, ": ", difference.message,
+                ". Every rank has to make the same calls in the same order; in a program, equally many calls of "
+                "step(), accumulate() and the like"));
 }
 
 void CollectiveCheck::fail(const CommError& error) {

@@ -23,6 +23,8 @@ NamePattern::NamePattern(const Options& section, const std::string& key) {
   }
 }
 
+const std::string& NamePattern::text() const { return compiled_->pattern(); }
+
 bool NamePattern::found_in(const std::string& name) const { return RE2::PartialMatch(name, *compiled_); }
 
 std::string NamePattern::replaced(const std::string& name, const std::string& replacement) const {

@@ -20,6 +20,7 @@ class NamePattern {
   // Compiles option `key` of `section`. Throws ConfigError at that key for an invalid pattern.
   explicit NamePattern(const Options& section, const std::string& key = "match");
   explicit NamePattern(const std::string& pattern);  // Error(config) with the reason
+  const std::string& text() const;
   bool found_in(const std::string& name) const;
   // Replaces every match; \\1 in the replacement is the first group. Returns "" if `replacement` is invalid or the
   // result is empty.

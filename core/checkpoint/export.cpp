@@ -106,14 +106,24 @@ bool is_exported_file(const std::string& name) {
   return others.count(name) != 0 || ends_in(name, ".safetensors");
 }
 
+// The path that is checked and renamed: absolute, without "..", and without a slash at the end.
+std::string destination_path(const std::string& to) {
+  std::string path = absolute_path(to);
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 // Refuses a destination that must not be replaced.
-void check_destination(const ExportRequest& request) {
+void check_destination(const ExportRequest& request, const std::string& path) {
   std::error_code none;
-  const fs::file_status there = fs::symlink_status(request.to, none);
+  const fs::file_status there = fs::symlink_status(path, none);
   if (!fs::exists(there)) return;
+  if (fs::is_symlink(there))
+    throw Error(Failure::output, request.to, " is a symbolic link, which would be replaced; ",
+                "give the folder that it names, or another --to");
   if (!fs::is_directory(there))
     throw Error(Failure::output, request.to, " exists and is no folder; choose another --to");
-  const std::vector<std::string> names = names_in(request.to);
+  const std::vector<std::string> names = names_in(path);
   if (names.empty()) return;
   const auto other = std::find_if(names.begin(), names.end(), [](const auto& name) { return !is_exported_file(name); });
   if (other != names.end())
@@ -125,11 +135,9 @@ void check_destination(const ExportRequest& request) {
 // Files of an export, written to a temporary folder until `publish`.
 class Destination {
  public:
-  Destination(const ExportRequest& request, FileSystem& files) : files_(files), token_(random_token()) {
-    // Without a slash at the end, whose last part is empty.
-    final_ = fs::path(absolute_path(request.to)).lexically_normal().string();
-    while (final_.size() > 1 && final_.back() == '/') final_.pop_back();
-    temporary_ = beside("tmp");
+  // `path`: of destination_path.
+  Destination(std::string path, FileSystem& files)
+      : files_(files), token_(random_token()), final_(std::move(path)), temporary_(beside("tmp")) {
     sweep();
     files_.make_folder(temporary_);
   }
@@ -246,13 +254,17 @@ std::string write_tokenizer(std::map<std::string, std::string> tokenizer, const 
 
 Json export_weights(const ExportRequest& request, const std::function<WeightNames(const Component& model)>& names_of,
                     FileSystem& files) {
-  check_destination(request);
+  const std::string path = destination_path(request.to);
+  check_destination(request, path);
   const MemberPath named = member_path(request.run);
   const std::string folder = intact_checkpoint(named.path, "convoy export");
   const auto source = open_weights(named.member < 0 ? folder : str(folder, "@member", named.member), false);
   const Manifest manifest = read_manifest_file(folder);
   const RunConfig config = config_of(manifest, folder);
   const WeightNames names = names_of(config.model);
+  if (request.with_config && !config.program.empty())
+    throw Error(Failure::config, "convoy export: --format hf: ", request.run,
+                " is a run of a program, whose model is in its code; type --format safetensors");
   if (request.with_config && !names.config)
     throw Error(Failure::config, "convoy export: --format hf: ", request.run, " is of model ", config.model.name, ": ",
                 names.no_config);
@@ -263,7 +275,7 @@ Json export_weights(const ExportRequest& request, const std::function<WeightName
   const size_t count = tensors.size();
   const auto shares = divided(std::move(tensors), request.file_bytes);
 
-  Destination destination(request, files);
+  Destination destination(path, files);
   std::vector<std::string> written, notes;
   Json map = Json::object();
   for (size_t i = 0; i < shares.size(); ++i) {

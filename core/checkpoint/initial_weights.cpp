@@ -70,6 +70,18 @@ void check_tensor(const SourceTensor& tensor, const std::vector<int64_t>& needed
                 " of this model has real numbers");
 }
 
+std::vector<std::string> idle_renames(const WeightSource& source, const InitFrom& wanted) {
+  std::vector<std::string> names, idle;
+  for (const SourceTensor& tensor : source.tensors()) names.push_back(tensor.name);
+  for (const auto& [pattern, replacement] : wanted.rename) {
+    const NamePattern& searched = pattern;
+    if (std::none_of(names.begin(), names.end(), [&](const auto& name) { return searched.found_in(name); }))
+      idle.push_back(pattern.text());
+    for (std::string& name : names) name = pattern.replaced(name, replacement);
+  }
+  return idle;
+}
+
 }  // namespace
 
 WeightMatches match_weights(const WeightSource& source, const WeightNames& names, const InitFrom& wanted,
@@ -95,6 +107,7 @@ WeightMatches match_weights(const WeightSource& source, const WeightNames& names
   }
   for (const auto& [name, tensor] : tensors.all())
     if (used.count(tensor) == 0 && !names.ignores(name)) matches.unused.push_back(tensor->name);
+  matches.idle_renames = idle_renames(source, wanted);
   return matches;
 }
 
@@ -145,6 +158,7 @@ std::vector<std::string> match_lines(const WeightMatches& matches, const std::st
   for (const std::string& line : found.lines(source_text)) lines.push_back("  " + line);
   for (const std::string& line : random.lines(nothing)) lines.push_back("  stays random: " + line);
   for (const std::string& line : unused.lines(nothing)) lines.push_back("  not used: " + line);
+  for (const std::string& pattern : matches.idle_renames) lines.push_back("  rename matches no name: " + pattern);
   return lines;
 }
 
@@ -175,6 +189,7 @@ void check_complete(const WeightMatches& matches, const std::string& path) {
   std::string reason = str(path, " does not have the tensors of this model");
   if (!matches.missing.empty()) reason += str("; it lacks ", first_of(matches.missing));
   if (!matches.unused.empty()) reason += str("; it also has ", first_of(matches.unused));
+  if (!matches.idle_renames.empty()) reason += str("; rename matches no name with ", first_of(matches.idle_renames));
   throw Error(Failure::config, reason,
               "; give the model that wrote it, change names by init_from.rename, or allow the difference: init_from: "
               "{path: …, strict: false}");
@@ -216,7 +231,7 @@ void load_initial_weights(const Context& context, Strategy& strategy, const Weig
     shapes[entry.name] = entry.piece.global_shape;
   });
   const std::vector<std::string> all = coordination.to_first("tensors", Json(shapes).dump());
-  coordination.on_first("compare", [&] {
+  const auto compare = [&] {
     at_init_from(context, [&] {
       Shapes model;
       for (const std::string& text : all)
@@ -231,7 +246,15 @@ void load_initial_weights(const Context& context, Strategy& strategy, const Weig
       for (const std::string& line : match_lines(matches, wanted->path)) log::info(line);
     });
     return std::string();
-  });
+  };
+  try {
+    coordination.on_first("compare", compare);
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
+    if (context.rank == 0) throw;
+    throw CommError(Failure::peer_lost, 0, "rank 0 refused the initial weights; its message has the reason");
+  }
   coordination.on_all("fill", [&] {
     at_init_from(context, [&] {
       const auto source = open_weights(wanted->path, false);

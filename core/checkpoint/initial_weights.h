@@ -28,6 +28,7 @@ struct WeightMatches {
   std::map<std::string, WeightMatch> found;  // by canonical name
   std::vector<std::string> missing;          // tensors of the model that the source lacks, by canonical name
   std::vector<std::string> unused;           // names in the files that no tensor of the model uses
+  std::vector<std::string> idle_renames;     // patterns of `rename` that match no name
 };
 
 // Finds the tensors of the source for those of a model: canonical names and whole shapes. Error(config) for a different

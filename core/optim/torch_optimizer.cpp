@@ -11,6 +11,7 @@
 
 #include <cxxabi.h>
 #include <algorithm>
+#include <typeinfo>
 
 #include "core/base/error.h"
 
@@ -187,12 +188,17 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const NamedTe
     throw Error(Failure::config,
                 "torch::optim::LBFGS evaluates the loss several times in a step, and ranks make one backward for each; "
                 "take another optimizer");
+  // A derived class may count in another way.
+  for (const std::type_info* known : {&typeid(torch::optim::Adam), &typeid(torch::optim::AdamW),
+                                      &typeid(torch::optim::Adagrad), &typeid(torch::optim::RMSprop)})
+    counts_steps_ |= typeid(optimizer) == *known;
   for (const auto& entry : parameters) {
     const at::Tensor& parameter = entry.second;
     numbers_.emplace(key_of(parameter), parameters_.size());
     parameters_.push_back(parameter);
   }
   groups_.assign(parameters_.size(), optimizer_.param_groups().size());
+  uses_.assign(parameters_.size(), 0);
   held_.assign(parameters_.size(), 0);
   reached_.assign(parameters_.size(), true);
   targets_.resize(parameters_.size());
@@ -207,6 +213,7 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const NamedTe
                     " that is no parameter of the module, so ranks would not update it equally; register it in the "
                     "module, or give it to another optimizer");
       groups_[number] = group;
+      ++uses_[number];  // module.parameters() lists a tied parameter under each of its names
     }
   }
 }
@@ -272,7 +279,7 @@ void TorchOptimizer::take_state(const Slot& slot, const Piece& piece, const at::
   const std::shared_ptr<State> old(std::move(found->second));
   states.erase(key_of(from));
   int64_t& steps = steps_.mutable_data_ptr<int64_t>()[piece.parameter];
-  steps = std::max(steps, rule_->step(*old));
+  steps = std::max(steps, rule_->step(*old) / std::max<int64_t>(1, uses_[piece.parameter]));
   auto state = old->clone();
   for (const auto& [name, flat] : slot.moments) {
     at::Tensor& moment = rule_->moment(*state, name);
@@ -325,6 +332,7 @@ void TorchOptimizer::finish() {
     slot.gradient = at::Tensor();
   }
   if (!std::exchange(any_applied_, false)) return;
+  if (counts_steps_) check_steps();
   optimizer_.step();
   int64_t* const steps = steps_.mutable_data_ptr<int64_t>();
   for (const Slot& slot : slots_)
@@ -336,6 +344,23 @@ void TorchOptimizer::finish() {
   // Parameters whose pieces are on other ranks.
   for (size_t number = 0; number < parameters_.size(); ++number)
     if (!held_[number] && reached_[number]) ++steps[number];
+}
+
+// A step() of the program itself would apply the gradients of an update again. One parameter shows it.
+void TorchOptimizer::check_steps() const {
+  const auto& states = optimizer_.state();
+  for (const Slot& slot : slots_)
+    for (const Piece& piece : slot.pieces) {
+      const auto found = states.find(key_of(piece.target));
+      if (found == states.end() || uses_[piece.parameter] == 0) continue;
+      const int64_t expected = steps_.const_data_ptr<int64_t>()[piece.parameter] * uses_[piece.parameter];
+      const int64_t made = rule_->step(*found->second);
+      if (made == expected) return;
+      throw Error(
+          Failure::training, "the optimizer has made ", made, " updates of a parameter, and step() ", expected,
+          ": something else has called step() of the optimizer, or changed its state; remove that call, because "
+          "step() of Replicas or Shards makes it");
+    }
 }
 
 // Moves tensors that the optimizer made in this step to the slot's buffers.
@@ -381,7 +406,7 @@ void TorchOptimizer::restore_state(const Slot& slot, const Piece& piece) {
     return;
   }
   auto state = rule_->make();
-  rule_->set_step(*state, steps);
+  rule_->set_step(*state, steps * uses_[piece.parameter]);
   const std::vector<std::string> wanted = rule_->names(optimizer_.param_groups()[group]);
   for (const auto& [name, flat] : slot.moments)
     if (std::find(wanted.begin(), wanted.end(), name) != wanted.end())

@@ -64,6 +64,7 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   void fill_groups();
   void update(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars);
   void finish();
+  void check_steps() const;
   void keep_state(const Slot& slot, const Piece& piece);
   NamedTensors counters();
   void restored(int64_t updates);
@@ -75,14 +76,16 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   std::vector<at::Tensor> parameters_;
   std::unordered_map<void*, size_t> numbers_;  // numbers of parameters
   std::vector<size_t> groups_;                 // by parameter; as many as there are groups: none
-  std::vector<bool> reached_;                  // by parameter
-  std::vector<at::Tensor> targets_;            // by parameter: tensor in its group; undefined: no piece on this rank
-  std::vector<char> held_;                     // by parameter: a slot of the layout has a piece of it
-  std::vector<Slot> slots_;                    // slots of the newest layout
+  std::vector<int64_t> uses_;        // by parameter: how often the groups list it; each time is a step of torch
+  std::vector<bool> reached_;        // by parameter
+  std::vector<at::Tensor> targets_;  // by parameter: tensor in its group; undefined: no piece on this rank
+  std::vector<char> held_;           // by parameter: a slot of the layout has a piece of it
+  std::vector<Slot> slots_;          // slots of the newest layout
   std::function<void()> before_step_;
-  bool any_applied_ = false;  // this update changes something
-  at::Tensor steps_;          // int64 [parameters]: updates of each
-  at::Tensor rates_;          // double [groups]: learning rates at the last visit of the state
+  bool counts_steps_ = false;  // the optimizer's class counts the steps of each parameter
+  bool any_applied_ = false;   // this update changes something
+  at::Tensor steps_;           // int64 [parameters]: updates of each
+  at::Tensor rates_;           // double [groups]: learning rates at the last visit of the state
 };
 
 }  // namespace convoy

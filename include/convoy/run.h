@@ -16,6 +16,9 @@
 // Call order: Job::resume once per job, after Replicas or Shards. Then keep; then share. Every rank makes the same
 // calls in the same order.
 // Threads: the thread of the rank.
+// Checkpoints have one Replicas or Shards. Of a second one, such as that of a discriminator, keep module and optimizer:
+//   run.keep("discriminator", [&] { return text_of(net, adam); }, [&](const std::string& text) { … });
+// where text_of writes both to a torch::serialize::OutputArchive. This needs Replicas without local training.
 // Ownership: the job and the trained object outlive the Run; the Run outlives its Share.
 // Errors: Error(config) for invalid options, or if ranks give different ones. Error(output) with the differences if the
 // run folder belongs to a different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone,

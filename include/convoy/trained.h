@@ -6,8 +6,9 @@
 //
 //   replicas.step(loss_sum(net->forward(batch.data), batch.target), batch.rows);
 //
-// `step` calls backward() on this loss and step() of the optimizer; do not call them yourself. Learning-rate schedulers
-// work as usual.
+// `step` calls backward() on this loss and step() of the optimizer; do not call them yourself. Adam, AdamW, Adagrad and
+// RMSprop count their steps, so there a call of your own is Error(training) in the next step; with SGD nothing detects
+// it. Learning-rate schedulers work as usual.
 // Call order: every rank makes the same number of calls of step and accumulate, in the same order.
 // Threads: the thread of the rank.
 // Ownership: module, optimizer and job outlive this object. Parameters stay the same tensor objects; their memory

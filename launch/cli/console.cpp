@@ -73,14 +73,17 @@ std::string metrics_line(const Json& record) {
 
 std::string result_text(const Json& summary, const std::string& folder) {
   if (summary.contains("bench")) return bench_result(summary["bench"]);
-  std::string text =
-      number_in(summary, "steps_here", -1) == 0
-          ? str("done: nothing was left to train after ", formatted("%.0f", number_in(summary, "steps", 0)), " steps\n")
-          : str("done: ", formatted("%.0f", number_in(summary, "steps", 0)), " steps in ",
-                clock_text(number_in(summary, "train_seconds", 0)), ", ",
-                short_number(number_in(summary, "samples_per_second", 0)), " samples/s, ", summary.value("backend", ""),
-                " with ", formatted("%.0f", number_in(summary, "world_size", 1)), " rank",
-                number_in(summary, "world_size", 1) == 1 ? "" : "s", "\n");
+  const std::string ranks =
+      str(summary.value("backend", ""), " with ", formatted("%.0f", number_in(summary, "world_size", 1)), " rank",
+          number_in(summary, "world_size", 1) == 1 ? "" : "s", "\n");
+  std::string text = number_in(summary, "train_seconds", -1) < 0  // a program without a convoy::Run counts no steps
+                         ? "done: " + ranks
+                         : number_in(summary, "steps_here", -1) == 0
+                               ? str("done: nothing was left to train after ",
+                                     formatted("%.0f", number_in(summary, "steps", 0)), " steps\n")
+                               : str("done: ", formatted("%.0f", number_in(summary, "steps", 0)), " steps in ",
+                                     clock_text(number_in(summary, "train_seconds", 0)), ", ",
+                                     short_number(number_in(summary, "samples_per_second", 0)), " samples/s, ", ranks);
   const auto metrics = summary.find("metrics");
   if (metrics != summary.end() && metrics->is_object())
     for (const auto& [name, value] : metrics->items()) {

@@ -371,6 +371,8 @@ void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
     reason.kind = Failure::training;
     reason.message =
         str(label(process), " ended with 0 before the training was done", rank < 0 ? positions_text(process) : "");
+    if (rank >= 0 && infos_.count(rank) == 0 && !stalls_->position(rank))
+      reason.message += "; it has not joined the job: main() of a program has to create a convoy::Job(argc, argv)";
   } else if (end.code == exit_code::peer_lost) {
     reason.kind = Failure::rendezvous;
     reason.message = str(label(process), " lost a peer although none has ended: the network between them failed",

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -58,9 +59,18 @@ class ReferenceData : public Dataset {
   const Batch& batch_;
 };
 
+std::string reference_path(const std::string& folder) {
+  std::error_code none;
+  if (!std::filesystem::exists(folder + "/" + reference_file, none))
+    throw Error(Failure::config, folder, " has no ", reference_file,
+                "; write it in Python with dump_reference(model, batch, loss, \"", folder,
+                "\") of tools/dump_reference.py");
+  return folder + "/" + reference_file;
+}
+
 class Reference {
  public:
-  explicit Reference(const std::string& folder) : path_(folder + "/" + reference_file), file_(path_) {
+  explicit Reference(const std::string& folder) : path_(reference_path(folder)), file_(path_) {
     const std::string prefix = "batch/";
     for (const std::string& name : file_.names())
       if (begins_with(name, prefix)) batch_.tensors.emplace_back(name.substr(prefix.size()), file_.tensor(name));
@@ -179,8 +189,9 @@ Json compare_with_reference(RunConfig config, const Registry& registry, const st
     const WeightMatches matches = match_weights(*source, names, wanted, {{name, value.sizes().vec()}});
     const auto match = matches.found.find(name);
     if (match == matches.found.end())
-      throw Error(Failure::config, folder, " has no tensor for ", name, " of this model; it has ",
-                  join(names.of(name).theirs, ", "), " there");
+      throw Error(Failure::config, folder, " has no tensor ", join(names.of(name).theirs, ", "),
+                  ", the name in Python of ", name, " of model ", config.model.name, "; its first tensor is ",
+                  all.front().name, "; give the configuration of the model that wrote it");
     source->read(match->second.name, match->second.stored, Piece::whole(value.sizes()), value);
   };
   const TracedStep step = traced_step(config, components.model, components.loss, reference.batch(), set_values);

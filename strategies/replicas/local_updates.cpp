@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
+#include "core/loss_check.h"
 #include "strategies/common/model/visit_parts.h"
 
 namespace convoy {
@@ -178,8 +179,7 @@ void LocalUpdates::check(const at::Tensor& finite, const at::Tensor& header, int
   const bool loss = !at::isfinite(header).all().item<bool>();
   throw Error(Failure::training, loss ? "the loss of rank " : "a gradient of rank ", context_.rank,
               " is not finite at step ", step, ", between two synchronisations (strategy.sync)",
-              "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
-              "optimizer.clip_norm, or look at the data of that step");
+              "; the update was not applied and nothing was saved. ", divergence_advice(context_.config));
 }
 
 // Weight of this rank's values in each average, by group: its share of the rows' weight since the last synchronisation.

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 
+#include <functional>
+
 #include "tests/support/errors.h"
 #include "tests/support/torch/jobs.h"
 
@@ -71,6 +73,16 @@ TEST(Job, NamesBothCollectivesOfAMismatch) {
   });
   EXPECT_THAT(error, HasSubstr("Job::sum"));
   EXPECT_THAT(error, HasSubstr("Job::mesh"));
+}
+
+TEST(Job, NamesRankAndStepOfAnUncaughtException) {
+  const std::function<void()> body = [] {
+    Job job = Job::embedded();
+    context_of(job).state->step(3);
+    throw std::runtime_error("my own mistake");
+  };
+  const auto program = [&]() noexcept { body(); };
+  EXPECT_DEATH(program(), "rank 0 on .*, step 3: an exception left the scope.*my own mistake");
 }
 
 TEST(Job, AbortsOtherRanksWhenOneFails) {

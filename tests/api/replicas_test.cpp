@@ -263,6 +263,30 @@ TEST(ReplicasErrors, EndARankThatTakesAnExtraStep) {
   EXPECT_THAT(error, ::testing::AnyOf(HasSubstr("gradients, bucket 0"), HasSubstr("barrier")));
 }
 
+TEST(ReplicasErrors, NameAStepOfTheProgramsOwn) {
+  const auto error_with = [](const std::string& optimizer, bool before) {
+    return error_on(1, [&](Job& job) {
+      const Net net = odd_net();
+      const OptimizerPtr made = optimizers().at(optimizer)(*net.module);
+      const auto step_of_its_own = [&] {
+        const Rows rows = batch_of(4, 0);
+        loss_sum(net.forward(rows.input), rows).backward();
+        made->step();
+      };
+      if (before) step_of_its_own();  // an optimizer may have a state before
+      Replicas replicas(job, *net.module, *made);
+      steps_on(job, replicas, net.forward, {}, 0, 2);
+      if (!before) made->step();
+      steps_on(job, replicas, net.forward, {}, 2, 4);
+    });
+  };
+  for (const char* optimizer : {"adam", "adamw in groups", "adagrad", "rmsprop"}) {
+    SCOPED_TRACE(optimizer);
+    EXPECT_THAT(error_with(optimizer, false), HasSubstr("something else has called step() of the optimizer"));
+    EXPECT_EQ(error_with(optimizer, true), "no error");
+  }
+}
+
 TEST(ReplicasErrors, ExplainLossesThatAreNotSums) {
   const auto with_loss = [](const std::function<void(Replicas&, const at::Tensor&)>& use) {
     return error_on(1, [&](Job& job) {

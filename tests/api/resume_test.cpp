@@ -88,6 +88,45 @@ TEST(TrainedState, ContinuesBitForBit) {
     }
 }
 
+// module.parameters() lists a tied parameter under each name, and torch steps it as often.
+TEST(TrainedState, ContinuesBitForBitWithTiedParameters) {
+  struct Tied : torch::nn::Module {
+    Tied() {
+      first = register_module("first", torch::nn::Linear(6, 6));
+      last = register_module("last", torch::nn::Linear(6, 4));
+      tied = register_parameter("tied", first->weight);
+    }
+    torch::nn::Linear first{nullptr}, last{nullptr};
+    at::Tensor tied;
+  };
+  const auto make_net = [](uint64_t seed) {
+    auto module = std::make_shared<Tied>();
+    fill(*module, seed);
+    return Net{module, [module](const at::Tensor& x) {
+                 return module->last->forward(at::tanh(at::mm(at::tanh(module->first->forward(x)), module->tied)));
+               }};
+  };
+  for (const Way& way : ways())
+    for (const auto& [name, make] : optimizers()) {
+      if (way.stage == 3) continue;
+      SCOPED_TRACE(way.name + ", " + name);
+      test_jobs(2, [&, &make = make](Job& job) {
+        const Net net = make_net(1), again = make_net(2);
+        ASSERT_EQ(net.module->parameters().size(), 5u);
+        ASSERT_TRUE(net.module->named_parameters()["tied"].is_same(net.module->named_parameters()["first.weight"]));
+        const OptimizerPtr optimizer = make(*net.module), fresh = make(*again.module);
+        const auto whole = make_trained(job, net, *optimizer, way);
+        steps_on(job, *whole, net.forward, {}, 0, 4);
+        const State half = saved(*whole);
+        steps_on(job, *whole, net.forward, {}, 4);
+        const auto resumed = make_trained(job, again, *fresh, way);
+        restore(*resumed, half);
+        steps_on(job, *resumed, again.forward, {}, 4);
+        EXPECT_SAME(saved(*resumed), saved(*whole), 0);
+      });
+    }
+}
+
 // Checkpoints of a fused Adam have no separate counts for each parameter.
 TEST(TrainedState, LoadsAFusedOptimizersStateIntoTorch) {
   const State end = [] {

@@ -419,6 +419,79 @@ TEST(Run, SavesOnlyBetweenUpdates) {
   EXPECT_EQ(saved, (std::set<int64_t>{2, 4, 6, 8})) << "the one due after 3 steps is made after 4";
 }
 
+TEST(Run, RecordsTheLossOfAccumulatedSteps) {
+  const TestFolder folder;
+  std::vector<double> expected;
+  test_jobs(2, [&](Job& job) {
+    torch::nn::Linear net(3, 1);
+    net->to(at::kDouble);
+    torch::optim::SGD sgd(net->parameters(), 0.01);
+    Replicas replicas(job, *net, sgd);
+    convoy::Run run = job.resume(folder / "run", replicas);
+    ShareOptions options = share_options(1, 8);
+    options.log_every = 1;
+    for (ShareBatch& batch : run.share(TestRows(), options)) {
+      const auto part = [&](int64_t begin, int64_t end) {
+        return (net(batch.data.slice(0, begin, end)) - batch.target.slice(0, begin, end)).square().sum();
+      };
+      at::Tensor first = part(0, 1), rest = part(1, batch.rows);
+      const double mean = job.sum(first.item<double>() + rest.item<double>(), double(batch.rows)).mean();
+      if (job.rank() == 0) expected.push_back(mean);
+      replicas.accumulate(first, 1);
+      first.detach().zero_();  // the program may reuse it
+      replicas.step(rest, batch.rows - 1);
+    }
+  });
+  const std::vector<Json> lines = lines_in(folder / "run/metrics.jsonl");
+  ASSERT_EQ(lines.size(), 3u);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_NEAR(lines[i]["metrics"].value("loss", 0.0), expected[i], 1e-12);
+}
+
+std::string log_of(const std::function<void()>& action) {
+  ::testing::internal::CaptureStderr();
+  action();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Run, NamesTrainingWithoutEffect) {
+  const TestFolder folder;
+  const auto train = [&](const std::string& name, bool steps) {
+    return log_of([&] {
+      test_jobs(2, [&](Job& job) {
+        torch::nn::Linear net(3, 1);
+        net->to(at::kDouble);
+        torch::optim::SGD sgd(net->parameters(), 0.01);
+        Replicas replicas(job, *net, sgd);
+        convoy::Run run = job.resume(folder / name, replicas);
+        for (ShareBatch& batch : run.share(TestRows(), share_options(1, 6))) {
+          if (steps || batch.step == 0) replicas.step((net(batch.data) - batch.target).square().sum(), 0);
+        }
+      });
+    });
+  };
+  EXPECT_NE(train("weightless", true).find("step 0: the weight of the loss is 0 on all ranks"), std::string::npos);
+  EXPECT_NE(train("skipped", false).find("3 batches of this loop ended without step()"), std::string::npos);
+}
+
+TEST(Run, HasOneTrainedAndSaysSo) {
+  const TestFolder folder;
+  const std::string log = log_of([&] {
+    test_jobs(1, [&](Job& job) {
+      torch::nn::Linear net(3, 1), other(3, 1);
+      net->to(at::kDouble);
+      torch::optim::SGD sgd(net->parameters(), 0.01), second(other->parameters(), 0.01);
+      Replicas replicas(job, *net, sgd), others(job, *other, second);
+      convoy::Run run = job.resume(folder / "run", replicas);
+      expect_error([&] { job.resume(folder / "other", others); }, Failure::config, "this job has a Run already");
+      expect_error([&] { run.log("", 1.0, 1); }, Failure::config, "log: the metric has no name");
+      expect_error([&] { run.evaluated("", 1.0, 1); }, Failure::config, "evaluated: the metric has no name");
+      for (ShareBatch& batch : run.share(TestRows(), share_options(1, 6)))
+        replicas.step((net(batch.data) - batch.target).square().sum(), batch.rows);
+    });
+  });
+  EXPECT_NE(log.find("2 objects of Replicas or Shards, and checkpoints have only the one"), std::string::npos) << log;
+}
+
 TEST(Run, NamesARankThatSkipsAnEmptyBatch) {
   const TestFolder folder;
   const auto train = [&] {

@@ -49,6 +49,13 @@ with runs.workspace() as folder:
 
     done("by itself", [JOB, "--steps", 5], folder, says=["rank 0 of 1 added 5"])
     check_summary("by itself", folder / "runs" / "job-2", 1)
+    done("a second Job", [JOB, "--steps", 5, "--at", 2, "--do", "second"], folder, 78,
+         says=["step 2: a second convoy::Job(argc, argv) in this process"])
+    done("a Job after the first", [JOB, "--steps", 5, "--do", "again"], folder, says=["caught: a second convoy::Job"])
+    text = done("without a Run", [runs.CONVOY, "run", *FAST, "--output", "sums", "--", JOB, "--steps", 2], folder, says=["done: "])
+    runs.check("samples/s" not in text, f"a program without a Run has figures\n{text}")
+    done("no convoy::Job", [runs.CONVOY, "run", "--output", "none", "--", "/bin/true"], folder, 70,
+         says=["has to create a convoy::Job(argc, argv)"])
     done("without convoy", [JOB], folder, 127, says=["CONVOY"], CONVOY="/nowhere/convoy")
     done("inside a rank", [JOB, "--steps", 5, "--at", 2, "--do", "nested"], folder, says=["rank 0 of 1 added 2 in 2 steps"])
 

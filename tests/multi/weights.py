@@ -159,6 +159,10 @@ def mistakes(work):
         gate, up = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up"))
         state[gate], state[up] = state[up], state[gate]
     finds(work, "gate and up exchanged", python_models.Llama(), LLAMA, gate_and_up, "output of blocks.0.gate_up")
+    folder = work / "gate-and-up-exchanged"
+    against(folder, GPT, 78, f"{folder} has no tensor transformer.", "its first tensor is ", "of model gpt")
+    (folder / "reference.safetensors").unlink()
+    against(folder, LLAMA, 78, "has no reference.safetensors", "tools/dump_reference.py")
 
 
 def page_modules():
@@ -215,6 +219,8 @@ def refusals(work):
         runs.check(word in said, f"another shape: no '{word}' in\n{said}")
     said = ranks("other-layers", "model.layers=3", f"model.init_from={start}", "strategy.name=ddp")
     runs.check("it lacks blocks.2." in said and "strict: false" in said, f"missing tensors:\n{said}")
+    told = [line for line in said.splitlines() if "it lacks blocks.2." in line and "convoy: failed" not in line]
+    runs.check(len(told) == 1, f"missing tensors: not told by one rank:\n{said}")
     (start / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2}))
     said = ranks("other-heads", f"model.init_from={start}", "strategy.name=ddp")
     runs.check("model.heads: config.json" in said and "n_head = 2 conflicts with model.heads = 4" in said, f"other heads:\n{said}")
@@ -235,6 +241,13 @@ def refusals(work):
     convoy("export", run, "--to", to)
     content = (to / "model.safetensors").read_bytes()
     runs.refused("an export is there", 73, ["--force"], export(run, "--to", to), within=20)
+    for path in (work / "nodir" / ".." / "refused", f"{to}/", work / "nodir" / ".." / "refused" / "."):
+        runs.refused(f"an export is there, as {path}", 73, ["--force"], export(run, "--to", path), within=20)
+    link = work / "link"
+    link.symlink_to(to)
+    for path in (link, f"{link}/"):
+        runs.refused("a link", 73, ["is a symbolic link"], export(run, "--to", path, "--force"), within=20)
+    runs.check(link.is_symlink() and (to / "model.safetensors").read_bytes() == content, "the earlier export was changed")
     convoy("export", run, "--to", to, "--force")
     (to / "mine.txt").write_text("x")
     runs.refused("other files", 73, ["mine.txt"], export(run, "--to", to, "--force"), within=20)

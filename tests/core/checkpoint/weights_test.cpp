@@ -220,15 +220,16 @@ TEST(InitialWeights, RenamesAndListsTheRest) {
   InitFrom wanted{"x", false, {}};
   wanted.rename.emplace_back(NamePattern(R"(^old\.(\d+))"), R"(h.\1)");
   wanted.rename.emplace_back(NamePattern("^head.*"), "");
+  wanted.rename.emplace_back(NamePattern("^old"), "new");
   const WeightMatches matches =
       match_weights(*files.source(), example_names(), wanted,
                     {{"blocks.0.up.weight", {6, 4}}, {"blocks.1.up.weight", {6, 4}}, {"output.weight", {3, 4}}});
   EXPECT_EQ(matches.missing, (std::vector<std::string>{"output.weight"}));
   EXPECT_EQ(matches.unused, (std::vector<std::string>{"more"}));
   EXPECT_EQ(match_lines(matches, "x"),
-            (std::vector<std::string>{"initial values: 2 tensors from x",
-                                      "  2 × blocks.#.up.weight ← old.#.fc.weight transposed",
-                                      "  stays random: output.weight", "  not used: more"}));
+            (std::vector<std::string>{
+                "initial values: 2 tensors from x", "  2 × blocks.#.up.weight ← old.#.fc.weight transposed",
+                "  stays random: output.weight", "  not used: more", "  rename matches no name: ^old"}));
   InitFrom same{"x", false, {}};
   same.rename.emplace_back(NamePattern(R"(\d)"), "0");
   EXPECT_TRUE(has(error_of([&] { match_weights(*files.source(), example_names(), same, {}); }), "the same name"));

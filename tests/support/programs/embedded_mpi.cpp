@@ -1,8 +1,15 @@
 // An MPI program with jobs on two of its communicators, one after the other, and MPI messages between steps.
+//
+//   embedded_mpi [throw|hang]: the last rank throws or sleeps in step 2 of its first job
 #include <convoy/mpi.h>
 
+#include <chrono>
 #include <cstdio>
 #include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "api/job_impl.h"
 
 namespace {
 
@@ -23,12 +30,37 @@ void add(MPI_Comm comm) {
   std::printf("rank %d of %d: %d along data\n", rank, size, groups.at("data")->size());
 }
 
+// Does not end the job in order. Other ranks print the error that they get.
+void fail(const std::string& action) {
+  convoy::Job job(MPI_COMM_WORLD, {"launch.rendezvous=30", "launch.collective=4", "launch.heartbeat=4"});
+  const auto steps = [&] {
+    for (int step = 0; step < 3; ++step) {
+      convoy::context_of(job).state->step(step);
+      if (step == 2 && job.rank() == job.size() - 1) {
+        if (action == "throw") throw std::runtime_error("the program broke");
+        std::this_thread::sleep_for(std::chrono::hours(1));
+      }
+      job.sum(1);
+    }
+  };
+  if (action == "throw") return [&]() noexcept { steps(); }();
+  try {
+    steps();
+  } catch (const convoy::Error& error) {
+    std::printf("rank %d: %s: %s\n", job.rank(), convoy::name_of(error.kind()), error.what());
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // the others print too
+    MPI_Abort(MPI_COMM_WORLD, 7);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   int level = 0, rank = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (argc > 1) fail(argv[1]);
   add(MPI_COMM_WORLD);
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);

@@ -4,7 +4,7 @@
 //
 // ACTION happens on that rank before that step: throw, catch (an exception that main catches), exit, leave (_exit(0)),
 // kill, hang, crash, mesh (a different call), return (from main without the end of the job), nested (starts itself as
-// an independent run).
+// an independent run), second (creates another Job). `again` creates another one after the end of the first.
 #include <ATen/Functions.h>
 #include <unistd.h>
 
@@ -54,6 +54,11 @@ void act(const std::string& action, convoy::Job& job) {
   if (action == "kill") raise(SIGKILL);
   if (action == "crash") raise(SIGSEGV);
   if (action == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (action == "second") {
+    std::string name = job.arguments().front();
+    char* words[] = {name.data(), nullptr};
+    convoy::Job(1, words);
+  }
   if (action == "mesh") job.mesh({{"data", job.size()}});
   if (action == "nested") {
     const std::string command = job.arguments().front() + " --steps 2";
@@ -92,10 +97,11 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool catches = std::string(argc > 1 ? argv[argc - 1] : "") == "catch";
-  if (!catches) return run(argc, argv);
+  const std::string action = argc > 1 ? argv[argc - 1] : "";
+  if (action != "catch" && action != "again") return run(argc, argv);
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    return action == "again" ? run(argc, argv) : code;
   } catch (const std::exception& error) {
     std::printf("caught: %s\n", error.what());
     return 0;
