@@ -6,6 +6,13 @@ import harness
 
 PEER = "torch fully_shard"
 
+
+def library(workload, options):
+    """Measures the GPT, written with torch::nn, as a program of the library: Shards with convoy's AdamW."""
+    return lambda: harness.program("gloo", workload, options.steps, options.warm,
+                                   text=harness.TOP / ".data" / "text.txt")["step_seconds"]
+
+
 if __name__ == "__main__":
     options = gpt_steps.arguments(__doc__)
     figures = harness.interleave(options.rounds, {
@@ -13,8 +20,8 @@ if __name__ == "__main__":
         PEER: gpt_steps.peer(PEER, options),
         "fsdp, gloo": gpt_steps.convoy("fsdp", options, "backend=gloo"),
         "fsdp, mpi": gpt_steps.convoy("fsdp", options, "backend=mpi"),
-        "Shards, gloo": lambda: harness.program("gloo", "gpt", options.steps, options.warm,
-                                                text=harness.TOP / ".data" / "text.txt")["step_seconds"],
+        "Shards, gloo": library("gpt", options),
+        "Shards, gloo, no overlap": library("gpt_flushed", options),
         "fsdp, gloo, no overlap": gpt_steps.convoy("fsdp", options, "backend=gloo", "strategy.overlap=false"),
     }, reference=PEER, expected=gpt_steps.expected(PEER))
     gpt_steps.report(figures, PEER)

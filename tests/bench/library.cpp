@@ -1,11 +1,11 @@
 // Step times of programs that use the library, for tests/bench/ddp.py and fsdp.py:
 //
 //   convoy run --ranks 2 -- build/tests/bench/library mlp STEPS WARM RESULT
-//   convoy run --ranks 2 -- build/tests/bench/library gpt STEPS WARM RESULT TEXT
+//   convoy run --ranks 2 -- build/tests/bench/library gpt|gpt_flushed STEPS WARM RESULT TEXT
 //
 // mlp: the MLP of configs/mlp_25m.yaml through Replicas with torch::optim::SGD, 64 rows a rank. gpt: the GPT of
-// configs/gpt_fsdp.yaml, written with torch::nn, through Shards with convoy's AdamW, 16 rows in all. Rank 0 writes the
-// seconds of a step to RESULT as JSON.
+// configs/gpt_fsdp.yaml, written with torch::nn, through Shards with convoy's AdamW, 16 rows in all. gpt_flushed: the
+// same without overlap. Rank 0 writes the seconds of a step to RESULT as JSON.
 #include <convoy/job.h>
 #include <convoy/replicas.h>
 #include <convoy/shards.h>
@@ -111,7 +111,7 @@ struct Output : nn::Module {
   at::Tensor weight;
 };
 
-double gpt_step(convoy::Job& job, int steps, int warm, const std::string& path) {
+double gpt_step(convoy::Job& job, int steps, int warm, const std::string& path, bool overlap) {
   const int64_t rows = 16 / job.size();
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
@@ -132,6 +132,7 @@ double gpt_step(convoy::Job& job, int steps, int warm, const std::string& path) 
   adamw.groups = {{"bias|norm", {}, 0.0}};
   convoy::ShardOptions options;
   options.clip_norm = 1;
+  options.overlap = overlap;
   convoy::Shards shards(job, *net, adamw, options);
   const at::Tensor positions = at::arange(gpt_length + 1);
   return timed(steps, warm, [&](int number) {
@@ -150,8 +151,9 @@ double gpt_step(convoy::Job& job, int steps, int warm, const std::string& path) 
 int main(int argc, char** argv) {
   convoy::Job job(argc, argv);
   const std::vector<std::string>& words = job.arguments();
-  TORCH_CHECK(words.size() >= 5, "usage: library mlp|gpt STEPS WARM RESULT [TEXT]");
+  TORCH_CHECK(words.size() >= 5, "usage: library mlp|gpt|gpt_flushed STEPS WARM RESULT [TEXT]");
   const int steps = std::stoi(words[2]), warm = std::stoi(words[3]);
-  const double seconds = words[1] == "mlp" ? mlp_step(job, steps, warm) : gpt_step(job, steps, warm, words.at(5));
+  const double seconds = words[1] == "mlp" ? mlp_step(job, steps, warm)
+                                           : gpt_step(job, steps, warm, words.at(5), words[1] != "gpt_flushed");
   if (job.rank() == 0) std::ofstream(words[4]) << "{\"step_seconds\": " << seconds << "}\n";
 }
