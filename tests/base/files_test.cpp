@@ -48,7 +48,7 @@ TEST_F(FilesTest, ReplacesAFileWithoutTemporaries) {
   EXPECT_THAT(names_in(folder_), ElementsAre("a"));
 }
 
-TEST_F(FilesTest, LeavesNothingOfAnUnfinishedFile) {
+TEST_F(FilesTest, RemovesAnUnfinishedFile) {
   if (!Descriptor(open(folder_.c_str(), O_WRONLY | O_TMPFILE, 0644)).valid())
     GTEST_SKIP() << "this file system has no files without a name";
   system_files().create(at("unfinished"))->write("half", 4);

@@ -127,7 +127,7 @@ TEST_F(DataFiles, TokenizerVocabulariesAreNotLiteral) {
   EXPECT_EQ(reported(R"({"a": 0, " ": 1, "x</w>": 2, "y</w>": 3})"), "") << "its tokens have spaces";
 }
 
-TEST_F(DataFiles, VocabulariesOfJsonHaveEachNumberOnce) {
+TEST_F(DataFiles, RefuseJsonVocabulariesWithMissingNumbers) {
   const auto reported = [&](const std::string& json) {
     const Json values = {{"path", file("t.txt", "abcd")},
                          {"format", "auto"},
@@ -145,7 +145,7 @@ TEST_F(DataFiles, VocabulariesOfJsonHaveEachNumberOnce) {
   EXPECT_EQ(reported(R"({"c": 2, "a": 0, "b": 1, "d": 3})"), "");
 }
 
-TEST_F(DataFiles, BinaryFilesAreNoText) {
+TEST_F(DataFiles, RefuseBinaryFilesAsText) {
   const auto reported = [&](const std::string& bytes) {
     const Json values = {{"path", file("t.bin", bytes)},
                          {"format", "auto"},

@@ -241,7 +241,7 @@ TEST(Replicas, RefuseAForeignBatchNormUnderSyncBatchNorm) {
 }
 
 // Functions cannot be seen in the plan. The first step finds them.
-TEST(Replicas, ABlocksCallOfBatchNormIsRefusedWhereNormsAreSynchronised) {
+TEST(Replicas, RefuseABatchNormCallUnderSyncBatchNorm) {
   struct Norms : torch::nn::Module, OwnFunction {
     at::Tensor mean = at::zeros({6}, at::kDouble), variance = at::ones({6}, at::kDouble);
     explicit Norms(int kind) : kind(kind) {}
@@ -280,7 +280,7 @@ TEST(Replicas, ABlocksCallOfBatchNormIsRefusedWhereNormsAreSynchronised) {
 }
 
 // `convoy verify` checks this. Where rows are not divided (`splits` is false), blocks may mix them.
-TEST(Replicas, ALossThatIsNoSumIsFound) {
+TEST(Replicas, FindALossThatIsNotASum) {
   struct Mean : LossFunction {
     explicit Mean(bool rows) : rows(rows) {}
     Loss operator()(const Examples& examples, Layers& layers) const override {

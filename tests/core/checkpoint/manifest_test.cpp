@@ -80,7 +80,7 @@ TEST(Checkpoint, ChecksTheTrainersFields) {
   EXPECT_EQ(reason("trainer", Json::object()), "believed");  // as `convoy verify` writes it
 }
 
-TEST(Checkpoint, TheConfigurationMustHaveItsSections) {
+TEST(Checkpoint, ChecksTheSectionsOfTheConfiguration) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);
   const auto reason = [&](const Json& config, bool snapshot = false) -> std::string {
