@@ -18,11 +18,10 @@ namespace {
 struct UseEntry {
   const char* command;
   std::unique_ptr<Use> (*make)();
-  bool reads_data;
 };
 
 constexpr UseEntry uses[] = {
-    {"evaluate", make_evaluate_use, true},
+    {"evaluate", make_evaluate_use},
 };
 
 const UseEntry& entry_of(const std::string& command) {
@@ -94,6 +93,5 @@ std::unique_ptr<OutputFile> UseContext::output() const {
 }
 
 std::unique_ptr<Use> make_use(const std::string& command) { return entry_of(command).make(); }
-bool use_reads_data(const std::string& command) { return entry_of(command).reads_data; }
 
 }  // namespace convoy
