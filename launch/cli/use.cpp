@@ -135,6 +135,13 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
   return choice;
 }
 
+// Ranks have failed: their console is quiet.
+void print_failure(const std::string& command, const std::string& folder) {
+  const Json failure = read_summary(folder).value("failure", Json());
+  const std::string message = failure.is_object() ? failure.value("message", "") : "";
+  if (!message.empty()) std::cerr << "convoy " << command << ": " << message << '\n';
+}
+
 RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, const std::string& folder) {
   RunArguments job;
   job.words = {arguments.command};
@@ -142,7 +149,7 @@ RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, co
   job.stored = configuration_to_use(run, arguments.by_strategy);
   if (arguments.by_strategy) job.overrides = member_overrides(run);
   job.overrides.insert(job.overrides.end(), arguments.overrides.begin(), arguments.overrides.end());
-  job.fixed = {str("train.resume=", Json(run.path()).dump()), "train.checkpoint_every=never"};
+  job.fixed = {str("train.resume=", Json(absolute_path(run.path())).dump()), "train.checkpoint_every=never"};
   job.output = folder;
   job.quiet = true;
   job.use = arguments.options;
@@ -158,6 +165,7 @@ Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   Json config = without_marks(run.config);
   for (const char* key : {"launch", "loss_scale"}) config.erase(key);
   config["backend"] = "auto";
+  config["log"] = {{"level", "warning"}};
   if (config.contains("train"))
     for (const char* key : {"keep_best", "early_stop"}) config["train"].erase(key);
   if (config.contains("model") && config["model"].is_object()) config["model"].erase("init_from");
@@ -187,6 +195,7 @@ UseResult use_run(UseArguments arguments) {
   } catch (const ConfigError& error) {
     add_plugin_advice(error);
   }
+  if (result.reports && result.code != exit_code::done) print_failure(arguments.command, folder.path());
   if (!result.reports || result.code != exit_code::done) return result;
   result.summary = read_summary(folder.path());
   CONVOY_CHECK(result.summary.contains("use"), folder.path(), "/summary.json has no answer, though the ranks are done");

@@ -95,9 +95,9 @@ TEST_F(UseTest, RefusesWhatIsNoTrainedRun) {
   fs::create_directories(at("other"));
   EXPECT_THAT(refusal("other"), HasSubstr("neither a run folder nor a checkpoint"));
   leave("young", Json::object(), Json::object(), "running");
-  EXPECT_THAT(refusal("young"), HasSubstr("has no checkpoint, and its status is running; wait"));
+  EXPECT_THAT(refusal("young", Failure::config), HasSubstr("no complete checkpoint, and its status is running; wait"));
   leave("without", Json::object(), Json::object());
-  EXPECT_THAT(refusal("without"), HasSubstr("train.checkpoint_every"));
+  EXPECT_THAT(refusal("without", Failure::config), HasSubstr("train.checkpoint_every"));
   fs::create_directories(at("farm"));
   write_summary(at("farm"),
                 {{"status", "done"}, {"pipelines", {{{"folder", "pipelines/x"}}, {{"folder", "pipelines/y"}}}}});
