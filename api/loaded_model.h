@@ -36,8 +36,8 @@ struct LoadedModel::Impl {
   std::map<std::string, at::Tensor> tensors;  // parameters and buffers by canonical name; views of the model's memory
 };
 
-// Fields of the rows that a checkpoint's model was trained on. A checkpoint of an earlier version does not describe them:
-// then the data set of the configuration does.
+// Fields of the rows that a checkpoint's model was trained on. A checkpoint of an earlier version does not describe
+// them: then the data set of the configuration does.
 Schema stored_schema(const Manifest& manifest, const std::string& folder, const RunConfig& config,
                      const Registry& registry);
 

@@ -30,8 +30,8 @@
 namespace convoy {
 namespace {
 
-// EarlyStop: ends members whose metric did not improve for `patience` evaluations; they keep their best weights. Equal on all ranks, because all get
-// the same metrics.
+// EarlyStop: ends members whose metric did not improve for `patience` evaluations; they keep their best weights.
+// Equal on all ranks, because all get the same metrics.
 class EarlyStop {
  public:
   // `members`: all members of the job.

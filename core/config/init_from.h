@@ -1,4 +1,5 @@
-// The options model.init_from and model.freeze: where initial values come from, and which of them stay. Without LibTorch.
+// The options model.init_from and model.freeze: where initial values come from, and which of them stay. Without
+// LibTorch.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-// RunReference: the checkpoint that a user names: RUN, RUN@best, RUN@step-40, RUN@member3, RUN@best@member3. RUN is a run
-// folder, its checkpoints folder or a step-N folder. Without LibTorch.
+// The checkpoint that a user names: RUN, RUN@best, RUN@step-40, RUN@member3, RUN@best@member3. RUN is a run folder, its
+// checkpoints folder or a step-N folder. Without LibTorch.
 #pragma once
 #include <optional>
 #include <string>

@@ -38,8 +38,8 @@ struct UseResult {
   Json summary;  // of the temporary run: strategy, backend, world_size, …
 };
 
-// Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run, `convoy run`
-// and check_output_path.
+// Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run,
+// `convoy run` and check_output_path.
 UseResult use_run(const UseArguments& arguments);
 
 // Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.

@@ -18,8 +18,8 @@ Exit codes: 0 done, 64 no run there, 65 damaged checkpoint or data, 70 failure o
 78 configuration or no checkpoint, 110 hang, 143 stopped.)";
 
 constexpr const char* evaluate_footer = R"(
-Computes loss and metrics of a checkpoint on the rows that its run holds out, by the strategy of the run. Each row counts
-once, so the figures do not depend on the number of ranks. Nothing is trained or written.
+Computes loss and metrics of a checkpoint on the rows that its run holds out, by the strategy of the run. Each row
+counts once, so the figures do not depend on the number of ranks. Nothing is trained or written.
 RUN is a run folder or a checkpoint; RUN@best, RUN@step-40 and RUN@member3 name one of its checkpoints, or a member.
 
 Examples:
