@@ -173,7 +173,7 @@ struct ComparedMetric {
   std::vector<std::optional<SpreadTest>> tests;  // of each group against the first; the first has none
 };
 
-ComparedMetric compared(const std::vector<RunGroup>& groups, const std::string& metric, const char* which) {
+ComparedMetric compared_metric(const std::vector<RunGroup>& groups, const std::string& metric, const char* which) {
   ComparedMetric result{metric, {}, {}};
   for (const RunGroup& group : groups) result.values.push_back(values_of(group, metric, which));
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -303,7 +303,7 @@ int compare_command(const CompareArguments& arguments, std::ostream& out) {
   if (groups.size() > 1) add_siblings(groups);
   const char* const which = arguments.best ? "best" : "last";
   std::vector<ComparedMetric> metrics;
-  for (const std::string& metric : metrics_of(groups)) metrics.push_back(compared(groups, metric, which));
+  for (const std::string& metric : metrics_of(groups)) metrics.push_back(compared_metric(groups, metric, which));
   if (arguments.json)
     out << comparison_json(runs, groups, metrics, which).dump(2) << '\n';
   else

@@ -250,7 +250,7 @@ std::string usual_split(const UseArguments& arguments, const UsedRun& run) {
   return drawn && sets_key(arguments.overrides, "data.path") ? "all" : "held-out";
 }
 
-std::string number_text(const Json& value) {
+std::string number_cell_of(const Json& value) {
   return value.is_number() ? formatted("%.6g", value.get<double>()) : value.get<std::string>();
 }
 
@@ -263,8 +263,8 @@ std::string evaluation_table(const Json& metrics) {
   std::vector<size_t> right{1};
   for (size_t member = 0; member < members; ++member) right.push_back(member + 2);
   for (const auto& [name, metric] : metrics.items()) {
-    std::vector<std::string> line{name, number_text(metric.at("value"))};
-    for (const Json& value : metric.value("members", Json::array())) line.push_back(number_text(value));
+    std::vector<std::string> line{name, number_cell_of(metric.at("value"))};
+    for (const Json& value : metric.value("members", Json::array())) line.push_back(number_cell_of(value));
     line.resize(members + 2);
     lines.push_back(line);
   }

@@ -31,7 +31,7 @@ Json values_json(const std::map<std::string, MetricValue>& metrics) {
 class EvaluateUse : public Use {
  public:
   Json run(UseContext& use) override {
-    const Context& context = use.rank();
+    Context context = use.rank();  // outlives the strategy
     context.state->phase(building_phase);
     const RunConfig& config = context.config;
     std::unique_ptr<Strategy> strategy = use.registry().strategies.make(config.strategy.name, config.strategy.options);
@@ -40,10 +40,9 @@ class EvaluateUse : public Use {
     const int64_t rows = components.data->size(Split::train);
     const TrainingLength length =
         training_length(config.train, rows_per_epoch(before, config, rows), context.mesh.degree("data"));
-    Context with_length = context;
-    with_length.steps_per_epoch = length.steps_per_epoch;
-    with_length.total_steps = length.total_steps;
-    strategy->setup(with_length, use.injector().decorate(components.model), components.loss);
+    context.steps_per_epoch = length.steps_per_epoch;
+    context.total_steps = length.total_steps;
+    strategy->setup(context, use.injector().decorate(components.model), components.loss);
     context.state->phase(loading_phase);
     Checkpoints(context, context.folder + "/checkpoints", 0).load(*strategy, use.checkpoint(), components.data.get());
     strategy->state_restored();
