@@ -11,6 +11,7 @@
 
 #include "api/crash.h"
 #include "core/base/error.h"
+#include "core/config/node.h"
 #include "core/config/option_reader.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/model.h"
@@ -40,15 +41,17 @@ void flatten(const Json& values, const std::string& path, std::map<std::string, 
   }
 }
 
-bool is_named(const std::string& key, const std::string& message) {
+// Place of the key in the message; npos if it does not name the key, or only a longer one.
+size_t place_of(const std::string& key, const std::string& message) {
   const size_t at = message.find(key);
-  if (at == std::string::npos) return false;
+  if (at == std::string::npos) return at;
   const char next = at + key.size() < message.size() ? message[at + key.size()] : ' ';
-  return std::islower(static_cast<unsigned char>(next)) == 0 && next != '_' && next != '.';
+  const bool longer = std::islower(static_cast<unsigned char>(next)) != 0 || next == '_' || next == '.';
+  return longer ? std::string::npos : at;
 }
 
-// Returns the option that the message names ("data.length"), or the option of the file with which the message begins
-// ("words.json: is no JSON").
+// Returns the option that the message names first ("data.length"): later ones are advice. Else returns the option of
+// the file with which the message begins ("words.json: is no JSON").
 std::string key_of(const ConfigLocation& location, const std::string& message) {
   std::string path = "/" + location.section;
   std::replace(path.begin(), path.end(), '.', '/');
@@ -56,8 +59,10 @@ std::string key_of(const ConfigLocation& location, const std::string& message) {
   if (!values.is_object()) return location.fallback;
   std::map<std::string, Json> options;
   flatten(values, location.section, options);
-  for (const auto& [key, value] : options)
-    if (is_named(key, message)) return key;
+  const auto first = std::min_element(options.begin(), options.end(), [&](const auto& one, const auto& other) {
+    return place_of(one.first, message) < place_of(other.first, message);
+  });
+  if (first != options.end() && place_of(first->first, message) != std::string::npos) return first->first;
   for (const auto& [key, value] : options)
     if (value.is_string() && !value.get_ref<const std::string&>().empty() &&
         message.rfind(value.get<std::string>() + ":", 0) == 0)
@@ -76,13 +81,13 @@ auto with_location(const ConfigLocation& location, const Action& action) {
     const std::string key = key_of(location, error.what());
     std::string reason = error.what();
     if (reason.rfind(key + ": ", 0) == 0) reason.erase(0, key.size() + 2);
-    throw ConfigError(mark_of(*location.resolved, key), key, reason, error.kind());
+    throw ConfigError(location_of(*location.resolved, key), key, reason, error.kind());
   }
 }
 
 // The fallback is `key` if the section has it, else the section.
-ConfigLocation location_of(const std::shared_ptr<const Json>& resolved, const std::string& section,
-                           const std::string& key) {
+ConfigLocation config_location(const std::shared_ptr<const Json>& resolved, const std::string& section,
+                               const std::string& key) {
   const Json& component = resolved->at(section);
   const bool there = component.is_object() && component.contains(key) && !component.at(key).is_null();
   return {resolved, section, there ? section + "." + key : section};
@@ -98,7 +103,7 @@ auto call_component(const ConfigLocation& location, const CrashNote& note, const
     throw;
   } catch (...) {
     const TranslatedException failure = translate_exception(Failure::training);
-    throw ConfigError(mark_of(*location.resolved, location.fallback), location.fallback,
+    throw ConfigError(location_of(*location.resolved, location.fallback), location.fallback,
                       str(note.text(), ", threw: ", failure.message), failure.kind);
   }
 }
@@ -107,6 +112,12 @@ auto call_component(const ConfigLocation& location, const CrashNote& note, const
 template <class Action>
 auto construct(const ConfigLocation& location, const std::string& what, const Action& action) {
   return call_component(location, CrashNote(what + ", its constructor"), action);
+}
+
+// Names are parts of lines of messages.
+void check_printable(const std::string& what, const std::string& name) {
+  if (printable(name) != name)
+    throw Error(Failure::config, "names a ", what, " ", shown(name), "; a name has no control characters");
 }
 
 class CheckedDataset : public Dataset {
@@ -157,6 +168,7 @@ class CheckedDataset : public Dataset {
   void check_sizes(const std::string& field, const Field& properties) const {
     constexpr int64_t most = int64_t{1} << 40;
     call("schema", [&] {
+      check_printable("field", field);
       int64_t elements = 1;
       for (const int64_t size : properties.shape) {
         if (size < 0 || size > most || __builtin_mul_overflow(elements, size, &elements) || elements > most)
@@ -232,7 +244,11 @@ class CheckedModel : public WrappedModel {
   }
   int64_t blocks() const override { return blocks_; }
   std::string block_name(int64_t index) const override {
-    return call_component(location_, name_note_, [&] { return wrapped().block_name(index); });
+    return call_component(location_, name_note_, [&] {
+      std::string name = wrapped().block_name(index);
+      check_printable("block", name);
+      return name;
+    });
   }
   std::string default_loss() const override {
     return call_component(location_, loss_note_, [&] { return wrapped().default_loss(); });
@@ -255,23 +271,20 @@ class CheckedModel : public WrappedModel {
 // Returns the options of the model's default loss: defaults, as if the configuration named it.
 Options default_loss_options(const RunConfig& config, const Catalogues& catalogues, const std::string& name,
                              ConfigLocation model) {
-  const SourceLocation mark = mark_of(*model.resolved, model.fallback);
+  const SourceLocation location = location_of(*model.resolved, model.fallback);
   const Entry* entry = catalogues.find("loss", name);
   if (entry == nullptr) {
     const std::vector<std::string> valid = catalogues.names("loss");
     const std::string near = nearest(name, valid);
-    const std::string advice = near.empty() ? "there are " + join(valid, ", ") + "." : "did you mean " + near + "?";
-    throw ConfigError(
-        mark, model.fallback,
-        name.empty() ? str("model ", config.model.name, " names no loss of its own (Model::default_loss is empty); ",
-                           advice, " Name one there, or choose one by loss: {name: …}")
-                     : str("model ", config.model.name, " names '", name,
-                           "' as its own loss (Model::default_loss), which does not exist; ", advice,
-                           " Fix that, or choose one by loss: {name: …}"));
+    const std::string advice = near.empty() ? "valid are " + join(valid, ", ") + "." : "did you mean " + near + "?";
+    throw ConfigError(location, model.fallback,
+                      str("model ", config.model.name, ": Model::default_loss returns ",
+                          name.empty() ? std::string("no name; ") : "'" + name + "', which does not exist; ", advice,
+                          " Correct it, or set loss: {name: …}"));
   }
-  Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(mark), "loss");
+  Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(location), "loss");
   values["name"] = name;
-  Options options(values, {{"", mark}}, "loss");
+  Options options(values, {{"", location}}, "loss");
   if (entry->check) entry->check(options);
   return options;
 }
@@ -289,7 +302,7 @@ Components make_components(const RunConfig& config, const Registry& registry,
                            const std::function<DatasetPtr(const DatasetPtr&)>& check_data) {
   Components components;
   const auto resolved = std::make_shared<const Json>(config.resolved);
-  const ConfigLocation data = location_of(resolved, "data", "path");
+  const ConfigLocation data = config_location(resolved, "data", "path");
   components.data = std::make_shared<CheckedDataset>(construct(data, "data set " + config.data.name,
                                                                [&] {
                                                                  return registry.datasets.make(
@@ -306,7 +319,7 @@ Components make_components(const RunConfig& config, const Registry& registry,
         construct(location, "transform " + name, [&] { return registry.transforms.make(name, transforms[i]); }),
         location, name));
   }
-  const ConfigLocation model = location_of(resolved, "model", "name");
+  const ConfigLocation model = config_location(resolved, "model", "name");
   components.model = std::make_shared<CheckedModel>(
       construct(
           model, "model " + config.model.name,
@@ -316,7 +329,7 @@ Components make_components(const RunConfig& config, const Registry& registry,
   const std::string name = use_default ? components.model->default_loss() : config.loss.name;
   const Options options =
       use_default ? default_loss_options(config, registry.catalogues, name, model) : config.loss.options;
-  const ConfigLocation loss = use_default ? model : location_of(resolved, "loss", "name");
+  const ConfigLocation loss = use_default ? model : config_location(resolved, "loss", "name");
   components.loss = std::make_shared<CheckedLoss>(
       construct(loss, "loss " + name, [&] { return registry.losses.make(name, options); }), loss);
   try_transforms(components, data_seed(config.data.options, config.seed));

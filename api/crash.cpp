@@ -147,7 +147,7 @@ void print(const char* text) {
 // --- SIGBUS
 // -------------------------------------------------------------------------------------------------------------
 
-// Reads a hexadecimal number and moves `at` behind it.
+// Reads a hexadecimal number and moves `at` past it.
 uintptr_t hexadecimal(const char*& at, const char* end) {
   uintptr_t value = 0;
   at = std::from_chars(at, end, value, 16).ptr;
@@ -377,6 +377,7 @@ void install_crash_handlers() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int signal_number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigaction(signal_number, &action, nullptr);
   std::atexit(exited);
+  std::at_quick_exit(exited);
 }
 
 namespace {

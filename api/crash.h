@@ -17,7 +17,7 @@ namespace convoy {
 struct TranslatedException {
   Failure kind = Failure::internal;
   std::string message;  // without a backtrace; with a remedy if one is known
-  // The rank that causes a stall or mismatch; rarely the rank that detected it. -1: no single rank.
+  // Rank that causes a stall or mismatch; rarely the rank that detected it. -1: no single rank.
   std::optional<int> rank = std::nullopt;
 };
 // Translates the current exception; call it inside a catch block. `unknown`: the kind for exceptions without one.
@@ -31,14 +31,14 @@ void set_crash_rank(StateFile* file, int rank = -1);
 // process. Async-signal-safe. SIGBUS in a mapped file ends the process with 74 and the file's name. std::terminate for
 // lack of threads or memory ends it with 71 and the limit.
 void install_crash_handlers();
-// Only the part for std::terminate.
+// Installs only the handler of std::terminate.
 void install_terminate_handler();
 
-// From now on, an exception that nobody catches, and exit(), end the process with the code that `report` returns. It
-// reports the current exception, or `reason` if that is not null. Null: no longer.
+// From now on, an uncaught exception, and exit(), end the process with the code that `report` returns. `report` reports
+// the current exception, or `reason` if that is not null. A null `report` disables this.
 void on_early_end(std::function<int(const char* reason)> report);
 
-// --- Stop signals that reach a rank process itself ---
+// --- Stop signals that reach a rank process ---
 //
 // Slurm signals every process of a job step. A terminal signals its process group. A user may signal a rank. The rank
 // reports the signal to the supervisor, which acts as if its `convoy` had received it.

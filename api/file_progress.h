@@ -18,7 +18,7 @@ class FileProgress {
  public:
   struct Rank {
     std::string state_file;
-    std::shared_ptr<const CollectiveRecords> records;  // of the same file
+    std::shared_ptr<const CollectiveRecords> records;  // records of the same file
   };
   explicit FileProgress(std::vector<Rank> ranks);
   ~FileProgress();

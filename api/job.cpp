@@ -99,10 +99,10 @@ std::map<std::string, CommunicatorPtr> Job::mesh(const MeshAxes& axes) {
 }
 
 Sum Job::sum(double value, double weight) const {
-  at::Tensor figures = at::tensor({value, weight}, at::kDouble).to(device());
-  impl_->context.world->all_reduce(figures, ReduceOp::sum, {"Job::sum", {}})->wait();
-  figures = figures.to(at::kCPU);
-  return {figures[0].item<double>(), figures[1].item<double>()};
+  at::Tensor sums = at::tensor({value, weight}, at::kDouble).to(device());
+  impl_->context.world->all_reduce(sums, ReduceOp::sum, {"Job::sum", {}})->wait();
+  sums = sums.to(at::kCPU);
+  return {sums[0].item<double>(), sums[1].item<double>()};
 }
 
 Sum Job::sum(const at::Tensor& value, double weight) const {

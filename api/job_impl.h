@@ -1,4 +1,4 @@
-// The parts of a Job that the rest of the library uses.
+// Parts of a Job that the rest of the library uses.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,11 +19,11 @@ struct Job::Impl {
   virtual ~Impl() = default;
   // Reports the end after all ranks have reached it. May throw.
   virtual void end() = 0;
-  // Reports a failure to the other ranks. Returns the exit code of its kind.
+  // Reports a failure to the other ranks. Returns its exit code.
   virtual int fail(const TranslatedException& failure) noexcept = 0;
-  // No longer part of the job: it has ended or failed.
+  // Called after the end or a failure: the object is no longer part of the job.
   virtual void leave() noexcept {}
-  // A failure of finish() in the destructor ends this process.
+  // True if a failure of finish() in the destructor ends this process.
   virtual bool supervised() const = 0;
 
   Context context;  // steps_per_epoch, total_steps and folder may be set by Run
@@ -32,9 +32,9 @@ struct Job::Impl {
   // Thread-safe decorators of injected faults; null: none. Run calls `reached` and decorates its files.
   std::shared_ptr<Injector> injector;
   bool ended = false;
-  int meshes = 0;      // made so far
-  int trained = 0;     // Trained objects made so far
-  int exceptions = 0;  // in flight when the job was created
+  int meshes = 0;      // number created so far
+  int trained = 0;     // number of Trained objects created so far
+  int exceptions = 0;  // number in flight when the job was created
 };
 
 inline Context& context_of(const Job& job) { return job.impl().context; }
@@ -47,11 +47,11 @@ struct EmbeddedRank {
   int process_ranks = 1;  // ranks that are threads of this process
   std::shared_ptr<Channel> channel;
   std::string backend;                 // "": one rank needs none
-  std::shared_ptr<Registry> backends;  // the backend `local` finds its ranks by it
+  std::shared_ptr<Registry> backends;  // the backend `local` uses it to find its ranks
   std::vector<std::string> settings;
   std::vector<std::string> arguments;
   std::optional<int> mpi_communicator = std::nullopt;  // Fortran handle, for the backend mpi
-  std::shared_ptr<void> holds = nullptr;               // lives as long as the job: the server of the channel
+  std::shared_ptr<void> holds = nullptr;               // keeps the channel's server alive for the job
 };
 Job embedded_job(const EmbeddedRank& rank);
 

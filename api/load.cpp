@@ -27,7 +27,7 @@ struct StoredRun {
 
 Json changed_config(const Json& config, const std::string& manifest, const std::vector<std::string>& settings) {
   if (settings.empty()) return config;
-  Node tree = node_of(without_marks(config), {{"", {manifest, 0, 0}}});
+  Node tree = node_of(without_locations(config), {{"", {manifest, 0, 0}}});
   for (const std::string& setting : settings) apply_override(tree, setting);
   return read_run_tree(tree, builtin_registry().catalogues).resolved;
 }

@@ -1,5 +1,5 @@
 // Rank: one rank of a supervised job, from its state file to its result. It connects the rank with the others and
-// reports how it ends. convoy-rank and Job use it.
+// reports its end. convoy-rank and Job use it.
 //
 // Call order: open; start; then end, or fail at any time. `start` and later calls come from the rank's thread.
 #pragma once
@@ -28,12 +28,12 @@ class Rank {
   Rank& operator=(const Rank&) = delete;
 
   int rank() const { return plan_.rank; }
-  // Creates the state file. Other processes can see this rank's position from now on.
+  // Creates the state file, which shows this rank's position to other processes.
   FileProgress::Rank open(const char* phase);
   // Attributes crashes of the calling thread to this rank.
   void attribute_crashes() const;
 
-  // Binds this thread, and connects it with the other ranks.
+  // Binds this thread, and connects the rank with the others.
   Context start(const Registry& backends);
   std::shared_ptr<Injector> injector() const { return injector_; }
   bool shares_gpu() const;  // another rank of this process uses the same GPU

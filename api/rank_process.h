@@ -1,5 +1,5 @@
-// Rank process: a child of `convoy` with one rank or several as threads. It has a client of the control channel, over
-// which it receives its work. convoy-rank and Job use it.
+// Rank process: a child of `convoy` with one rank, or several as threads. It receives its work over the control
+// channel. convoy-rank and Job use it.
 //
 //   prepare_process();       first in main()
 //   RankProcess process;     connects
@@ -25,15 +25,15 @@ namespace convoy {
 struct RankVariables {
   ChannelAddress channel;
   int process = 0;
-  int rank = 0;  // its first; processes of a calibration have one each, and no variable for it
+  int rank = 0;  // first rank of the process; no variable gives it in a calibration, where each process has one rank
 };
-bool started_by_convoy();        // false in a child of a rank that joined already
+bool started_by_convoy();        // false in a child of a rank that has joined
 RankVariables rank_variables();  // throws Error(command_line) if one is missing
 
 // Sets signal actions, crash and stack handlers, and the allocator. Call it before other threads start.
 void prepare_process();
 
-// Connects to the supervisor as participant `rank`; this process then ends when the supervisor is gone.
+// Connects to the supervisor as participant `rank`. This process ends when the supervisor is gone.
 std::shared_ptr<Channel> connect_to_supervisor(const ChannelAddress& address, int rank);
 
 class RankProcess {
@@ -50,7 +50,7 @@ class RankProcess {
   std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
   const std::vector<FileProgress::Rank>& opened() const { return opened_; }
 
-  // Reports the current exception, a failure of the process and not of one rank. Returns its exit code.
+  // Reports the current exception as a failure of the process, not of one rank. Returns its exit code.
   int fail() const;
 
  private:

@@ -17,7 +17,7 @@ void load_named(const RunConfig& config, const std::string& key, const std::stri
   try {
     load_plugin(path, registry);
   } catch (const Error& error) {
-    throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
+    throw ConfigError(location_of(config.resolved, key), key, error.what(), error.kind());
   }
 }
 

@@ -1,6 +1,6 @@
 // Reports the positions of this process's ranks: with each heartbeat, and with stacks on request of the supervisor.
 //
-// Threads: thread-safe; answers come from the channel's thread, also while every rank of the process is stalled.
+// Threads: thread-safe. The channel's thread answers, also while every rank of the process is stalled.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -21,8 +21,8 @@ class StallReporter : public std::enable_shared_from_this<StallReporter> {
   // Call it from the rank's thread; a second call moves the rank to another thread.
   void add(int rank, std::shared_ptr<const CollectiveRecords> records);
 
-  // Reports a slow collective of `rank` (BackendRequest::late). After its time limit this waits for the supervisor's
-  // diagnosis and throws CommError(peer_lost) with it; it returns if the supervisor does not abort in time.
+  // Reports a slow collective of `rank` (BackendRequest::late). After its time limit, waits for the supervisor's
+  // diagnosis and throws CommError(peer_lost) with it. Returns if the supervisor does not abort in time.
   void late(int rank, const SlowCollective& call);
 
  private:

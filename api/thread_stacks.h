@@ -9,21 +9,21 @@
 
 namespace convoy {
 
-// Installs the handler and loads what the unwinder needs. Call it before other threads start.
+// Installs the handler and loads the unwinder. Call it before other threads start.
 void install_stack_handler();
 
 // Returns the stacks of all threads but the caller and idle library threads, those of `ranks` first. A thread that does
-// not answer within 0.1 s (it blocks signals or sleeps in the kernel) has no frames. One caller at a time.
-// The interrupted threads continue; a sleep may end early with EINTR.
+// not answer within 0.1 s (it blocks signals or sleeps in the kernel) has no frames. One caller at a time. The
+// interrupted threads continue; a sleep may end early with EINTR.
 struct RankThreadId {
   int rank = 0;
   pid_t thread = 0;
 };
 std::vector<ThreadStack> thread_stacks(const std::vector<RankThreadId>& ranks);
 
-// For a process without a control channel: starts a thread that waits for the signal and writes all stacks to stderr,
-// the calling thread's first. Each line begins with `prefix`; the last is null. Call it before other threads start:
-// they inherit the blocked signal.
+// Starts a thread that waits for the signal and writes all stacks to stderr, the calling thread's first. For a process
+// without a control channel. Each line begins with `prefix`; the last is null. Call it before other threads start,
+// because they inherit the blocked signal.
 void report_stacks_on(int signal_number, const std::string& prefix);
 
 }  // namespace convoy

@@ -112,7 +112,7 @@ double Trained::learning_rate() const { return impl_->end_of_step().rate(); }
 void Trained::set_learning_rate(double rate) {
   if (impl_->has_torch_optimizer())
     throw Error(Failure::config,
-                "set_learning_rate is for a FusedOptimizer, and this object has a torch optimizer; set "
+                "set_learning_rate needs a FusedOptimizer, but this object has a torch optimizer; set "
                 "the rate in its options, or use a torch::optim::LRScheduler");
   if (!(rate >= 0)) throw Error(Failure::config, "set_learning_rate(", rate, "): a rate is at least 0");
   impl_->end_of_step().set_base_rate(rate);

@@ -130,7 +130,7 @@ RunConfig trained_config(const RunConfig& job, const TrainedSettings& settings, 
   strategy["name"] = name;
   const Json given{{"optimizer", optimizer}, {"strategy", strategy}};
   const Json read = reader.read_fields(described, node_of(given, {{"", {settings.source, 0, 0}}}), "");
-  const Options all(read, reader.marks());
+  const Options all(read, reader.locations());
   RunConfig config = job;
   config.precision = chosen_precision(settings, own_precision);
   config.optimizer = {optimizer.at("name"), all.section("optimizer")};

@@ -1,4 +1,4 @@
-// Configuration of one Trained, checked like that of a file.
+// Configuration of one Trained, checked like a file.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,20 +9,20 @@
 
 namespace convoy {
 
-// What the user set: keys as in a file, without defaults.
+// Settings of the user: keys as in a file, without defaults.
 struct TrainedSettings {
   std::string source;  // for messages: "ReplicaOptions"
   bool shards = false;
   Json strategy;
-  Json optimizer;  // of a fused optimizer, with `name`; null: a torch optimizer
+  Json optimizer;  // fused optimizer, with `name`; null: a torch optimizer
   std::optional<double> clip_norm;
-  std::string precision;  // "": that of the parameters
+  std::string precision;  // "": precision of the parameters
 };
 TrainedSettings settings_of(const ReplicaOptions& options, const FusedOptimizer* fused);
 TrainedSettings settings_of(const ShardOptions& options, const FusedOptimizer* fused);
 
-// `job` with precision, optimizer and strategy. `own_precision`: fp32 or fp64, of the parameters. ConfigError names the
-// option and the nearest valid word.
+// Returns `job` with precision, optimizer and strategy. `own_precision`: precision of the parameters, fp32 or fp64.
+// ConfigError names the option and the nearest valid word.
 RunConfig trained_config(const RunConfig& job, const TrainedSettings& settings, const std::string& own_precision);
 
 }  // namespace convoy

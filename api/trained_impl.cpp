@@ -77,7 +77,7 @@ std::string precision_of(torch::nn::Module& module) {
   for (const auto& entry : module.named_parameters()) {
     if (!entry.value().defined() || !entry.value().is_floating_point()) continue;
     if (dtype && entry.value().scalar_type() != *dtype)
-      throw Error(Failure::config, "parameter ", first, " is of ", *dtype, ", and ", entry.key(), " of ",
+      throw Error(Failure::config, "parameter ", first, " has type ", *dtype, ", but ", entry.key(), " has ",
                   entry.value().scalar_type(), "; convert the module with to(torch::kFloat) or to(torch::kDouble)");
     dtype = entry.value().scalar_type();
     if (first.empty()) first = entry.key();
@@ -90,7 +90,7 @@ std::string precision_of(torch::nn::Module& module) {
               "precision for products in half precision");
 }
 
-// Autograd allocates the gradient of each parameter of a torch module anew. glibc takes blocks above 24 MiB
+// Autograd allocates a new gradient for each parameter of a torch module. glibc takes blocks above 24 MiB
 // (rank_process.cpp) from the system and returns them, which costs a page fault every 4 KiB in each step. Called when
 // blocks that stay have been allocated, so that they leave no holes in the heap. Explicit settings of the user take
 // precedence.
@@ -215,7 +215,7 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
     result_.learning_rate = statistics.learning_rate;
     result_.skipped = statistics.skipped;
     follow_nominal();
-    // An application that starts its ranks by itself keeps its settings.
+    // An application that starts its ranks keeps its settings.
     if (updates_here_++ == 0 && context_.channel->supervised() != nullptr && part_->device().is_cpu())
       keep_large_blocks_in_heap();
   } else {

@@ -1,4 +1,4 @@
-// Inside of Trained: a Strategy that Run saves, restores and counts.
+// Implementation of Trained: a Strategy that Run saves, restores and counts.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,18 +18,18 @@
 
 namespace convoy {
 
-// A module, its optimizer, and how ranks share them.
+// A module, its optimizer, and the division between ranks.
 struct TrainedRequest {
   torch::nn::Module& module;
   torch::optim::Optimizer* optimizer = nullptr;  // null: `fused`
   const FusedOptimizer* fused = nullptr;
-  int number = 0;  // of the Trained objects that this job made before
+  int number = 0;  // number of Trained objects that this job made before
 };
 
-// The user's program takes the part of Trainer, so `setup`, `step` and `evaluate` of the strategy are not for use.
+// The user's program replaces the Trainer, so `setup`, `step` and `evaluate` of the strategy must not be called.
 struct Trained::Impl : public Strategy {
  public:
-  // What Replicas and Shards differ in.
+  // Properties in which Replicas and Shards differ.
   struct Kind {
     bool by_children = false;  // one block for each child of the module, instead of one block
     bool drives = false;       // the module's forward must go through `forward`
@@ -42,17 +42,17 @@ struct Trained::Impl : public Strategy {
   Impl(const Context& context, const TrainedRequest& request, const TrainedSettings& settings, const Kind& kind);
   ~Impl() override;
 
-  // One backward, and with `last` the end of a step. `loss`: null on a rank without rows.
+  // Runs one backward, and with `last` the end of a step. `loss`: null on a rank without rows.
   StepReport run(const Loss* loss, bool last);
   at::Tensor forward(const at::Tensor& input);
 
-  // For Run. Result of the last `run`: "loss" first, over the rows of this rank; the rest as of Strategy::step.
+  // Result of the last `run`, for Run: "loss" first, over the rows of this rank; the rest as in Strategy::step.
   const StepResult& result() const { return result_; }
-  int64_t calls() const { return calls_; }  // of `run` in this process
+  int64_t calls() const { return calls_; }  // calls of `run` in this process
   // Steps that are complete, in the numbering of the run; Run sets it when it resumes.
   int64_t steps() const { return step_; }
   void set_steps(int64_t steps);
-  // Call it after flush() and whatever then reads the state: the next forward needs the values of training again.
+  // Call it after flush() and all readers of the state, because the next forward needs the values of training.
   void continue_training() { data_->continue_training(); }
 
   Sampling sampling() const override;
@@ -78,7 +78,7 @@ struct Trained::Impl : public Strategy {
   void share_reached();
   void end_step(bool last);
 
-  Context context_;  // that of the job, with the configuration of this object
+  Context context_;  // context of the job, with the configuration of this object
   torch::nn::Module& module_;
   const bool drives_;
   std::optional<ModelPart> part_;
@@ -92,7 +92,7 @@ struct Trained::Impl : public Strategy {
   int64_t postponed_ = 0;    // steps since the last update
   int64_t step_ = 0;
   int64_t calls_ = 0;
-  int64_t updates_here_ = 0;  // of this process
+  int64_t updates_here_ = 0;  // updates in this process
   bool forwarded_ = false;    // `forward` was called since the last backward
   bool all_reached_ = false;  // every parameter has had a gradient on some rank
   bool follows_ = false;      // the divisor of losses follows their weight

@@ -11,6 +11,18 @@ function(convoy_sources out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
+# convoy_sources_without_torch(OUT): the sources of the current folder that cmake/without_libtorch lists, sorted.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/without_libtorch)
+function(convoy_sources_without_torch out)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  file(STRINGS ${PROJECT_SOURCE_DIR}/cmake/without_libtorch patterns REGEX "^${folder}/")
+  list(TRANSFORM patterns REPLACE "^${folder}/" "")
+  list(TRANSFORM patterns APPEND "/*.cpp")
+  list(TRANSFORM patterns REPLACE "[.]cpp/[*][.]cpp$" ".cpp")  # a file, not a folder
+  convoy_sources(found ${patterns})
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
 # convoy_unity(TARGET BYTES): compiles neighbouring sources as units of at most so many bytes (40 a line), because their
 # headers cost more time than their own code: g++ takes 2 s for nlohmann/json.hpp and 6 s for torch/nn/module.h.
 function(convoy_unity target most)

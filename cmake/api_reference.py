@@ -16,7 +16,7 @@ their use step by step.
 
 
 def prose(lines):
-    """A file comment as Markdown: lines that are indented become a block of code."""
+    """Returns a file comment as Markdown; indented lines become a code block."""
     out, code = [], False
     for line in lines:
         text = line[3:] if line.startswith("// ") else line[2:]
@@ -35,7 +35,7 @@ def prose(lines):
 
 
 def without_bodies(lines):
-    """Declarations only: bodies of functions that fill several lines are cut."""
+    """Returns declarations only: removes function bodies of several lines."""
     out, depth = [], None
     for line in lines:
         opened = line.count("{") - line.count("}")
@@ -57,7 +57,7 @@ def without_bodies(lines):
 
 
 def public_part(lines):
-    """Without private and protected members and what is marked as internal."""
+    """Removes private and protected members and everything that is marked as internal."""
     out, hidden, internal = [], False, False
     for line in lines:
         label = re.match(r"^ (public|private|protected):$", line)
@@ -77,7 +77,7 @@ def public_part(lines):
 
 
 def chunks(lines):
-    """Top-level declarations with their comments, as lists of lines."""
+    """Returns top-level declarations with their comments, as lists of lines."""
     chunk, depth = [], 0
     for line in lines:
         if not line and depth == 0:

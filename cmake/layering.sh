@@ -2,7 +2,8 @@
 # layering.sh [TREE]: does every #include respect the layers of docs/architecture.md? Prints FILE:LINE, what is wrong
 # and what to do instead. With a tree it checks that one (for its own test).
 set -euo pipefail
-cd "${1:-$(dirname "$0")/..}"
+rules=$(cd "$(dirname "$0")" && pwd)
+cd "${1:-$rules/..}"
 
 found=0
 complain() {
@@ -12,7 +13,11 @@ complain() {
 
 folders='core backends strategies models api include launch tests docs'
 mapfile -t files < <(find $folders \( -name '*.h' -o -name '*.cpp' \) 2>/dev/null | sort)
-[ ${#files[@]} -gt 0 ] || exit 0
+while read -r file; do
+  complain "$file:1" "this script and CMake read .h and .cpp only; rename it to ${file%.*}.h or ${file%.*}.cpp"
+done < <(find $folders -regextype posix-extended ! -path 'tests/bench/bare/*' \
+  -regex '.*\.(hh|hpp|hxx|H|cuh|inl|ipp|tpp|c|cc|cxx|C|c\+\+|cu)' 2>/dev/null | sort)
+[ ${#files[@]} -gt 0 ] || exit $found
 
 # Every include once, as FILE:LINE:TARGET with < or " before the target.
 includes=$(grep -nHE '^[[:space:]]*#[[:space:]]*include' "${files[@]}" |
@@ -29,7 +34,7 @@ layer() {
       */*) ;;
       *) complain "$where" "\"$target\" is not named from the root of the tree; write \"FOLDER/$target\""; continue ;;
     esac
-    [[ $target =~ ^($2)/ ]] || complain "$where" "includes $target, which is not its to know; $3"
+    [[ $target =~ ^($2)/ ]] || complain "$where" "includes $target from a folder that it may not include; $3"
   done < <(grep -E "^($1)" <<<"$includes" | grep ' " ' || true)
 }
 # An example is a separate project, and names its headers freely.
@@ -39,6 +44,8 @@ seam='take what it needs through core/strategy.h, core/communicator.h or core/mo
 layer 'core/' 'core' "core knows no folder but itself: move the shared part into core, or $seam"
 layer 'backends/' 'core|backends' "siblings meet only in core: $seam"
 layer 'strategies/' 'core|strategies' "siblings meet only in core: $seam"
+layer 'strategies/plans/' 'core|strategies/plans' 'plans are part of convoy, which links no other code of strategies: move \
+the shared part into strategies/plans or core/base'
 layer 'models/' 'core|models' "siblings meet only in core: $seam"
 layer 'api/' 'core|backends|strategies|models|api|convoy' 'the library is below the programs: move the shared part into core or api'
 layer 'include/' 'core|convoy' 'a public header shows core and other public headers only: hide the rest behind a pointer'
@@ -48,6 +55,11 @@ layer 'docs/' 'convoy' 'an example shows what a stranger can include: <convoy/â€
 while read -r where kind target; do
   complain "$where" "includes $target; only launch/rank uses the library, which needs LibTorch"
 done < <(grep -E '^launch/' <<<"$includes" | grep -vE '^launch/rank/' | grep -E ' " (api|convoy)/' || true)
+
+while read -r where kind target; do
+  complain "$where" "includes $target; launch/rank is a program of its own, convoy-rank: move the shared part into \
+another folder of launch"
+done < <(grep -E '^launch/' <<<"$includes" | grep -vE '^launch/rank/' | grep ' " launch/rank/' || true)
 
 # Headers that an installation has: include/convoy and what they include of core (cmake/install_headers.cmake). Programs
 # of others compile them, so they need LibTorch and the standard library only.
@@ -70,12 +82,31 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 
 # --- what goes without LibTorch -----------------------------------------------------------------------------------
 
-torch_free='(core/(base|files|config|control|rank_state|data/formats)/|[a-z]+/(data/|optim/|losses/)?catalogue/|strategies/plans/'
-torch_free+='|launch/[^/:]*\.(h|cpp)|launch/(cli|prepare|machine|process|job|diagnose|explain|farm)/|tests/base/|tests/launch/)'
+# cmake/without_libtorch as one expression: a folder with all below it, or a file.
+without=$(grep -v '^#' "$rules/without_libtorch" | sed -E 's/\./\\./g; s|\*|[^/:]*|g; /cpp$/!s|$|/|; /cpp$/s|$|:|' | paste -sd'|')
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \
 tensors into a file of its own"
-done < <(grep -E "^$torch_free" <<<"$includes" | grep -E ' [<"] (torch|ATen|c10)/' || true)
+done < <(grep -E "^($without)" <<<"$includes" | grep -E ' [<"] (torch|ATen|c10)/' || true)
+
+# The same through headers of our own: the first one outside of these folders that leads to LibTorch. Prints how.
+while read -r where kind target way; do
+  complain "$where" "includes $target, which includes LibTorch ($way), but this file is also part of convoy, which \
+links no LibTorch; include a header without it, or move what needs tensors into a folder that cmake/without_libtorch \
+does not list"
+done < <(awk -v without="^($without)" '
+  { file = $1; sub(/:[0-9]+$/, "", file); target = $3; sub(/^convoy\//, "include/convoy/", target) }
+  $3 ~ /^(torch|ATen|c10)\// { if (!(file in way)) { way[file] = $3; queue[++last] = file } next }
+  $2 == "\"" { users[target] = users[target] " " file }
+  $2 == "\"" && file ":" ~ without && target !~ without { line[++lines] = $0; of[lines] = target }
+  END {
+    for (next_one = 1; next_one <= last; ++next_one) {
+      count = split(users[queue[next_one]], all, " ")
+      for (i = 1; i <= count; ++i)
+        if (!(all[i] in way)) { way[all[i]] = queue[next_one] " -> " way[queue[next_one]]; queue[++last] = all[i] }
+    }
+    for (i = 1; i <= lines; ++i) if (of[i] in way) print line[i], "through " way[of[i]]
+  }' <<<"$includes")
 
 while read -r where kind target; do
   complain "$where" "torch/torch.h costs every build 10 s for this file; include the header of what it uses, such as \
@@ -93,8 +124,10 @@ owned() {
 }
 
 backend_tests='include/convoy/mpi\.h|docs/examples/embedded_mpi/|tests/backends/|tests/conformance/|tests/support/|tests/bench/'
-owned 'mpi\.h|nccl\.h|gloo/|cuda|torch/csrc/distributed/|torch/csrc/cuda/nccl' "backends/|$backend_tests" \
+owned 'mpi\.h|nccl\.h|gloo/|torch/csrc/distributed/|torch/csrc/cuda/nccl' "backends/|$backend_tests" \
   'communication belongs to backends/: use core/communicator.h'
+owned '(ATen|c10|torch|torch/csrc)/cuda|cuda' 'backends/cuda/|tests/backends/|tests/conformance/|tests/bench/' \
+  'only backends/cuda/module links the CUDA half of LibTorch: add a file there, and load it through backends/registry.h'
 owned 're2/' 'core/(base/name_pattern|data/formats/text_splitter)\.cpp' 'expressions are compiled in two places: use core/base/name_pattern.h, or core/data/formats/text_splitter.h'
 owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config) knows YAML'
 owned 'spdlog/|fmt/' 'core/base/log\.cpp' 'only core/base/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/base/log.h'
@@ -113,7 +146,8 @@ if [ -n "$names" ]; then
   while IFS=: read -r file line text; do
     complain "$file:$line" "names a strategy: ${text#"${text%%[![:space:]]*}"} â€” ask the strategy (core/strategy.h) or \
 its catalogue instead"
-  done < <(grep -nE "^[^/]*\"($names)\"" "${files[@]}" | grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' || true)
+  done < <(grep -nP "^(?:'\"'|\"(?!(?:$names)\")(?:[^\"\\\\]|\\\\.)*\"|/(?!/)|[^\"/])*+\"(?:$names)\"" "${files[@]}" |
+    grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' || true)
 fi
 
 # --- size and shape -----------------------------------------------------------------------------------------------
@@ -145,9 +179,15 @@ uses it most"
   while IFS=: read -r file line text; do
     complain "$file:$line" "casts to an interface: ${text#"${text%%[![:space:]]*}"}; let the seam return it from a method, \
 as Strategy::capabilities does"
-  done < <(grep -nE 'dynamic_cast<' "${product[@]}" /dev/null |
-    grep -vE 'dynamic_cast<(const )?(torch::|c10::|LayerModule|ReluLayer|Client|CannotExecute)' || true)
+  done < <(grep -nE 'dynamic_(pointer_)?cast<' "${product[@]}" /dev/null |
+    grep -vE 'dynamic_cast<(const )?((torch|c10)::|(LayerModule|ReluLayer|Client|CannotExecute)[*&>])' || true)
 fi
+
+# --- comments -----------------------------------------------------------------------------------------------------
+
+while IFS=: read -r file line text; do
+  complain "$file:$line" "a comment starts with \"Of\"; start it with its subject or a verb"
+done < <(grep -nE '//+[!/<]* *Of ' "${files[@]}" /dev/null || true)
 
 # --- words --------------------------------------------------------------------------------------------------------
 

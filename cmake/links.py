@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""links.py [TREE]: does every relative link of README.md, CONTRIBUTING.md and docs lead to a file and a heading, and
-does every file of the sources exist that they name in `code`?
-
-Prints FILE:LINE and what is wrong. Anchors are GitHub's, which the site of mkdocs.yml has too.
-"""
+"""links.py [TREE]: checks that relative links of README.md, CONTRIBUTING.md and docs lead to a file and a heading, and
+that source files named in `code` exist. Prints FILE:LINE and the mistake. Anchors are GitHub's, which the site of
+mkdocs.yml has too."""
 import pathlib
 import re
 import sys
@@ -12,13 +10,13 @@ import urllib.parse
 
 
 def slug(heading, separator="-"):
-    """The anchor of a heading, as GitHub makes it."""
+    """Returns the anchor of a heading, as GitHub makes it."""
     text = unicodedata.normalize("NFC", heading).strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", separator)
 
 
 def prose(path):
-    """(number, line) of each line outside of code blocks."""
+    """Returns (number, line) of each line outside of code blocks."""
     fence = None
     for number, line in enumerate(path.read_text().splitlines(), 1):
         mark = re.match(r" *(```+|~~~+)", line)
@@ -32,7 +30,7 @@ def prose(path):
 
 
 def anchors(path, known={}):
-    """Of the headings of a page, each once: equal headings get -1, -2, …"""
+    """Returns the anchors of a page's headings, each once: equal headings get -1, -2, …"""
     if path not in known:
         found = {}
         for _, line in prose(path):
@@ -57,7 +55,7 @@ def links(path):
 
 
 def sources(path):
-    """(number, name) of each file or folder of the sources that a page names. Names with placeholders are left out."""
+    """Returns (number, name) of each source file or folder that a page names. Leaves out names with placeholders."""
     folders = "backends|cmake|configs|core|docs|launch|models|strategies|tests"
     for number, line in prose(path):
         for name in re.findall(rf"`((?:{folders})/[a-z0-9_./-]*)`", line):

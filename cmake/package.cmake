@@ -8,7 +8,7 @@ if(NOT CPACK_TEMPORARY_DIRECTORY)
   return()
 endif()
 
-# Where this machine has LibTorch is no business of another machine, where anyone might own that path.
+# Remove the path of this machine's LibTorch: on another machine, any user might own that path.
 file(GLOB_RECURSE staged ${CPACK_TEMPORARY_DIRECTORY}/*)
 foreach(file IN LISTS staged)
   set(rpath "")

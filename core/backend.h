@@ -1,4 +1,4 @@
-// BackendRequest: what a backend receives to make the world group of a rank.
+// BackendRequest: inputs of a backend for the world group of a rank.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,20 +16,20 @@
 
 namespace convoy {
 
-// A collective that takes longer than half of its limit, as reported to the supervisor.
+// A collective that has taken longer than half of its limit, as reported to the supervisor.
 struct SlowCollective {
   std::string group;         // label, as in RankCall
-  int64_t number = 0;        // of the call in the group; 0 for sends and receives, which have no number
+  int64_t number = 0;        // number of the call in the group; 0 for sends and receives, which have no number
   std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
   std::vector<int> members;  // ranks of the job that take part
-  double seconds = 0;        // waited so far
+  double seconds = 0;        // time waited so far
   double limit = 0;
   bool over = false;  // the limit has passed
 };
 CONVOY_JSON(SlowCollective, group, number, call, members, seconds, limit, over)
 
 // Collective check: ranks compare name, operation, shape, dtype, reduction, root and counts over the control channel.
-// The transport gets the first calls of each group only after the check. Later calls are checked shortly afterwards.
+// The first calls of each group are checked before the transport gets them. Later calls are checked shortly afterwards.
 enum class CollectiveChecks { none, sampled, all };
 CollectiveChecks collective_checks_named(const std::string& name);  // launch.check_collectives
 
@@ -38,7 +38,7 @@ struct BackendRequest {
   int rank = 0;
   int size = 1;
   at::Device device{at::kCPU};
-  std::shared_ptr<Channel> channel;              // rendezvous and abort
+  std::shared_ptr<Channel> channel;              // for rendezvous and abort
   std::string job;                               // unique per attempt: prefix of keys
   std::string address;                           // numeric address of this host's interface for data; "": chosen
   std::chrono::milliseconds timeout{600000};     // time limit of one operation (launch.collective)
@@ -46,10 +46,10 @@ struct BackendRequest {
   // Called with the name of the collective when a wait begins to block, and with "" when it ends. Called from any
   // thread; must not block.
   std::function<void(const char* name)> waiting;
-  std::shared_ptr<CollectiveRecords> notes;  // get every collective; may be null
+  std::shared_ptr<CollectiveRecords> notes;  // receives every collective; may be null
   CollectiveChecks checks = CollectiveChecks::sampled;
-  // For the backend mpi, which duplicates it: Fortran handle of an application's communicator with the same ranks.
-  // None: MPI belongs to convoy.
+  // Fortran handle of an application's communicator with the same ranks. The backend mpi duplicates it. Without a
+  // value, convoy initialises MPI.
   std::optional<int> mpi_communicator = std::nullopt;
   // Called in the waiting thread when half of the time limit has passed, and again at the limit. The second call may
   // block while the job finds the cause of the stall; it throws that cause. If it returns, the wait throws its own

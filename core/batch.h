@@ -1,7 +1,7 @@
-// A batch: named tensors with rows as dimension 0. Under stacking the member dimension precedes it, so code counts
-// dimensions from the end.
+// A batch: named tensors with rows as dimension 0. In a stacked ensemble the member dimension comes first, so code
+// counts dimensions from the end.
 // A row is never split. Examples: a positive with its negatives, a user with its candidates, a sequence. Strategies
-// slice rows and do not interpret the fields of a batch.
+// split batches by rows and do not interpret the fields.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -23,10 +23,10 @@ struct Batch {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // few; in the order of the data set
   int64_t rows = 0;                                         // rows of this share; may be 0
   int64_t first_row = 0;                                    // index of its first row in the global batch
-  int64_t global_rows = 0;   // rows of the global batch over all shares; fewer at the end of an epoch
+  int64_t global_rows = 0;   // rows of the global batch over all shares; fewer in the last batch of an epoch
   int64_t nominal_rows = 0;  // rows of a full global batch
-  // Micro-batch j is this share of slice j of the global batch, so every layout has equal micro-batches. A
-  // micro-batch may be empty. An empty list means that the share is one micro-batch.
+  // Micro-batch j is this share of part j of the global batch. So every layout has equal micro-batches. A micro-batch
+  // may be empty. An empty list means that the share is one micro-batch.
   std::vector<MicroBatch> micro = {};
 
   const at::Tensor& at(const std::string& name) const;    // throws Error(config) that lists the fields
@@ -41,7 +41,8 @@ struct Batch {
 // are larger.
 std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count);
 
-// The rows of the global batch that share `index` of `count` reads: its share of each of `slices` slices, in order.
+// Returns the rows of the global batch that share `index` of `count` reads: its share of each of `slices` parts, in
+// order.
 std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count);
 
 }  // namespace convoy

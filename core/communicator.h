@@ -1,12 +1,12 @@
 // Communicator: an ordered group of ranks that exchange tensors. Strategies and the trainer exchange tensors only
 // through it. Implementations are in backends/.
 //
-// Call order: all ranks of a group issue the same collectives in the same order. Point-to-point operations pair by
-// (peer, order). `group` issues sends and receives together, so no order of peers can deadlock.
-// Threads: any thread may issue operations; the threads that use one group agree on the order. Any thread may wait
-// for a Work.
-// Ownership: a Work keeps its tensors until it completes; after `wait` it holds none. Do not touch the tensors before
-// that. Strided and empty tensors are allowed everywhere (implementations copy strided ones).
+// Call order: all ranks of a group issue the same collectives in the same order. Point-to-point operations match by
+// peer and order. `group` issues sends and receives together, so no order of peers can deadlock.
+// Threads: any thread may issue operations; the threads that use one group agree on the order. Any thread may wait for
+// a Work.
+// Ownership: a Work keeps its tensors until it completes; do not touch them before that. After `wait` it keeps none.
+// Strided and empty tensors are allowed everywhere (implementations copy strided ones).
 // Devices: on the CPU, `wait` returns when the result is ready. On CUDA, `wait` makes the current stream wait for the
 // result and does not block the host; a watcher thread then enforces the time limit.
 // Errors: `wait` throws CommError: `peer_lost` (a peer is gone or called abort), `hang` (time limit reached; the
@@ -26,7 +26,7 @@ namespace convoy {
 
 enum class ReduceOp { sum, product, min, max };
 
-// Arguments that every operation takes besides its tensors.
+// Arguments of every operation besides its tensors.
 struct CallOptions {
   std::string name;                      // bucket or parameter; shown in stall reports: "rank 3 waits in bucket 2"
   std::chrono::milliseconds timeout{0};  // 0: the default of the communicator
@@ -55,7 +55,7 @@ class Communicator {
   virtual const std::string& backend() const = 0;
   virtual std::vector<at::DeviceType> devices() const = 0;  // tensors of other devices are staged
   // Statistics of this group and of all groups split from it.
-  virtual int64_t bytes_sent() const = 0;   // payload that this rank has sent, by the textbook count of the algorithm
+  virtual int64_t bytes_sent() const = 0;   // payload that this rank has sent, by the textbook formula of the algorithm
   virtual double wait_seconds() const = 0;  // time of all threads in waits that blocked
   virtual double wait_cpu_seconds() const = 0;  // CPU time of these waits (spinning)
 
@@ -63,12 +63,11 @@ class Communicator {
   virtual WorkPtr all_reduce(at::Tensor tensor, ReduceOp op, const CallOptions& call) = 0;
   // output: [size(), …shape of input].
   virtual WorkPtr all_gather(at::Tensor output, at::Tensor input, const CallOptions& call) = 0;
-  // Gathers rows (dimension 0): rank r contributes counts[r] rows; output holds them in order of ranks. All ranks
-  // know `counts`.
+  // Gathers rows (dimension 0): rank r contributes counts[r] rows; output contains them in rank order. All ranks know
+  // `counts`.
   virtual WorkPtr all_gather_v(at::Tensor output, at::Tensor input, const std::vector<int64_t>& counts,
                                const CallOptions& call) = 0;
-  // Sends rows (dimension 0): input is split by input_counts, in order of ranks; output_counts[r] rows arrive from
-  // rank r.
+  // Sends rows (dimension 0): input is split by input_counts, in rank order; output_counts[r] rows arrive from rank r.
   virtual WorkPtr all_to_all_v(at::Tensor output, const std::vector<int64_t>& output_counts, at::Tensor input,
                                const std::vector<int64_t>& input_counts, const CallOptions& call) = 0;
   // input: [size(), …shape of output]; rank r receives the reduction of slice r.
@@ -80,8 +79,8 @@ class Communicator {
   virtual WorkPtr barrier(const CallOptions& call) = 0;
 
   // Collective; blocks. Returns zeroed CPU memory shared by the group: [bytes] uint8. Returns an undefined tensor on
-  // all ranks if the group has one rank or spans several hosts.
-  // An all_gather_v into this memory, at the same offset on all ranks, moves no data: each rank writes its rows in
+  // all ranks if the group has one rank or several hosts.
+  // An all_gather_v into this memory, at the same offset on all ranks, copies nothing. Each rank writes its rows in
   // place, and all ranks see them after the operation. Synchronise before overwriting: all ranks must have read.
   virtual at::Tensor common_memory(int64_t /*bytes*/, const CallOptions&) { return {}; }
 

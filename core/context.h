@@ -1,4 +1,4 @@
-// Context: what a rank needs to know about its run. Each rank has one and passes it on; there are no mutable globals.
+// Context: the run as one rank sees it. Each rank has one and passes it on; there are no mutable globals.
 // Threads: const after construction; the objects that it points to document their own rules.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -17,19 +17,18 @@
 
 namespace convoy {
 
-// DeviceGraph: operations of one device, recorded once and then launched as one unit (CUDA graphs). A small model's
-// step has hundreds of kernels that take longer to launch than to run; a graph needs one launch.
+// DeviceGraph: operations of one device, recorded once and then launched as one unit (a CUDA graph). The kernels of a
+// small model's step take longer to launch than to run; a graph needs one launch.
 //
-// The graph stores kernels with their addresses: every launch reads and writes the same tensors as the recording.
-// Decisions of the host are not made again.
-// Threads: the thread of the rank. Created by Context::make_graph.
-
+// The graph stores kernels with their addresses: every launch reads and writes the same tensors as the recording. Code
+// on the host does not run again.
+// Threads: the thread of the rank. Context::make_graph creates it.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   // Calls `work` once and records its operations; the device does not run them. Throws if an operation cannot be
-  // recorded (such as a wait for the device). Then nothing can be launched and the device works as before. Tensors
-  // created by `work` keep their memory for the lifetime of this object.
+  // recorded, such as a wait for the device. Then there is no graph, and the device works as before. Tensors created by
+  // `work` keep their memory for the lifetime of this object.
   virtual void record(const std::function<void()>& work) = 0;
   // Enqueues the graph on the current stream; does not wait.
   virtual void launch() = 0;
@@ -38,24 +37,24 @@ class DeviceGraph {
 struct Context {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;  // among the ranks of this host
+  int local_rank = 0;  // number among the ranks of this host
   std::string host;
-  std::vector<at::Device> devices{at::Device(at::kCPU)};  // of this rank; the first is the main one
+  std::vector<at::Device> devices{at::Device(at::kCPU)};  // devices of this rank; the first is the main one
   std::vector<std::vector<int>> device_cores;             // hardware threads of each device; empty: not bound
   int threads = 1;                                        // intra-op threads of this rank
   int process_ranks = 1;                                  // ranks that are threads of this process
   Mesh mesh;
   CommunicatorPtr world;                        // all ranks of the job
-  std::map<std::string, CommunicatorPtr> axes;  // by axis name: the group of this rank
+  std::map<std::string, CommunicatorPtr> axes;  // group of this rank by axis name
   std::shared_ptr<Channel> channel;
   std::string folder;           // the run folder
-  int64_t steps_per_epoch = 0;  // set once the data set is open; schedules need it
+  int64_t steps_per_epoch = 0;  // known once the data set is open; schedules need it
   int64_t total_steps = 0;
   std::shared_ptr<StateFile> state;  // position of this rank, readable after its death; never null
   RunConfig config;
   // Merges an object into this rank's part of the summary; existing keys are replaced. Never null.
   std::function<void(const Json&)> add_to_summary = [](const Json&) {};
-  // Returns a recorder for a device of this rank. Null, or returns null, if graphs are not recorded.
+  // Returns a recorder for a device of this rank, or null if graphs are not recorded. May be null itself.
   std::function<std::unique_ptr<DeviceGraph>(at::Device)> make_graph = nullptr;
 
   // This rank's group along an axis. Returns a group of one rank for an axis that the mesh does not have.

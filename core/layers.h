@@ -1,11 +1,10 @@
 // Layers: builds the layers, losses and metrics of models. The strategy supplies the implementation.
 //
-// Depending on the strategy, the layers of a model are plain, stacked, sharded, or gathered block by block. Stacked: K
-// ensemble members in one product, activations [K, B, …]. Sharded: a tensor group divides linear, embedding and
-// cross-entropy. The model does not know which. So models count dimensions from the end and use no communicator.
-// Names: the canonical name of a layer is its scope plus its own name ("mlp.0" + "hidden" → "mlp.0.hidden"). Its
-// tensors append ".weight" and ".bias". Initial values and random draws are functions of that name and the global
-// index.
+// The strategy decides if layers are whole, stacked, sharded, or gathered block by block. Stacked: K ensemble members
+// in one product, activations [K, B, …]. Sharded: a tensor group divides linear, embedding and cross-entropy. The model
+// does not know the strategy. So it counts dimensions from the end and uses no communicator.
+// Names: the canonical name of a layer is its scope and its name ("mlp.0" + "hidden" → "mlp.0.hidden"). Its tensors
+// append ".weight" and ".bias". Initial values and random draws are functions of that name and the global index.
 // Threads: one Layers per rank, used by the thread of that rank (and its backward pass).
 // Errors: Error(config) with the reason if a size does not divide or the strategy does not support a layer.
 #pragma once
@@ -22,7 +21,7 @@ namespace convoy {
 struct LayerModule;  // core/model.h
 using Layer = std::shared_ptr<LayerModule>;
 
-// Distribution of initial values. Fan-in is that of the global shape.
+// Distribution of initial values. Fan-in is computed from the global shape.
 struct Init {
   enum class Kind { zeros, ones, normal, uniform, kaiming_uniform, xavier_uniform } kind = Kind::kaiming_uniform;
   double a = 0;  // mean or lower bound
@@ -36,10 +35,10 @@ struct LinearOptions {
   std::optional<Init> bias_init;  // default: uniform(±1/√fan_in), as in torch
   // Hints for a tensor group; ignored elsewhere.
   enum class Cut { none, column, row } cut = Cut::none;
-  int64_t parts = 1;       // number of fused products, each sharded by itself (3 for QKV)
+  int64_t parts = 1;       // number of fused products, each sharded separately (3 for QKV)
   int64_t row_inputs = 0;  // column: inputs of the row-parallel layer that ends the region; 0: out ÷ parts
   bool gather = false;     // gather a column-parallel output at once
-  std::string tied_to;     // canonical name of a tensor that is used as weight; "": a new one
+  std::string tied_to;     // canonical name of the tensor to use as weight; "": a new one
 };
 struct EmbeddingOptions {
   Init weight{Init::Kind::normal, 0, 1};

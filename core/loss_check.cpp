@@ -57,21 +57,21 @@ void LossCheck::end_not_finite(const Unchecked& update, int64_t step) {
   throw CommError(Failure::peer_lost, failing_rank, message);
 }
 
-void LossCheck::check_weight(double weight, int64_t epoch, bool ends) {
-  weighted_ = weighted_ || weight != 0;
-  if (!(weight < 0) && (!ends || std::exchange(weighted_, false))) return;
+void LossCheck::check_weight(const MetricValue& loss, int64_t epoch, bool ends) {
+  weighted_ = weighted_ || loss.weight != 0;
+  const bool negative = loss.negative_weight < 0;
+  if (!negative && (!ends || std::exchange(weighted_, false))) return;
   const RunConfig& config = context_.config;
-  const std::string loss =
+  const std::string name =
       config.loss.name.empty() ? "the loss of model " + config.model.name : "the loss " + config.loss.name;
   const std::string message =
-      weight < 0 ? str(loss, " has the weight ", weight, " in epoch ", epoch,
-                       ", and a weight below 0 trains away from the targets; return the number of rows, or the sum of "
-                       "their weights, as weight, and give data with weights of at least 0 (data.weight, "
-                       "data.columns.weight)")
-                 : str(loss, " had the weight 0 in every batch of epoch ", epoch,
-                       ", so that nothing was trained; give data with weights above 0 (data.weight, "
-                       "data.columns.weight), targets that are not all ignored (loss.ignore), or a loss that returns a "
-                       "weight");
+      negative ? str(name, " has batches with a weight below 0 in epoch ", epoch, ", ", loss.negative_weight,
+                     " together: such a batch trains away from the targets; return the number of rows, or the sum of "
+                     "their weights, as weight, and give data with weights of at least 0 (data.weight, "
+                     "data.columns.weight)")
+               : str(name, " had the weight 0 in every batch of epoch ", epoch,
+                     ": nothing was trained; give data with weights above 0 (data.weight, data.columns.weight), do "
+                     "not ignore all targets (loss.ignore), or return a weight above 0");
   if (context_.rank == 0) throw Error(Failure::config, message);
   throw CommError(Failure::peer_lost, 0, message);
 }

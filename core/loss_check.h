@@ -1,7 +1,8 @@
 // LossCheck: ends the training if a loss or gradient is not finite, or if the losses of an epoch have no weight.
 //
-// Threads: one rank's thread. Every rank makes the same calls in the same order. Failure: on every rank at the same
-// step. One rank throws Error(training) or Error(config) with the reason, the others CommError that names this rank.
+// Threads: one rank's thread. Every rank makes the same calls in the same order. Failure: every rank fails at the same
+// step. One rank throws Error(training) or Error(config) with the reason; the others throw CommError, which names this
+// rank.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/context.h"
+#include "core/metrics/accumulator.h"
 #include "core/strategy.h"
 
 namespace convoy {
@@ -17,19 +19,19 @@ class LossCheck {
  public:
   explicit LossCheck(const Context& context) : context_(context) {}
 
-  // After each step. The flag of the result is equal on all ranks. If it is false, the ranks exchange the steps of
-  // their losses over the control channel, so that the error names one rank.
+  // Call it after each step. The flag of the result is equal on all ranks. If it is false, the ranks exchange the steps
+  // of their losses over the control channel, so that the error names one rank.
   void check_finite(const StepResult& result, int64_t step);
 
-  // Before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.
+  // Call it before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.
   void begin_weights(bool within_epoch) { weighted_ = within_epoch; }
-  // `weight`: sum over all ranks since the last call. `ends`: the epoch or the run ends here. A batch may have no
-  // weight, but an epoch without weight trains nothing, and a negative weight reverses the gradients: a negative sum
-  // is an error.
-  void check_weight(double weight, int64_t epoch, bool ends);
+  // Checks the weight of the loss. `loss`: sum over all ranks since the last call. `ends`: the epoch or the run ends
+  // here. A batch may have no weight. An epoch without weight is an error, because it trains nothing. A batch of
+  // negative weight is an error, whatever the other batches weigh, because it reverses the gradients.
+  void check_weight(const MetricValue& loss, int64_t epoch, bool ends);
 
  private:
-  // Values that decide later if an update was finite: the flag, and this rank's losses of the accumulated steps.
+  // Values that later decide if an update was finite: the flag, and this rank's losses of the accumulated steps.
   struct Unchecked {
     at::Tensor finite;
     std::vector<std::pair<int64_t, at::Tensor>> losses;  // by step
@@ -38,7 +40,7 @@ class LossCheck {
 
   const Context& context_;
   Unchecked unchecked_;    // collected since the last update
-  Unchecked pending_;      // of the previous update, on CUDA
+  Unchecked pending_;      // losses of the previous update, on CUDA
   bool weighted_ = false;  // the loss had weight in this epoch
 };
 

@@ -1,5 +1,5 @@
 // Block and LayerModule: the torch modules that models consist of. Code that defines a model or a layer includes this
-// header. Code that only passes them on includes core/model_interface.h, which compiles three seconds faster.
+// header. Other code includes core/model_interface.h, which compiles three seconds faster.
 //
 // Threads: a Block and its layers belong to one rank; the thread of that rank and its backward pass use them.
 // Errors: forward throws Error(config) with the reason for unsuitable inputs; the caller adds the name of the block.

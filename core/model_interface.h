@@ -1,4 +1,4 @@
-// Model, Block, Loss: what is trained. A model does not know the strategy that trains it.
+// Model, Block, Loss: the model to train. A model does not know the strategy that trains it.
 //
 // A Model is a recipe without tensors. A Block is a torch module from tensors to tensors: the unit of placement,
 // pipeline stages, gathering and activation checkpointing. Block i+1 takes the outputs of block i; block 0 takes
@@ -62,7 +62,7 @@ class Model {
   virtual std::string block_name(int64_t index) const = 0;          // scope of its layers
   virtual BlockPtr block(int64_t index, Layers& layers) const = 0;  // `layers` is already scoped
   virtual TensorList inputs(const Batch& batch) const = 0;          // inputs of block 0
-  // By default the first output with the batch's fields `target` and, if there is one, `weight`.
+  // Returns by default the first output, the batch's field `target` and, if it exists, the field `weight`.
   virtual Examples examples(const TensorList& outputs, const Batch& batch) const {
     return {outputs[0], batch.at("target"), batch.optional("weight")};
   }

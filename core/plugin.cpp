@@ -8,6 +8,7 @@
 #include <cctype>
 #include <set>
 
+#include "core/config/node.h"
 #include "core/config/option_reader.h"
 #include "core/files/files.h"
 
@@ -74,7 +75,7 @@ std::vector<std::string> reserved_names(const std::string& kind) {
 void check_options(const std::vector<Option>& options, std::vector<std::string> taken, const Catalogues& catalogues) {
   for (Option option : options) {
     if (!is_name(option.name))
-      throw Error(Failure::config, "an option is named '", option.name, "'; use letters, digits, '.', '_', '-'");
+      throw Error(Failure::config, "an option is named ", shown(option.name), "; use letters, digits, '.', '_', '-'");
     if (std::find(taken.begin(), taken.end(), option.name) != taken.end())
       throw Error(Failure::config, "the option '", option.name, "' is described twice, or is one of convoy's own");
     taken.push_back(option.name);
@@ -89,10 +90,22 @@ void check_options(const std::vector<Option>& options, std::vector<std::string> 
   }
 }
 
+// Names of factories and entries go into messages.
+void check_names(const std::string& path, const Names& before, const Names& now, const std::string& what) {
+  for (const auto& [kind, names] : now) {
+    const auto found = before.find(kind);
+    for (const std::string& name : names)
+      if (!is_name(name) && (found == before.end() || !std::count(found->second.begin(), found->second.end(), name)))
+        reject(path, str(what, " ", printable(kind), " ", shown(name), "; use letters, digits, '.', '_', '-'"));
+  }
+}
+
 // Each new entry must have a factory, and each new factory an entry. Otherwise a configuration could not use the name,
 // or could not build its component.
 void check_added(const std::string& path, const Registry& registry, const Names& factories, const Names& entries) {
   const Names now = entries_of(registry);
+  check_names(path, entries, now, "describes a");
+  check_names(path, factories, factories_of(registry), "adds a factory for a");
   for (const auto& [kind, names] : now) {
     const std::vector<std::string> fresh = added(path, kind, entries, names);
     if (!fresh.empty() && open_kinds().count(kind) == 0)
@@ -116,7 +129,6 @@ void check_added(const std::string& path, const Registry& registry, const Names&
     }
     if (open_kinds().count(kind) == 0) continue;
     for (const std::string& name : added(path, kind, entries, listed)) {
-      if (!is_name(name)) reject(path, str("names a ", kind, " '", name, "'; use letters, digits, '.', '_', '-'"));
       if (std::find(made.begin(), made.end(), name) == made.end())
         reject(path, str("describes the ", kind, " '", name, "' and adds no factory for it"));
       try {
@@ -134,7 +146,7 @@ void call_registration(const std::string& path, void (*registration)(Registry&),
   try {
     return registration(registry);
   } catch (const Error& error) {
-    reject(path, error.what());
+    reject(path, printable(error.what()));
   } catch (const c10::Error& error) {
     thrown = error.what_without_backtrace();
   } catch (const std::exception& error) {
@@ -162,7 +174,7 @@ void load_plugin(const std::string& path, Registry& registry) {
            "its convoy_plugin_version returns null; remove it, and end the plugin with CONVOY_PLUGIN(registry) { … }");
   const std::string version = built_for;
   if (version != CONVOY_PLUGIN_BUILD)
-    reject(path, str("was built for ", version, ", and this is ", CONVOY_PLUGIN_BUILD,
+    reject(path, str("was built for ", printable(version), ", but this is ", CONVOY_PLUGIN_BUILD,
                      "; build it again against this convoy (-Dconvoy_DIR=the build folder)"));
   const Names factories = factories_of(registry), entries = entries_of(registry);
   call_registration(path, symbol<void(Registry&)>(library, path, "convoy_plugin_register"), registry);

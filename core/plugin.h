@@ -1,8 +1,8 @@
 // Plugins: a model, loss, data set or transform in a shared library of the user.
 // A plugin includes only core headers, links convoy::core and ends with CONVOY_PLUGIN(registry) { … }. The body adds
 // factories and catalogue entries.
-// convoy loads it only from an absolute path, and only if its version matches (docs/extending.md). The user or root
-// must own the file, and no other user may have write access.
+// convoy loads a plugin only from an absolute path, and only if its version matches (docs/extending.md). The file must
+// belong to the user or root, and no other user may have write access.
 #pragma once
 #include <torch/version.h>
 
@@ -17,7 +17,7 @@
 #define CONVOY_PLUGIN_BUILD CONVOY_PLUGIN_VERSION ", LibTorch " TORCH_VERSION
 
 namespace convoy {
-// Loads a library; it stays loaded. Throws Error(refused) or Error(config) with the reason and what to type next. A
+// Loads a library, which stays loaded. Throws Error(refused) or Error(config) with the reason and what to type next. A
 // plugin may add entries of the kinds model, data, loss and transform.
 void load_plugin(const std::string& path, Registry& registry);
 }  // namespace convoy

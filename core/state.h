@@ -1,4 +1,4 @@
-// Named state: how checkpoints, `verify`, hashes and norms see a strategy, independent of its layout.
+// Named state: the view of a strategy that checkpoints, `verify`, hashes and norms use, independent of its layout.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -28,14 +28,14 @@ struct Piece {
 
 struct StateEntry {
   std::string name;    // canonical: "blocks.3.attention.out.weight"; the same in every layout
-  std::string moment;  // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; else ""
+  std::string moment;  // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; otherwise ""
   StateKind kind = StateKind::parameter;
   Piece piece;
   int member = -1;     // ensemble member; -1: none
   int replica = -1;    // number of the copy, if copies may differ (moments under local SGD); -1: all copies are equal
-  at::Tensor tensor;   // shape: piece.length, or [end - begin] for a flat range; restore writes to it
+  at::Tensor tensor;   // shape: piece.length, or [end - begin] for a flat range; restoring writes to it
   bool owner = true;   // true on exactly one of the ranks that hold the same piece
-  bool stale = false;  // of a sparse embedding that was trained after its last flush: some rows are stale
+  bool stale = false;  // a sparse embedding was trained after its last flush: some rows are stale
 
   // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" if they apply.
   std::string key() const;

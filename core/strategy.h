@@ -28,15 +28,15 @@ namespace convoy {
 
 struct MetricValue;  // core/metrics/accumulator.h
 
-// Share of each global batch that this rank reads. Ranks that hold parts of one replica read the same share.
+// Share of each global batch that this rank reads. Ranks of one replica read the same share.
 struct Sampling {
   int64_t index = 0;
   int64_t count = 1;          // data-parallel degree
-  int64_t micro_batches = 1;  // slices of the global batch; the rank reads its share of each slice
+  int64_t micro_batches = 1;  // micro-batches of the global batch; the rank reads its share of each
   int64_t members = 0;        // members that this rank trains now; 0: no ensemble, or all have finished
   // Row samples of these members: each trains on its own rows, and training batches are [members, rows, …].
   // Evaluation batches have no member dimension: all members see the same rows.
-  std::vector<MemberSample> draws = {};
+  std::vector<MemberSample> samples = {};
   int64_t job_members = 0;  // members that the whole job trains now, for counts; 0: no ensemble
 };
 
@@ -48,34 +48,34 @@ struct StepInput {
   bool log_step = true;
 };
 
-// Tensors on the device of the rank, not copied to the host. If several ranks compute the same metric, only one
-// reports it and the others report weight and sum zero. So sums over all ranks are the metrics of the job.
+// Tensors on the device of the rank, not copied to the host. If several ranks compute the same metric, one reports it
+// and the others report weight and sum zero. So sums over all ranks are the metrics of the job.
 struct StepResult {
-  std::vector<Metric> metrics;  // "loss" first; over the rows of this rank
+  std::vector<Metric> metrics;  // "loss" first; for the rows of this rank
   at::Tensor finite;            // bool, [] or [members]; false: not finite, nothing was updated; equal on all ranks
   at::Tensor skipped;           // same shape: the loss scaler skipped this update; undefined without a scaler
   at::Tensor gradient_norm;     // [] or [members], before clipping; undefined without an update or if not computed
-  at::Tensor learning_rate;  // [1] or [members], of this update, before factors of groups; valid until the next update
+  at::Tensor learning_rate;  // [1] or [members]: rate of this update, before group factors; valid until the next update
   bool updated = true;       // false on the accumulating steps between two updates
 };
 
-// Optional interface of a strategy. It evaluates ensemble members on the folds that they leave out, and resets their
-// early stopping. Call order, threads, errors: as Strategy::evaluate.
+// Optional interface of a strategy: evaluates ensemble members on the folds that they leave out, and resets their early
+// stopping. Call order, threads, errors: as for Strategy::evaluate.
 class HeldOutEvaluation {
  public:
   virtual ~HeldOutEvaluation() = default;
 
-  // Row samples of all members of this rank, including members that have finished.
-  virtual std::vector<MemberSample> draws() const = 0;
-  // Loss and metrics of each member on its held-out rows. Input tensors are [members, rows, …]. Metrics have the same
-  // form as those of `evaluate`. No gradient, no dropout.
+  // Returns the row samples of all members of this rank, including members that have finished.
+  virtual std::vector<MemberSample> samples() const = 0;
+  // Returns loss and metrics of each member on its held-out rows, in the form of `evaluate`. Input tensors are
+  // [members, rows, …]. No gradient, no dropout.
   virtual std::vector<Metric> evaluate_held_out(const Batch& batch) = 0;
-  // Called after Strategy::state_restored if later metrics cannot be compared with those before the checkpoint: the
-  // data, the loss or the watched metric differ. Early stopping then starts again.
+  // Called after Strategy::state_restored if later metrics cannot be compared with those before the checkpoint, because
+  // the data, the loss or the watched metric differ. Early stopping then starts again.
   virtual void metrics_changed() = 0;
 };
 
-// Optional interfaces of a strategy. Null if it does not implement one; otherwise valid as long as the strategy.
+// Optional interfaces of a strategy. A pointer is null, or valid as long as the strategy.
 struct StrategyCapabilities {
   HeldOutEvaluation* held_out_evaluation = nullptr;
 };
@@ -86,18 +86,18 @@ class Strategy {
 
   // Builds this rank's part with its initial values. `loss` is the configured loss or the default of the model.
   virtual void setup(const Context& context, ModelPtr model, LossPtr loss) = 0;
-  // Before setup only `draws` is valid: the number of rows that a member reads in an epoch.
+  // Before setup only `samples` is valid: the number of rows that a member reads in an epoch.
   virtual Sampling sampling() const = 0;
 
-  // Forward, backward, communication, update.
+  // Runs forward, backward, communication and update.
   virtual StepResult step(const StepInput& input) = 0;
-  // Loss and metrics of this share; no gradient, no dropout. The share may have 0 rows.
+  // Returns loss and metrics of this share; no gradient, no dropout. The share may have 0 rows.
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 
   // Applies postponed work (averages, catch-up of rows). Called before checkpoints and before verify compares states.
   virtual void flush() = 0;
-  // Applies only what `evaluate` needs. Rows of sparse embeddings may stay stale: look-ups catch up without writing.
-  // So the result of a run does not depend on how often it is evaluated.
+  // Applies only the work that `evaluate` needs. Rows of sparse embeddings may stay stale: look-ups catch up without
+  // writing. So the result of a run does not depend on how often it is evaluated.
   virtual void flush_for_evaluation() { flush(); }
   // Receives the metrics of the job after an evaluation, equal on all ranks. `sampling` may change (an ensemble
   // member may have finished). Returns true, on all ranks, if nothing is left to train.
@@ -107,7 +107,7 @@ class Strategy {
   // Called after something wrote to the tensors of visit_state, such as loading a checkpoint.
   virtual void state_restored() = 0;
   // Called after state_restored if this run numbers its steps differently from the checkpoint, as with another batch
-  // size. `steps` are done in the new numbering; schedules continue there. Counts of updates stay.
+  // size. `steps`: steps done in the new numbering; schedules continue there. The number of updates stays.
   virtual void renumbered(int64_t /*steps*/) {}
   // Optional interfaces that this strategy implements.
   virtual StrategyCapabilities capabilities() { return {}; }

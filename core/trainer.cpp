@@ -68,7 +68,7 @@ class Training {
   // Starts a loader at the current step, for the current members.
   void begin_loader() {
     end_loader();
-    if (sampling_.job_members > 0 && sampling_.draws.empty()) return;  // only other ranks' members still train
+    if (sampling_.job_members > 0 && sampling_.samples.empty()) return;  // only other ranks' members still train
     loader_.emplace(components_.data, components_.transforms, sampler_, step(), length_.total_steps, loader_options());
   }
 
@@ -89,7 +89,7 @@ class Training {
   // Ensemble members may have finished; the others get a new loader from the next step on.
   void read_sampling() {
     const Sampling now = strategy_.sampling();
-    const bool same = now.draws == sampling_.draws;
+    const bool same = now.samples == sampling_.samples;
     sampling_ = now;
     if (!same && loader_) rebuild_loader_ = true;
   }
@@ -155,7 +155,7 @@ class Training {
     progress_.check_generators();
     const auto values = progress_.reduce_metrics();
     if (const auto loss = values.find("loss"); loss != values.end())
-      loss_check_.check_weight(loss->second.weight, length_.epoch_of(done),
+      loss_check_.check_weight(loss->second, length_.epoch_of(done),
                                length_.ends_epoch(done) || done == length_.total_steps);
     progress_.record_training(done, values);
   }

@@ -1,9 +1,10 @@
 // Trainer: the training loop of one rank. Feeds batches to the strategy, evaluates, saves, reports, and stops when
 // all ranks stop.
 //
-// It uses only the seams and knows no strategy or model by name. Threads: one Trainer per rank. Errors: throws what
-// the strategy, the data or a checkpoint threw. A non-finite loss is Error(training) on every rank after the same
-// step.
+// It uses only the seams and knows no strategy or model by name.
+// Threads: one Trainer per rank.
+// Errors: throws the exceptions of the strategy, the data and the checkpoints. A non-finite loss is Error(training) on
+// every rank after the same step.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -31,9 +32,10 @@ struct TrainingComponents {
   std::function<void(int64_t)> after_update = nullptr;
   // Called on every rank's thread at each point of the loop, with its number. An exception ends the training.
   std::function<void(InjectPoint, int64_t)> reached = nullptr;
-  // Collective. Writes initial values from files; called if no checkpoint is resumed. Null: the strategy's own stay.
+  // Collective. Writes initial values from files; called if no checkpoint is resumed. Null: keeps those of the
+  // strategy.
   std::function<void()> initial_values = nullptr;
-  FileSystem* files = nullptr;  // for writing checkpoints; null: the operating system's
+  FileSystem* files = nullptr;  // writes checkpoints; null: the operating system's
   bool shares_device = false;   // another rank of this process uses the same GPU
   int64_t train_rows = 0;       // epochs use only the first rows of the training split; 0: all
 };

@@ -26,8 +26,8 @@ class Rotary {
 };
 
 // q, k, v [N, heads, T, size] → [N, heads, T, size]: position t attends to 0 … t. `dropout` drops attention weights and
-// excludes the fused kernel, which draws from the process-wide generator; null: fused kernel.
-// N combines the dimensions `rows` ([B] or [members, B]) and `groups` of heads in each row.
+// prevents the fused kernel, which draws from the process-wide generator; null: fused kernel. N combines the dimensions
+// `rows` ([B] or [members, B]) and `groups` of heads in each row.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Layer& dropout,
                             at::IntArrayRef rows, int64_t groups = 1);
 

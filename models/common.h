@@ -16,7 +16,7 @@ namespace convoy {
 // Maximum of each window; padded elements do not count. [.., C, H, W] → [.., C, H', W'].
 at::Tensor max_pooled(const at::Tensor& images, int64_t kernel, int64_t stride, int64_t padding = 0);
 
-// Base of models with blocks that end in one logit per class; a model adds the blocks.
+// Base class of models whose blocks end in one logit per class. A model adds the blocks.
 class Classifier : public Model {
  public:
   // Throws Error(config) unless the data set has images [C, H, W] with one class each; `model` is for messages.
@@ -34,8 +34,7 @@ class Classifier : public Model {
 // GPT-2's approximation: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 at::Tensor apply_activation(const at::Tensor& input, const std::string& name);
 
-// Returns what the option `rows` of models with embeddings requests from Layers.
-
+// Returns the form of gradients that the option `rows` requests from Layers.
 EmbeddingOptions::Rows rows_of(const Options& model);
 
 }  // namespace convoy

@@ -59,7 +59,7 @@ class MlpOutputBlock : public Block {
   }
 
  private:
-  std::vector<int64_t> shape_;  // of one row's output
+  std::vector<int64_t> shape_;  // shape of one row's output
   at::ScalarType dtype_;
   Layer linear_;
 };
@@ -112,7 +112,7 @@ class Mlp : public Model {
   double dropout_;
   int64_t feature_dims_ = 1;
   int64_t classes_ = 0;         // 0: predicts numbers
-  std::vector<int64_t> shape_;  // of one row's output
+  std::vector<int64_t> shape_;  // shape of one row's output
   std::vector<int64_t> sizes_;  // in, hidden …, out
 };
 

@@ -14,7 +14,6 @@ namespace convoy {
 //   images [.., B, C, H, W] → (convolution, batch norm, relu, 2 × 2 maximum, dropout) … → hidden → classes [.., B, N]
 //
 // Blocks: "conv.0", …; "hidden" if there is one; "output". Needs the fields "features" [C, H, W] and "target", a class.
-
 ModelPtr make_convnet(const Options& options, const Schema& schema);
 
 // gpt: a decoder-only transformer with layer norm before attention and MLP (Radford et al., "Language models are
@@ -25,7 +24,6 @@ ModelPtr make_convnet(const Options& options, const Schema& schema);
 // Every token predicts the next one: the loss counts B·T tokens. A row is a sequence and is never split.
 // Blocks: "embedding"; "blocks.0", …; "output". Needs the fields "tokens" [T] and "target" [T], both with a
 // cardinality; accepts "weight" per row or per token. Vocabulary and longest sequence come from the data.
-
 ModelPtr make_gpt(const Options& options, const Schema& schema);
 
 // llama: a decoder-only transformer with RMS norm, rotary positions, SwiGLU and grouped-query attention (Touvron et
@@ -34,13 +32,11 @@ ModelPtr make_gpt(const Options& options, const Schema& schema);
 //   tokens [.., B, T] → embedding → blocks → norm → logits [.., B, T, vocabulary]
 //
 // Loss, blocks and fields are those of gpt. No layer has a bias. transformer.cpp lists the parameters.
-
 ModelPtr make_llama(const Options& options, const Schema& schema);
 
 // mlp: features [.., B, …] → hidden layers → classes [.., B, C], or numbers [.., B, …shape of the target].
 // Blocks: one per hidden layer ("hidden.0", …) and "output". Needs the fields "features" and "target". A target with a
 // cardinality is a class (cross-entropy, accuracy); any other target is a number (mse).
-
 ModelPtr make_mlp(const Options& options, const Schema& schema);
 
 // ncf: NeuMF (He et al., "Neural collaborative filtering", WWW 2017) with context columns and features.
@@ -52,11 +48,10 @@ ModelPtr make_mlp(const Options& options, const Schema& schema);
 // N is the number of items of a row: the positive and its negatives, or the candidates of an evaluation. The numbers
 // are context, user features and item features, unchanged. User, context and user features are equal for the N items,
 // so they are looked up and multiplied once per row. The first layer is the sum of one product per row and one per
-// item, which equals the linear layer over their concatenation.
-// A user's (item's) embedding is one row of one table: gmf_dim columns, then mlp_dim.
+// item, which equals the linear layer over their concatenation. The embedding of a user (or item) is one row of one
+// table: gmf_dim columns, then mlp_dim.
 // Blocks: "embedding"; "hidden.0", … ; "output". Needs the fields "user", "item", "target"; accepts "context",
 // "user_features", "item_features", "weight".
-
 ModelPtr make_ncf(const Options& options, const Schema& schema);
 
 // resnet (He et al., "Deep residual learning for image recognition", CVPR 2016).
@@ -67,12 +62,12 @@ ModelPtr make_ncf(const Options& options, const Schema& schema);
 // every second pixel and fills new channels with zeros (the paper's option A). imagenet: four stages from 64 channels,
 // blocks of two convolutions (18, 34) or bottlenecks of three (50), shortcuts projected by 1 × 1 convolutions.
 // Blocks: "stem"; "blocks.0", …, one residual block each; "output". Needs "features" [C, H, W] and "target", a class.
-
 ModelPtr make_resnet(const Options& options, const Schema& schema);
-// Number of residual blocks of each stage.
+// Returns the number of residual blocks of each stage.
 std::vector<int64_t> resnet_stages(const Options& options);
 
-// Names of the model's tensors in Python (models/weight_names.cpp). A plugin's model keeps its canonical names.
+// Returns the names of the model's tensors in Python (models/weight_names.cpp). A plugin's model keeps its canonical
+// names.
 WeightNames weight_names(const std::string& model, const Options& options);
 
 void register_models(Registry& registry);

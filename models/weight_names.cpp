@@ -76,9 +76,9 @@ WeightNames gpt_names(const Options& options) {
   names.ignored = {"h.#.attn.bias", "h.#.attn.masked_bias"};  // the causal mask, in old files
   if (options.boolean("tied")) names.ignored.emplace_back("lm_head.weight");
   if (options.text("positions") != "learned")
-    names.no_config = "GPT-2 has learned positions, and model.positions is " + options.text("positions");
+    names.no_config = "GPT-2 has learned positions, but model.positions is " + options.text("positions");
   else if (!options.boolean("bias"))
-    names.no_config = "GPT-2 has biases, and model.bias is false";
+    names.no_config = "GPT-2 has biases, but model.bias is false";
   else
     names.config = gpt2_config(options);
   return names;
@@ -169,7 +169,7 @@ WeightNames resnet_names(const Options& options) {
   return names;
 }
 
-// --- Models with a module of their own in docs/python.md ---
+// --- Models with a separate module in docs/python.md ---
 
 WeightNames mlp_names() {
   WeightNames names;
@@ -210,7 +210,7 @@ WeightNames weight_names(const std::string& model, const Options& options) {
   if (model == "mlp") return mlp_names();
   if (model == "convnet") return convnet_names();
   if (model == "ncf") return ncf_names();
-  WeightNames names;  // of a plugin: canonical names
+  WeightNames names;  // names of a plugin: the canonical ones
   names.no_config = transformers_only;
   return names;
 }

@@ -116,7 +116,7 @@ NamedTensors EarlyStop::state() const {
 
 class Ensemble : public Strategy, public HeldOutEvaluation {
  public:
-  explicit Ensemble(const Options& options) : options_(options) { sampling_.draws = samples_of(options_); }
+  explicit Ensemble(const Options& options) : options_(options) { sampling_.samples = samples_of(options_); }
 
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     all_ = members_of(context.config);
@@ -169,9 +169,9 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
     return metrics;
   }
 
-  std::vector<MemberSample> draws() const override {
+  std::vector<MemberSample> samples() const override {
     std::vector<MemberSample> all;
-    for (const MemberSettings& member : members_->rows()) all.push_back(member.draw);
+    for (const MemberSettings& member : members_->rows()) all.push_back(member.sample);
     return all;
   }
 
@@ -233,9 +233,9 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   }
 
   void read_samples() {
-    sampling_.draws.clear();
+    sampling_.samples.clear();
     for (int64_t row = 0; row < members_->active(); ++row)
-      sampling_.draws.push_back(members_->rows()[size_t(row)].draw);
+      sampling_.samples.push_back(members_->rows()[size_t(row)].sample);
     std::vector<int64_t> numbers;
     for (const MemberSettings& member : members_->rows()) numbers.push_back(member.number);
     numbers_ = at::tensor(numbers, at::kLong).to(device_);
@@ -249,7 +249,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   int64_t first_ = 0;  // number of this rank's first member
   at::Device device_{at::kCPU};
   at::ScalarType dtype_ = at::kFloat;
-  std::vector<MemberSettings> all_;  // of the job, by number
+  std::vector<MemberSettings> all_;  // settings of all members of the job, by number
   at::Tensor numbers_;               // member numbers of this rank, by row
   std::optional<EarlyStop> stop_;
   std::unique_ptr<StackedMembers> members_;

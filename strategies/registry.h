@@ -20,8 +20,8 @@ void register_strategies(Registry& registry);
 // Describes the model's blocks as far as possible without running them.
 ModelDescription describe_model(const Model& model, const std::string& precision);
 
-// Names of a fresh model's metrics on the CPU, in order, from an evaluation of the batch. Throws the model's
-// exceptions.
+// Returns the names of a fresh model's metrics on the CPU, in order, from an evaluation of the batch. Throws the
+// model's exceptions.
 std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch);
 
 }  // namespace convoy

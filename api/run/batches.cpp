@@ -84,17 +84,17 @@ OpenData open_indices(int64_t rows) {
 }
 
 OpenData open_named(const std::string& name, const DataOptions& options, uint64_t seed) {
-  const SourceLocation mark{"share(\"" + name + "\")", 0, 0};
-  Node root = map_node(mark);
-  root.fields.push_back({"data", mark, map_node(mark)});
-  root.fields.front().value.fields.push_back({"name", mark, scalar_node(name, mark, true)});
+  const SourceLocation location{"share(\"" + name + "\")", 0, 0};
+  Node root = map_node(location);
+  root.fields.push_back({"data", location, map_node(location)});
+  root.fields.front().value.fields.push_back({"name", location, scalar_node(name, location, true)});
   for (const auto& [key, value] : options) apply_override(root, "data." + key + "=" + value);
   Catalogues catalogues;
   catalogues.kinds["data"] = dataset_catalogue();
   catalogues.kinds["transform"] = transform_catalogue();
   OptionReader reader(catalogues, {});
   const Json values = reader.read_component(data_option(), *root.find("data"), "data");
-  const Options data(values, reader.marks(), "data");
+  const Options data(values, reader.locations(), "data");
   if (const Entry* entry = catalogues.find("data", name); entry != nullptr && entry->check) entry->check(data);
   check_data_files(name, data);
   check_data_sizes(name, data);

@@ -18,15 +18,15 @@ namespace convoy {
 struct OpenData {
   DatasetPtr data;  // null: indices alone
   std::vector<std::shared_ptr<const Transform>> transforms = {};
-  int64_t rows = 0;           // of the training split
+  int64_t rows = 0;           // rows of the training split
   std::string identity = "";  // equal on all ranks, and equal again for a resumed run; "": unknown
-  uint64_t seed = 1;          // of its draws
-  // Batches that a thread reads ahead. nullopt: as the loader chooses.
+  uint64_t seed = 1;          // seed of the sampler and of random values
+  // Batches that a thread reads ahead. nullopt: the loader chooses.
   std::optional<int64_t> prefetch = 0;
   RowCounts counts = {};
 };
 
-// Both splits have the rows of the source.
+// Opens a source; both splits have its rows.
 OpenData open_source(detail::RowSource source);
 OpenData open_indices(int64_t rows);
 // Reads a data set of convoy. `options`: pairs of key and value, as of --set. ConfigError names the key.
@@ -42,7 +42,7 @@ class Batches {
   Batches(const OpenData& data, const Sampler& sampler, const Request& request);
   ~Batches();
 
-  // Rows of the next step, from first_step on. Sets everything but the epoch's end.
+  // Reads the rows of the next step, from first_step on. Sets all fields except the end of the epoch.
   void read(ShareBatch& batch);
   DataTime time() const;
 

@@ -58,7 +58,7 @@ std::string EmbeddedRunFolder::open(const std::string& folder) {
   if (!warning.empty()) log::warning(warning);
   lock_ = FolderLock(path, advice);
   if (!lock_.held())
-    throw Error(Failure::output, path, ": another run is using it (its lock is held); wait for it, or ", advice);
+    throw Error(Failure::output, path, ": another run uses it and holds its lock; wait for that run, or ", advice);
   summary_ = read_summary(path);
   const std::string status = summary_.value("status", "");
   const bool done = status == "done";
@@ -70,7 +70,7 @@ std::string EmbeddedRunFolder::open(const std::string& folder) {
                   "\") to begin from this one");
   }
   if (status == "running")
-    log::info(str(path, ": the run before this one ended without a word; it continues from its newest checkpoint"));
+    log::info(str(path, ": the previous run ended without a summary; this run continues from its newest checkpoint"));
   if (!done) {
     JobPlan plan;
     plan.name = context_.config.name;

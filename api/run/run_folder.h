@@ -16,12 +16,12 @@ class EmbeddedRunFolder {
  public:
   // Collective. Sets `context.folder`.
   EmbeddedRunFolder(Context& context, const std::string& folder);
-  // Without finish(), the run has failed.
+  // A run without finish() has failed.
   ~EmbeddedRunFolder();
   EmbeddedRunFolder(const EmbeddedRunFolder&) = delete;
   EmbeddedRunFolder& operator=(const EmbeddedRunFolder&) = delete;
 
-  // Holds a run that ended. Nothing is written then.
+  // True if the folder has a run that ended; then nothing is written.
   bool done() const { return done_; }
   // Collective. Writes the summary with the results of all ranks.
   void finish(const TrainingResult& result);
@@ -31,8 +31,8 @@ class EmbeddedRunFolder {
   void write_end(const TrainingResult& result);
 
   Context& context_;
-  FolderLock lock_;  // of rank 0
-  Json summary_;     // of rank 0
+  FolderLock lock_;  // rank 0 holds it
+  Json summary_;     // rank 0 writes it
   bool done_ = false, finished_ = false;
 };
 

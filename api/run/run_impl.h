@@ -1,4 +1,4 @@
-// The inside of Run: one training of a program, with the counts, records and checkpoints of every training of convoy.
+// Implementation of Run: one training of a program, with the counts, records and checkpoints of every training.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -21,19 +21,19 @@ namespace convoy {
 
 // Keys in a checkpoint's trainer section.
 inline constexpr char share_section[] = "share";  // LoopSettings::batches
-inline constexpr char kept_section[] = "kept";    // of a rank: objects by name
+inline constexpr char kept_section[] = "kept";    // objects of a rank, by name
 
-// A loop of `share`: its options with the settings of the job.
+// Settings of a loop of `share`: its options with the settings of the job.
 struct LoopSettings {
   TrainConfig train;
   uint64_t seed = 1;
   bool shuffle = true, drop_last = false;
-  int64_t rows = 0;        // of the data set
+  int64_t rows = 0;        // rows of the data set
   int64_t epoch_rows = 0;  // rows that an epoch reads
-  std::string data;        // identity; "": unknown
+  std::string data;        // identity of the data; "": unknown
   std::optional<int64_t> prefetch;
 
-  // What decides the batches: stored in checkpoints, compared on resume and among ranks.
+  // Values that determine the batches: stored in checkpoints, compared on resume and among ranks.
   Json batches() const;
 };
 
@@ -52,11 +52,11 @@ struct Run::Impl {
   void leave();  // the loop was left by `break`
   bool resumed() const { return from_.has_value(); }
   void log(const std::string& name, const at::Tensor& sum, std::optional<double> weight);
-  int64_t done() const;  // steps done, with that of the current batch if it was made
-  // A pass over data, which stops the training clock.
+  int64_t done() const;  // steps done, with the step of the current batch if it is complete
+  // Begins a pass over data, which stops the training clock.
   void begin_pass();
   void end_pass(double seconds);
-  // Opened once.
+  // Opens the data set once.
   const OpenData& named_data(const std::string& name, const DataOptions& options);
 
   const Job& job;
@@ -68,7 +68,7 @@ struct Run::Impl {
   RunMetrics metrics;
   std::optional<Batches> batches;
   std::optional<LoopSettings> settings;  // set by the first share
-  const int exceptions;                  // in flight when this object was created
+  const int exceptions;                  // number in flight when this object was created
   bool finished = false;
 
  private:
@@ -92,16 +92,16 @@ struct Run::Impl {
   int64_t trained_calls() const;
   void check_called(const ShareBatch& batch) const;
 
-  std::optional<CheckpointInfo> from_;  // that the run resumed from
+  std::optional<CheckpointInfo> from_;  // checkpoint from which the run resumed
   std::map<std::string, Stored> kept_;
   std::map<std::string, OpenData> named_;
-  ShareBatch* batch_ = nullptr;  // the current one
-  bool open_ = false;            // its body runs
-  bool updated_ = true;          // no gradients were accumulated at the end of the last step
+  ShareBatch* batch_ = nullptr;  // the current batch
+  bool open_ = false;            // the body of the loop runs
+  bool updated_ = true;          // the last step ended without accumulated gradients
   bool checkpoint_owed_ = false, saved_ = false, nothing_left_ = false, loop_ended_ = true;
-  int64_t calls_before_ = 0;  // of Trained, before the current batch
-  bool logs_loss_ = false;    // the program does it itself
-  DataTime data_time_;        // of the loops that ended
+  int64_t calls_before_ = 0;  // calls of Trained before the current batch
+  bool logs_loss_ = false;    // the program logs the loss
+  DataTime data_time_;        // sum over the loops that ended
   int64_t passes_ = 0;
   int comparisons_ = 0;
 };

@@ -1,4 +1,4 @@
-// RunMetrics: sums of what a program logs, over steps and ranks. Ranks may log different names.
+// RunMetrics: sums the metrics that a program logs, over steps and ranks. Ranks may log different names.
 // Threads: the rank's thread; `reduce` is collective.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ namespace convoy {
 class RunMetrics {
  public:
   explicit RunMetrics(const Context& context) : context_(context) {}
-  // `sum` and `weight` have one number each, on any device.
+  // Adds a sum and its weight: one number each, on any device.
   void add(const std::string& name, const at::Tensor& sum, const at::Tensor& weight);
   // Sums over all ranks since the last call, and resets. Leaves out metrics without weight.
   std::map<std::string, MetricValue> reduce();
@@ -29,7 +29,7 @@ class RunMetrics {
 
   const Context& context_;
   std::map<std::string, Value> values_;
-  std::vector<std::string> names_;  // known to all ranks, in one order
+  std::vector<std::string> names_;  // names that all ranks know, in one order
   int agreements_ = 0;
 };
 

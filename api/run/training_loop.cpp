@@ -54,7 +54,7 @@ Json LoopSettings::batches() const {
 
 LoopSettings Run::Impl::settings_of(const OpenData& data, const ShareOptions& options) const {
   const RunConfig& config = context.config;
-  const SourceLocations written = marks_of(config.resolved);
+  const SourceLocations written = locations_of(config.resolved);
   const auto decides = [&](const char* key) { return written.count(key) == 0; };  // the program
   LoopSettings wanted;
   wanted.train = config.train;
@@ -250,7 +250,8 @@ void Run::Impl::complete() {
 
 void Run::Impl::log(const std::string& name, const at::Tensor& sum, std::optional<double> weight) {
   if (!weight && !open_)
-    throw Error(Failure::config, "log: '", name, "' has no weight, and there is no batch outside of the training loop");
+    throw Error(Failure::config, "log: '", name,
+                "' needs a weight, because no batch gives one outside of the training loop");
   logs_loss_ |= name == "loss";
   metrics.add(name, sum, at::scalar_tensor(weight ? *weight : static_cast<double>(batch_->rows), at::kDouble));
 }

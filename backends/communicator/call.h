@@ -30,7 +30,7 @@ enum class Operation {
 };
 const char* name_of(Operation operation);
 std::string listed_ranks(const std::vector<int>& ranks);  // "rank 3", "ranks 1, 2"
-// True for sends and receives. Ranks of a group issue different ones.
+// True for sends and receives, which may differ between ranks of a group.
 bool is_point_to_point(Operation operation);
 
 struct Call {
@@ -38,16 +38,16 @@ struct Call {
   std::string name;                      // from the caller
   std::chrono::milliseconds timeout{0};  // never 0
   at::ScalarType dtype = at::ScalarType::Byte;
-  int64_t elements = 0;  // of this rank's input, in the caller's dtype
+  int64_t elements = 0;  // size of this rank's input, in the caller's dtype
   bool has_tensor = false;
   c10::DimVector shape = {};         // equal on all ranks: shape of the input, or of its rows if there are counts
   std::vector<int64_t> counts = {};  // rows of each rank, equal on all ranks (all_gather_v)
   char more[16] = "";                // "sum", "root 1"
-  int peer = -1;                     // of a send or receive
+  int peer = -1;                     // the other rank of a send or receive
   int rank = 0;                      // the caller's rank in the job
   std::vector<int64_t> exchange_counts = {};  // all_to_all_v: rows sent, then rows expected, by rank of the group
   int64_t number = 0;                         // index among the group's collectives, from 1; 0 for sends and receives
-  uint64_t hash = 0;                          // of everything that must be equal on all ranks; set by `seal`
+  uint64_t hash = 0;                          // hash of all properties that must be equal on all ranks; set by `seal`
   uint64_t balance = 0;                       // sums to 0 over the ranks if all sent and expected counts match
 
   void set_reduction(ReduceOp op);
@@ -61,7 +61,7 @@ std::string describe_counts(const Call& call);  // "sends 3,1 and expects 2,2"; 
 std::string describe_call(const Call& call);    // "all_reduce 'bucket 2' float32[1024] sum"
 void record(CollectiveRecords& records, int group, const Call& call) noexcept;
 
-// Describes a mismatch. `odd`: the one rank that differs from all others; -1: there is no such rank.
+// Description of a mismatch. `odd`: the one rank that differs from all others; -1: there is no such rank.
 struct CallDifference {
   std::string message;  // "rank 0: all_reduce 'a' float32[4] sum; ranks 1, 2: …"
   int odd = -1;
@@ -69,8 +69,7 @@ struct CallDifference {
 // `ranks`: ranks of the job; `texts`: their calls, in the same order.
 CallDifference difference_of(const std::vector<int>& ranks, const std::vector<std::string>& texts);
 
-// Returns an exception's text for people: LibTorch appends a C++ backtrace to what().
-
+// Returns an exception's text for people. LibTorch appends a C++ backtrace to what().
 inline std::string message_without_backtrace(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) return torch->what_without_backtrace();
   return error.what();

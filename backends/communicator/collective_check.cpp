@@ -200,7 +200,7 @@ void CollectiveCheck::begin_agreed() {
 
 void CollectiveCheck::report_mismatch(int64_t number, const std::vector<std::string>& texts) {
   const CallDifference difference = difference_of(state_.facts().members, texts);
-  state_.fail(CommError(Failure::disagreement, difference.odd, "the ranks called different things as call ", number,
+  state_.fail(CommError(Failure::disagreement, difference.odd, "the ranks called different operations as call ", number,
                         " of group ", state_.facts().label, ": ", difference.message));
 }
 

@@ -1,9 +1,9 @@
 // CollectiveCheck: compares the collectives of the ranks of one group over the control channel.
 //
 // The first calls of a group are deferred: each rank reports the call's hash. The operation starts only when all hashes
-// have arrived and are equal, and sent and expected counts match. So a transport gets only calls of equal sizes: gloo
-// would end the process for others. The call itself does not block: the channel's thread starts deferred operations in
-// order, and Work::wait blocks as it does without a check.
+// have arrived and are equal, and sent and expected counts match. So a transport gets only calls of equal sizes; gloo
+// would end the process for others. The call does not block: the channel's thread starts deferred operations in order,
+// and Work::wait blocks as it does without a check.
 //
 // Later calls start at once. At intervals the ranks compare the hash of all calls since the last comparison, without
 // waiting for the result. The intervals grow with the number of calls, so the whole check costs some hundred messages.
@@ -29,7 +29,7 @@ class GroupState;
 
 // Number of first calls of each group that are deferred.
 inline constexpr int64_t checked_at_first = 64;
-// True if the ranks compare the calls up to `number` at this call, after the first ones.
+// True if the ranks compare their calls at call `number`, after the first ones.
 bool compared_at(int64_t number);
 
 // An operation that has not started.
@@ -42,7 +42,7 @@ class CollectiveCheck {
 
   // Returns false if the call may start now. Call it once for each collective of the group.
   bool must_defer(const Call& call);
-  // `issue` runs once, here or on the channel's thread; never if the group fails first.
+  // Runs `issue` once, here or on the channel's thread; never if the group fails first.
   PendingOperationPtr defer(const Call& call, std::function<PendingOperationPtr(const Call&)> issue);
   void fail(const CommError& error);
 
@@ -62,7 +62,7 @@ class CollectiveCheck {
   GroupState& state_;
   SupervisedChannel* const channel_;  // the group keeps it alive
   const std::string key_;
-  CollectiveReport sum_;     // since the last comparison
+  CollectiveReport sum_;     // reports since the last comparison
   int64_t summed_from_ = 1;  // number of the first call in sum_
   int64_t agreed_ = 0;       // all calls up to this number match; guarded by mutex_, like the members below
   std::mutex mutex_;

@@ -1,7 +1,7 @@
 // Completion: the end of an operation that another library's threads run (gloo).
 //
-// It keeps the operation's tensors until the end. A waiter sleeps until the end, a deadline, or the failure of the
-// group.
+// It keeps the operation's tensors until the end. A waiting thread sleeps until the end, a deadline, or the failure of
+// the group.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -22,7 +22,6 @@ namespace convoy {
 // DeadlineWatch: reports operations on a device that miss their deadline while no host thread waits for them.
 //
 // Threads: thread-safe; owns one thread, which polls every 50 ms. The destructor drops all operations that it follows.
-
 class DeadlineWatch {
  public:
   explicit DeadlineWatch(std::function<void()> on_start = {});  // runs first in its thread
@@ -48,11 +47,11 @@ class DeadlineWatch {
   std::thread thread_;
 };
 
-// The failure signal that the completions of one group share. Copies share it too.
+// Failure signal that the completions of one group share. Copies share it too.
 class CompletionSignal {
  public:
   void fail(const std::string& reason);
-  bool busy() const;  // an operation has not finished
+  bool busy() const;  // some operation has not finished
 
  private:
   friend class Completion;
@@ -69,7 +68,7 @@ class Completion {
  public:
   Completion(CompletionSignal signal, std::vector<at::Tensor> tensors);
   void finish(std::exception_ptr error);  // called by the library's thread; drops the tensors
-  bool done();                            // finished, or the group failed
+  bool done();                            // true if it is finished, or the group failed
   // Returns false at the deadline; throws CommError(peer_lost).
   bool wait_until(Clock::time_point deadline);
 
@@ -80,7 +79,7 @@ class Completion {
   std::exception_ptr error_;
 };
 
-// Waits for several completions; `after` then runs in the waiting thread.
+// Waits for several completions, then runs `after` in the waiting thread.
 class CompletionPendingOperation final : public PendingOperation {
  public:
   explicit CompletionPendingOperation(std::function<void()> after = {}) : after_(std::move(after)) {}

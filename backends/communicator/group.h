@@ -1,7 +1,7 @@
 // GroupCommunicator: the part of a Communicator that all backends share. A Transport moves the data.
 //
-// It checks arguments, copies strided tensors, stages tensors on unsupported devices, and handles messages from a
-// rank to itself. It counts bytes, applies time limits, reports waits, and sends `abort` to the peers over the control
+// It checks arguments, copies strided tensors, stages tensors on unsupported devices, and handles messages from a rank
+// to itself. It counts bytes, applies time limits, reports waits, and sends `abort` to the peers over the control
 // channel. Groups of one rank have no transport (make_single_communicator).
 //
 // bytes_sent, with n ranks and B bytes of this rank's input: all-reduce 2(n-1)/n B, reduce-scatter (n-1)/n B,
@@ -57,17 +57,17 @@ class GroupCommunicator final : public Communicator {
                  const CallOptions& options);
   WorkPtr transfer(Operation operation, const std::vector<Transfer>& transfers, const CallOptions& options);
   WorkPtr serve_self(const Call& call, const std::vector<Transfer>& transfers);
-  // `issue` passes the call to the transport: here, or later on another thread if the ranks must compare their calls
-  // first.
+  // Runs `issue`, which passes the call to the transport: now, or later on another thread if the ranks must compare
+  // their calls first.
   template <class Issue>
   WorkPtr launch(Call call, Staging staging, Issue issue);
 
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;
-  std::vector<at::DeviceType> devices_;  // that the transport supports
-  at::Device staged_{at::kCPU};          // where tensors of other devices are staged
+  std::vector<at::DeviceType> devices_;  // devices that the transport supports
+  at::Device staged_{at::kCPU};          // memory in which tensors of other devices are staged
   int splits_ = 0;                       // this and the next member are guarded by the state's issue lock
-  std::vector<at::Tensor> to_self_;      // sent to this rank itself and not yet received
+  std::vector<at::Tensor> to_self_;      // tensors sent to this rank itself and not yet received
 };
 
 // Creates the world of a job over a connected transport (null: one rank). Used by every backend's factory.

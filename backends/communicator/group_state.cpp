@@ -176,7 +176,7 @@ CommError GroupState::time_limit_error(const Call& call, double seconds, const s
   const std::string counted = is_point_to_point(call.operation) ? "" : str(" (call ", call.number, " of the group)");
   std::string text = str(who(), " waited ", human_seconds(seconds), " in ", mine, counted,
                          missing.empty() ? "" : ": " + missing, others);
-  if (differ) return CommError(Failure::disagreement, -1, text + ". The ranks called different things.");
+  if (differ) return CommError(Failure::disagreement, -1, text + ". The ranks called different operations.");
   return CommError(Failure::hang, -1,
                    text +
                        ". A peer is stopped, slow or waits elsewhere; where it is only slow, raise "

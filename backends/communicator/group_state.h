@@ -1,5 +1,5 @@
-// GroupState: shared by a communicator and its works: identity, time limits, counters, and the failure of the group.
-// Threads: thread-safe. Ownership: a Work may outlive its communicator, so both hold it.
+// GroupState: state of a communicator and its works: identity, time limits, counters, and the failure of the group.
+// Threads: thread-safe. Ownership: a Work may outlive its communicator, so both own it.
 #pragma once
 #include <atomic>
 #include <exception>
@@ -24,10 +24,10 @@ class AbortNotifier : public std::enable_shared_from_this<AbortNotifier> {
  public:
   using Handler = std::function<void(const std::string& reason)>;  // must not block or throw
 
-  // channel: may be null; the notifier then does nothing.
+  // `channel` may be null; the notifier then does nothing.
   static std::shared_ptr<AbortNotifier> create(std::shared_ptr<Channel> channel, const std::string& job);
 
-  // Calls `handler` when any rank aborts the group or the job ends; at once if that has already happened.
+  // Calls `handler` when any rank aborts the group or the job ends. Calls it at once if that has already happened.
   void add(const std::string& group, Handler handler);
   void remove(const std::string& group);  // no handler runs after it returns
   // Sends the abort to the peers. Never throws.
@@ -48,7 +48,7 @@ class AbortNotifier : public std::enable_shared_from_this<AbortNotifier> {
 
 class GroupState;
 
-// Facts of a group, fixed at its creation: those of the request, with rank and size in the group.
+// Facts of a group, fixed at its creation: the request's, with rank and size in the group.
 struct GroupFacts : BackendRequest {
   std::string backend = {};
   std::string label = {};  // unique within the job: "world", "world/0.1"
@@ -63,7 +63,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   ~GroupState();
   const GroupFacts& facts() const { return facts_; }
 
-  // Fails the group on this rank: waiting and later operations throw the error; a reason becomes CommError(peer_lost).
+  // Fails the group on this rank: waiting and later operations throw the error. A reason becomes CommError(peer_lost).
   // Only the first failure counts.
   void fail(const std::string& reason);
   void fail(const CommError& error);
@@ -76,18 +76,18 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::mutex issue;                                  // guards the start of operations
 
   bool has_stall_reporter() const { return facts_.late != nullptr; }
-  // Sends a request to the supervisor; the flag becomes true with the answer. Null: there is no supervisor.
+  // Sends a request to the supervisor. The returned flag becomes true with the answer. Null: there is no supervisor.
   std::shared_ptr<std::atomic<bool>> ask_supervisor() const;
   void report_slow(const Call& call, double seconds, bool over) const;  // requires has_stall_reporter()
 
-  // Returns the error of a time limit: operation, tensor and missing ranks. If peers wait in another call of the same
-  // number, it names both calls (Failure::disagreement).
+  // Returns the error of a time limit: operation, tensor and missing ranks. If peers wait in a different call of the
+  // same number, it names both calls (Failure::disagreement).
   CommError time_limit_error(const Call& call, double seconds, const std::string& missing) const;
-  // Count for this group and for all groups from which it was split.
+  // Counts for this group and for all groups from which it was split.
   void add_bytes_sent(int64_t bytes);
   void add_wait(int64_t nanoseconds, int64_t cpu_nanoseconds);
 
-  // Returns the rank in the job of rank `rank` of this group; -1 for none.
+  // Returns the job's rank for rank `rank` of this group; -1 for none.
   int job_rank_of(int rank) const { return rank < 0 || rank >= facts_.size ? -1 : facts_.members[size_t(rank)]; }
   // "rank 1 of 4 (gloo, group world)"
   std::string who() const;

@@ -1,9 +1,9 @@
 // ProgressEngine: advances operations that are state machines in this process (mpi, shared memory).
 //
 // A waiting thread polls all operations of the engine. A background thread polls only while an operation is active and
-// no thread waits; it backs off, so that communication overlaps computation without taking the rank's only core. If
-// every operation is waited for promptly, the background thread has nothing to do and rarely wakes: each wake-up costs
-// a light step tens of microseconds.
+// no thread waits. It backs off, so that communication overlaps computation without occupying the rank's only core. If
+// every operation is awaited promptly, the background thread rarely wakes. Each wake-up costs a light step tens of
+// microseconds.
 // Threads: thread-safe; operations advance under the engine's lock.
 #pragma once
 #include <algorithm>
@@ -45,7 +45,7 @@ class ProgressOperation {
 
   bool over() const { return over_.load(std::memory_order_acquire); }
   bool failed() const { return owner_->failed; }
-  void check() const;                       // after over() or failed(): throws the failure
+  void check() const;                       // throws the failure; call it after over() or failed()
   virtual std::string missing() const = 0;  // requires the engine's lock
 
  protected:
@@ -59,7 +59,7 @@ class ProgressOperation {
   std::exception_ptr error_;
   std::atomic<bool> over_{false};
   Clock::time_point started_;
-  mutable std::atomic<bool> awaited_{false};  // a thread has waited for it
+  mutable std::atomic<bool> awaited_{false};  // some thread has waited for it
 };
 using ProgressOperationPtr = std::shared_ptr<ProgressOperation>;
 
@@ -81,7 +81,7 @@ class ProgressEngine {
  private:
   bool poll_all();  // polls every operation once, under the lock; true if any made progress
   void count_wait(const ProgressOperation& operation);  // counts the first wait for an operation as prompt or late
-  bool has_unawaited() const;  // true if an active operation has no waiter for too long; under the lock
+  bool has_unawaited() const;  // true if an active operation has had no waiter for too long; under the lock
   bool step(ProgressOperation& operation, bool& moved);
   void run_background();
 

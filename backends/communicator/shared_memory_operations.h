@@ -1,9 +1,9 @@
 // Collectives of ranks of one host through shared memory (shared_segment.h).
 //
-// A tensor passes in chunks; several move at a time. All-reduce: every rank copies its chunk into its slot, sums its
-// share of the chunk over all slots, and copies the sums of the other ranks. At n = 2 that is 2 reads and 2 writes of
+// A tensor is transferred in chunks, several at a time. All-reduce: every rank copies its chunk into its slot, sums its
+// share of the chunk over all slots, and copies the sums of the other ranks. At n = 2 this is 2 reads and 2 writes of
 // the tensor's bytes plus the sum, without a system call. For a small tensor every rank sums everything. The order of
-// summation is the order of ranks: results are equal on all ranks and from run to run.
+// summation is the rank order, so results are equal on all ranks and from run to run.
 #pragma once
 #include <memory>
 #include <vector>
@@ -14,7 +14,7 @@
 
 namespace convoy {
 
-// A group's stream of chunks. Operations take chunks in the order in which they are issued, equal on all ranks.
+// A group's stream of chunks. Operations get chunks in the order in which they are issued, equal on all ranks.
 struct SharedMemoryGroup : ProgressGroup {
   std::shared_ptr<SharedSegment> segment;
   int rank = 0;
@@ -34,17 +34,17 @@ struct SharedMemoryGroup : ProgressGroup {
 // call and two copies at cache speed.
 //
 // Messages of a pair of ranks keep the order in which both ranks issue them. A message that fits into its lane is sent
-// before its receive starts. A receive of another length fails the group: CommError(disagreement).
+// before its receive starts. A receive with a different length fails the group: CommError(disagreement).
 //
 // Takes tensors of bytes on the CPU. The segment has lanes, and the peer is another rank.
 ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
                                             const std::vector<Transfer>& transfers);
 
-// The transport of ranks that share a host: collectives through shared memory, all else over an inner transport.
+// The transport of ranks that share a host: collectives through shared memory, everything else over an inner transport.
 //
 // Two processes on one core sum 4 KB in microseconds; sockets take hundreds. Large tensors are summed at memory speed.
-// Sends and receives use lanes if the ranks are few and on the CPU. Barriers and all-to-all, with counts that not all
-// ranks know, use the inner transport.
+// Sends and receives use lanes if the ranks are few and on the CPU. Barriers use the inner transport, and so does
+// all-to-all, because not all ranks know its counts.
 
 // Collective over the world. Returns `inner` itself if the ranks do not share a host (shared_segment.h). `engine`
 // advances the operations; null: a new one.

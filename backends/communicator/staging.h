@@ -15,7 +15,7 @@ void finish_stream(const at::Device& device);
 
 class Staging {
  public:
-  // target: device of the copies of tensors on none of the `taken` devices.
+  // `target`: device for copies of tensors that are on none of the `taken` devices.
   Staging(std::vector<at::DeviceType> taken, at::Device target);
 
   // Returns a contiguous tensor with the values of `tensor` and keeps it until drop().

@@ -1,14 +1,14 @@
-// GlooAcceptFilter: only peers that show the device's key can connect to a gloo device, and only until its group is
+// GlooAcceptFilter: only peers that present the device's key can connect to a gloo device, and only until its group is
 // connected.
 //
 // gloo accepts any connection on its listener and trusts the 8 bytes that the connection sends. It has no hook. So
-// gloo_accept_filter.cpp defines `accept`, `connect` and `epoll_ctl` for the whole process and interposes libc's:
+// gloo_accept_filter.cpp defines `accept`, `connect` and `epoll_ctl` for the whole process, in place of libc's:
 //   epoll_ctl  When gloo registers the listener of a filtered device, an epoll set of ours replaces the listener. The
-//              set holds the listener and the unverified connections, which have not shown the key yet.
-//   accept     On that set, returns a connection that has shown the key, else "none yet".
-//   connect    To a filtered listener of a peer, shows that listener's key first and waits for the answer.
-// All other calls reach libc unchanged. Each group has one random key per rank, which travels over the control channel.
-// The key crosses the network in plain text, as the data does: convoy needs a trusted network. A challenge would need a
+//              set contains the listener and the unverified connections, which have not presented the key yet.
+//   accept     On that set, returns a connection that has presented the key, or "none yet".
+//   connect    To a filtered listener of a peer, presents that listener's key first and waits for the answer.
+// All other calls reach libc unchanged. Each group has one random key per rank, which the control channel distributes.
+// The key crosses the network in plain text, like the data: convoy needs a trusted network. A challenge would need a
 // cryptography library and would not protect the data.
 //
 // Threads: create, close and destroy a filter in one thread; gloo's own thread accepts at the same time.
@@ -42,7 +42,7 @@ class GlooAcceptFilter {
   std::shared_ptr<::gloo::transport::Device> device_;
 };
 
-// Connection keys of peers. Until forget(), this process shows them when it connects to these peers.
+// Connection keys of peers. Until forget(), this process presents them when it connects to these peers.
 class GlooConnectionKeys {
  public:
   explicit GlooConnectionKeys(std::chrono::milliseconds limit) : end_(std::chrono::steady_clock::now() + limit) {}
@@ -57,7 +57,7 @@ class GlooConnectionKeys {
   std::vector<std::string> addresses_;
 };
 
-// The store through which a group's ranks find each other. Each value that a rank sets carries its connection key.
+// The store of a group's rendezvous. Each value that a rank sets includes its connection key.
 class KeyedStore final : public ChannelBackedStore {
  public:
   KeyedStore(std::shared_ptr<Channel> channel, const std::string& prefix, std::chrono::milliseconds timeout,

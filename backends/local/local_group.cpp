@@ -211,7 +211,7 @@ std::string LocalOperation::differences() const {
       ranks.push_back(deposit->call.rank);
       texts.push_back(describe_call(deposit->call));
     }
-    return "the ranks called different things: " + difference_of(ranks, texts).message;
+    return "the ranks called different operations: " + difference_of(ranks, texts).message;
   }
   if (first.call.operation != Operation::all_to_all_v) return "";
   for (size_t from = 0; from < deposits_.size(); ++from) {

@@ -1,10 +1,10 @@
 // LocalGroup: the group of ranks that are threads of one process. Each operation is a LocalOperation: every rank
-// deposits its tensors, and once all have done so, the waiting ranks share the work (sums and copies, in tasks).
+// deposits its tensors. Once all have done so, the waiting ranks share the work (sums and copies, in tasks).
 //
-// Threads: thread-safe. It owns no thread: a rank works while it waits. A rank that computes is not interrupted; the
+// Threads: thread-safe. It has no thread: a rank works while it waits. A rank that computes is not interrupted; the
 // other ranks read and write its tensors. An operation without a waiting rank makes no progress.
 // Failure: a rank that leaves, an abort, or a mismatch fails all incomplete operations. Operations with all deposits
-// finish, so no tensor is touched after its owner has seen the failure.
+// finish. So no tensor is touched after its owner has seen the failure.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -44,7 +44,7 @@ class LocalOperation {
  private:
   friend class LocalGroup;
   bool help(size_t index);
-  std::string prepare();  // requires all deposits: checks them and creates the tasks; returns the mismatch
+  std::string prepare();  // checks all deposits and creates the tasks; returns the mismatch, if any
   void assign_tasks();
   void copy(void* to, const void* from, int64_t bytes);  // adds the tasks of one copy
   void prepare_reduction();
@@ -54,8 +54,8 @@ class LocalOperation {
   std::vector<std::optional<Deposit>> deposits_;
   std::vector<std::function<void()>> tasks_;
   int64_t count_ = 0;  // number of tasks; tasks_ itself is cleared at the end
-  // Each participant has a range of the tasks, so a rank touches the same share of equal tensors each time. The share
-  // is then in its cache. A participant that has finished its range takes tasks from other ranges.
+  // Each participant has a range of the tasks. So a rank touches the same share of equal tensors each time, which is
+  // then in its cache. A participant that has finished its range takes tasks from other ranges.
   struct TaskRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;

@@ -47,7 +47,7 @@ void check_mpi_length(const MPI_Status& status, int expected_bytes, int peer) {
   MPI_Get_count(&status, MPI_BYTE, &got);
   if (got == expected_bytes) return;
   throw CommError(Failure::disagreement, peer, "rank ", peer, " sent ", got, " bytes where ", expected_bytes,
-                  " were expected: the ranks called different things");
+                  " were expected: the ranks called different operations");
 }
 
 MpiEngine::MpiEngine(std::optional<int> application)
@@ -80,7 +80,7 @@ MpiEngine::MpiEngine(std::optional<int> application)
   int there = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &there);  // other communicators need not have it
   if (!there || *bound < largest_tag) {
-    throw Error(Failure::config, "backend mpi: this MPI's tags end at ", there ? *bound : 0, ", and ", largest_tag,
+    throw Error(Failure::config, "backend mpi: this MPI's tags end at ", there ? *bound : 0, ", but ", largest_tag,
                 " are needed; Open MPI with shared memory or TCP has them");
   }
 }

@@ -1,11 +1,11 @@
 // MpiEngine: MPI in one process. Every MPI call is made under its lock, by the thread that advances the operations.
 //
-// Progress: like every engine's (progress.h); an operation is a small state machine over non-blocking sends and
+// Progress: as in every engine (progress.h). An operation is a small state machine over non-blocking sends and
 // receives.
 // Threads: thread-safe; needs MPI_THREAD_SERIALIZED.
-// Life: the constructor calls MPI_Init, once per process, or duplicates a communicator of an application, which has
-// started MPI and ends it. Otherwise the destructor calls MPI_Finalize only if nothing failed and
-// all ranks reach it in time: with a dead peer it would hang.
+// Life: the constructor calls MPI_Init, once per process, or duplicates an application's communicator; the application
+// then starts and ends MPI. The destructor calls MPI_Finalize only if nothing failed and all ranks reach it in time:
+// with a dead peer it would hang.
 #pragma once
 #include <mpi.h>
 #include <atomic>
@@ -39,7 +39,7 @@ class MpiOperation : public ProgressOperation {
 class MpiEngine final : public ProgressEngine {
  public:
   // Throws Error(config) if MPI is already finalized, lacks thread support, or has too few tags.
-  // `application`: Fortran handle of its communicator; none: calls MPI_Init.
+  // `application`: Fortran handle of an application's communicator; none: calls MPI_Init.
   explicit MpiEngine(std::optional<int> application = std::nullopt);
   ~MpiEngine() override;
 
@@ -48,7 +48,7 @@ class MpiEngine final : public ProgressEngine {
   // Returns the group of all ranks; waits until all ranks call it. CommError(rendezvous) at the deadline.
   std::shared_ptr<MpiGroup> world(Clock::time_point deadline);
   bool takes_cuda() const { return takes_cuda_; }  // true if MPI accepts GPU pointers
-  int reserve_id();                                // returns an id that is larger than all ids that this rank knows
+  int reserve_id();                                // returns an id larger than all ids that this rank knows
   void observe_id(int id);
 
   void never_finalize() { broken_ = true; }

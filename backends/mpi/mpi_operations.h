@@ -1,8 +1,8 @@
 // The collectives of the mpi backend, as state machines over non-blocking sends and receives.
 //
-// They replace MPI's own non-blocking collectives, which reduce only MPI's types (no fp16, no bf16), count in int and
-// promise no order of summation. Those also take twice as long between two ranks as the blocking ones (measured on Open
-// MPI 4.1). Here every rank sums in the order of ranks: results are equal on all ranks and from run to run.
+// They replace MPI's non-blocking collectives, which reduce only MPI's types (no fp16, no bf16), count in int and
+// promise no order of summation. Between two ranks those also take twice as long as the blocking ones (measured on Open
+// MPI 4.1). Here every rank sums in rank order, so results are equal on all ranks and from run to run.
 #pragma once
 #include <memory>
 #include <vector>
@@ -39,7 +39,7 @@ struct MpiReduction {
 MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
                                    const MpiReduction& reduction);
 
-// Every rank sends the whole tensor to all ranks and sums by itself: the latency of one message.
+// Every rank sends the whole tensor to all ranks and sums all of them: the latency of one message.
 MpiOperationPtr mpi_small_all_reduce(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, ReduceOp op);
 
 // Binomial tree, in segments.
@@ -49,7 +49,7 @@ MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, const at::Tensor&
 MpiOperationPtr mpi_barrier(std::shared_ptr<MpiGroup> group, int tag);
 
 // Tags encode the group, the number of the operation within the group, and one of up to four streams. The number wraps
-// around, long after the end of the operation with the same number.
+// around long after the end of the operation with the same number.
 int mpi_tag(const MpiGroup& group, int64_t number);  // tag + 1: a second stream of the same operation
 int mpi_transfer_tag(const MpiGroup& group);         // the order of sends and receives pairs them
 

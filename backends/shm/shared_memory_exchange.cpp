@@ -17,7 +17,7 @@ int64_t in_lane(int64_t bytes) { return (bytes + length_bytes - 1) / length_byte
 struct MessageEnd {
   const bool sends;
   SharedSegment::Lane& lane;
-  char* const memory;  // of the lane
+  char* const memory;  // memory of the lane
   char* const data;
   const int64_t bytes;
   const int peer;
@@ -65,7 +65,7 @@ struct MessageEnd {
     std::memcpy(&sent, in_memory, length_bytes);
     if (sent != bytes)
       throw CommError(Failure::disagreement, peer, "rank ", peer, " sent ", sent, " bytes where ", bytes,
-                      " were expected: the ranks called different things");
+                      " were expected: the ranks called different operations");
   }
 };
 

@@ -1,7 +1,7 @@
-// SharedSegment: the memory that the ranks of a group map when all of them run on one host, as processes or threads.
+// SharedSegment: memory that the ranks of a group map if all of them run on one host, as processes or threads.
 //
-// Each rank has slots, through which its tensors pass in chunks, and counters of its progress in the group's stream of
-// chunks. In a small group each rank also has a lane to each other rank, for point-to-point operations.
+// Each rank has slots, through which its tensors are transferred in chunks, and counters of its progress in the group's
+// stream of chunks. In a small group each rank also has a lane to each other rank, for point-to-point operations.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,8 @@ class SharedSegment {
   static constexpr int64_t chunk_bytes = 256 << 10;  // size of a slot; several slots fit into the second-level cache
   static constexpr int64_t slots = 8;
 
-  // Counts the chunks of the group's stream that a rank has processed. Only that rank writes them; they only grow.
+  // Counts the chunks of the group's stream that a rank has processed. Only that rank writes the counters; they only
+  // grow.
   struct alignas(64) Progress {
     std::atomic<int64_t> in{0};       // the rank's input is in its slot
     std::atomic<int64_t> reduced{0};  // the rank's share of the sum is in its slot
@@ -30,7 +31,7 @@ class SharedSegment {
     char description[240] = "";
   };
 
-  // Counts the bytes that one rank has sent to another since the start. The lane holds the last lane_bytes of them.
+  // Counts the bytes that one rank has sent to another since the start. The lane contains the last lane_bytes of them.
   // Each end writes one counter.
   static constexpr int64_t lane_bytes = 256 << 10;
   static constexpr int most_with_lanes = 16;  // largest number of ranks for which there are lanes

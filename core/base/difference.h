@@ -14,9 +14,9 @@ struct TensorDifference {
   std::string name;  // canonical, with "@member" and "@replica" where they apply
   std::vector<int64_t> shape;
   double absolute = 0;      // max|a−b|
-  double relative = 0;      // see core/tensors/compare.h; infinity with a fault, or where a value is not finite
+  double relative = 0;      // see core/tensors/compare.h; infinity with a fault or a non-finite value
   bool same_bytes = false;  // bitwise equal
-  std::string fault;        // why the tensors cannot be compared: one is missing, or the shapes differ; else ""
+  std::string fault;        // why the tensors cannot be compared: one is missing, or the shapes differ; otherwise ""
 };
 
 // Differences of all tensors after `step` global batches; 0: the initial values.

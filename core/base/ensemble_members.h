@@ -27,7 +27,7 @@ inline MemberPath member_path(const std::string& text) {
 // Row sample of one ensemble member. Plain data.
 //
 // The rows and their order depend only on these values, the epoch and the number of rows. So a member reads the same
-// rows on any rank and in any mode. A member with all rows reads what a single run with its seed reads.
+// rows on any rank and in any mode. A member with all rows reads the same rows as a single run with its seed.
 struct MemberSample {
   enum class Rows { all, bootstrap, subset, fold } rows = Rows::all;
   int64_t member = 0;   // number in the ensemble
@@ -40,8 +40,8 @@ inline bool operator==(const MemberSample& a, const MemberSample& b) {
   return a.rows == b.rows && a.member == b.member && a.seed == b.seed && a.fraction == b.fraction && a.folds == b.folds;
 }
 
-// Rows that a member reads in an epoch, if there are `rows`; equal for all members. Folds are equally large; the few
-// remaining rows are in no fold, so all members read them.
+// Returns the number of rows that a member reads in an epoch, out of `rows`; it is equal for all members. Folds are
+// equally large. The few remaining rows are in no fold, so all members read them.
 inline int64_t rows_drawn(const MemberSample& sample, int64_t rows) {
   switch (sample.rows) {
     case MemberSample::Rows::subset:

@@ -26,9 +26,9 @@ constexpr std::array<std::pair<Failure, const char*>, 16> names{{
     {Failure::internal, "internal"},
 }};
 
-std::string located(const SourceLocation& mark, const std::string& key, const std::string& reason) {
+std::string located(const SourceLocation& location, const std::string& key, const std::string& reason) {
   std::string message;
-  if (!mark.file.empty()) message += to_string(mark) + ": ";
+  if (!location.file.empty()) message += to_string(location) + ": ";
   if (!key.empty()) message += key + ": ";
   return message + reason;
 }
@@ -49,14 +49,15 @@ Failure failure_named(const std::string& name) {
   return Failure::internal;
 }
 
-std::string to_string(const SourceLocation& mark) {
+std::string to_string(const SourceLocation& location) {
   // A value from --set has no line.
-  if (mark.line == 0) return mark.file;
-  return str(mark.file, ":", mark.line, ":", mark.column);
+  if (location.line == 0) return location.file;
+  return str(location.file, ":", location.line, ":", location.column);
 }
 
-ConfigError::ConfigError(const SourceLocation& mark, const std::string& key, const std::string& reason, Failure kind)
-    : Error(kind, located(mark, key, reason)), mark_(mark), key_(key) {}
+ConfigError::ConfigError(const SourceLocation& location, const std::string& key, const std::string& reason,
+                         Failure kind)
+    : Error(kind, located(location, key, reason)), location_(location), key_(key) {}
 
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::string what = str("defect of convoy: ", message);

@@ -51,18 +51,18 @@ struct SourceLocation {
   int line = 0;
   int column = 0;
 };
-std::string to_string(const SourceLocation& mark);  // "file:line:column"
+std::string to_string(const SourceLocation& location);  // "file:line:column"
 
 // what() is "file:line:column: key: reason". It ends with "; did you mean X?" if a valid name is near.
 class ConfigError : public Error {
  public:
-  ConfigError(const SourceLocation& mark, const std::string& key, const std::string& reason,
+  ConfigError(const SourceLocation& location, const std::string& key, const std::string& reason,
               Failure kind = Failure::config);
-  const SourceLocation& mark() const { return mark_; }
+  const SourceLocation& location() const { return location_; }
   const std::string& key() const { return key_; }
 
  private:
-  SourceLocation mark_;
+  SourceLocation location_;
   std::string key_;
 };
 

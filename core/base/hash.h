@@ -13,7 +13,7 @@ class Hasher {
   ~Hasher();
   Hasher(Hasher&&) noexcept;
   void add(const void* data, size_t bytes);
-  std::string hex() const;  // 32 digits; hash of all data added so far
+  std::string hex() const;  // 32 digits for all data added so far
 
  private:
   struct State;

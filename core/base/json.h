@@ -1,6 +1,6 @@
 // JSON, and values of options as JSON. Without LibTorch.
-// Only convoy's own sources include it. Headers that plugins and programs include keep JSON behind OptionValue, so that
-// an installation does not expose nlohmann/json.hpp.
+// Only convoy's own sources include it. Headers for plugins and programs use OptionValue instead, so that an
+// installation does not expose nlohmann/json.hpp.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,4 +1,5 @@
-// Regular expression, searched in names of parameters. re2/re2.h stays in name_pattern.cpp. Without LibTorch.
+// Regular expression for names of parameters; matches anywhere in a name. re2/re2.h stays in name_pattern.cpp. Without
+// LibTorch.
 //
 // RE2 needs time proportional to the length of the name. A backtracking matcher may run for ever.
 // Threads: thread-safe. Copies share the compiled pattern.
@@ -20,9 +21,10 @@ class NamePattern {
   explicit NamePattern(const Options& section, const std::string& key = "match");
   explicit NamePattern(const std::string& pattern);  // Error(config) with the reason
   bool found_in(const std::string& name) const;
-  // Replaces every match; \\1 in the replacement is the first group. "" if `replacement` is wrong or removes the name.
+  // Replaces every match; \\1 in the replacement is the first group. Returns "" if `replacement` is invalid or the
+  // result is empty.
   std::string replaced(const std::string& name, const std::string& replacement) const;
-  // Reason why a replacement does not fit the pattern; "" if it fits.
+  // Returns why a replacement does not fit the pattern; "" if it fits.
   std::string replacement_error(const std::string& replacement) const;
 
   static constexpr char help[] =

@@ -18,11 +18,11 @@ std::string below(const std::string& path, const std::string& key) {
 }
 
 // Source locations below `key`, with paths relative to it.
-std::map<std::string, SourceLocation> marks_below(const std::map<std::string, SourceLocation>& marks,
-                                                  const std::string& key, const SourceLocation& own) {
+std::map<std::string, SourceLocation> locations_below(const std::map<std::string, SourceLocation>& locations,
+                                                      const std::string& key, const SourceLocation& own) {
   std::map<std::string, SourceLocation> under{{"", own}};
   const std::string prefix = key + ".";
-  for (auto it = marks.lower_bound(prefix); it != marks.end(); ++it) {
+  for (auto it = locations.lower_bound(prefix); it != locations.end(); ++it) {
     if (it->first.compare(0, prefix.size(), prefix) != 0) break;
     under.emplace(it->first.substr(prefix.size()), it->second);
   }
@@ -58,10 +58,10 @@ std::vector<T> checked_items(const Options& options, const std::string& name, co
 
 }  // namespace
 
-SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, std::string path) {
+SourceLocation location_of(const std::map<std::string, SourceLocation>& locations, std::string path) {
   while (true) {
-    const auto found = marks.find(path);
-    if (found != marks.end()) return found->second;
+    const auto found = locations.find(path);
+    if (found != locations.end()) return found->second;
     if (path.empty()) return SourceLocation{};
     const size_t dot = path.rfind('.');
     path = dot == std::string::npos ? "" : path.substr(0, dot);
@@ -87,8 +87,8 @@ template std::shared_ptr<const OptionValue::Held> OptionValue::hold(double);
 
 Options::Options() : values_(Json::object()) {}
 
-Options::Options(OptionValue values, std::map<std::string, SourceLocation> marks, std::string path)
-    : values_(std::move(values)), marks_(std::move(marks)), path_(std::move(path)) {
+Options::Options(OptionValue values, std::map<std::string, SourceLocation> locations, std::string path)
+    : values_(std::move(values)), locations_(std::move(locations)), path_(std::move(path)) {
   if (json().is_null()) values_ = Json::object();
   CONVOY_CHECK(json().is_object(), "options of '", path_, "' are not a map");
 }
@@ -96,7 +96,7 @@ Options::Options(OptionValue values, std::map<std::string, SourceLocation> marks
 const Json& value_of(const Options& options, const std::string& name) {
   const auto found = options.json().find(name);
   if (found == options.json().end())
-    throw ConfigError(options.mark(""), options.path(),
+    throw ConfigError(options.location(""), options.path(),
                       str("its code reads an option '", name, "' that its entry does not describe; described are ",
                           join(keys_of(options.json()), ", "), "; add it to the entry's options"));
   return *found;
@@ -142,7 +142,7 @@ std::vector<std::string> Options::texts(const std::string& name) const {
 
 Options Options::section(const std::string& name) const {
   if (!at(name).is_object() && !at(name).is_null()) wrong_type(*this, name, at(name), "section");
-  return Options(at(name), marks_below(marks_, name, mark(name)), below(path_, name));
+  return Options(at(name), locations_below(locations_, name, location(name)), below(path_, name));
 }
 
 std::vector<Options> Options::sections(const std::string& name) const {
@@ -152,15 +152,15 @@ std::vector<Options> Options::sections(const std::string& name) const {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string key = str(name, ".", i);
     if (!list[i].is_object() && !list[i].is_null()) wrong_type(*this, key, list[i], "sections");
-    all.emplace_back(list[i], marks_below(marks_, key, mark(key)), below(path_, key));
+    all.emplace_back(list[i], locations_below(locations_, key, location(key)), below(path_, key));
   }
   return all;
 }
 
-SourceLocation Options::mark(const std::string& name) const { return location_of(marks_, name); }
+SourceLocation Options::location(const std::string& name) const { return location_of(locations_, name); }
 
 void Options::fail(const std::string& name, const std::string& reason) const {
-  throw ConfigError(mark(name), below(path_, name), reason);
+  throw ConfigError(location(name), below(path_, name), reason);
 }
 
 const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {

@@ -1,5 +1,5 @@
-// Options that a user can write, each described once. Reading, checking, `convoy list`, --help and docs/config.md all
-// use these descriptions. Without LibTorch.
+// Options that a user can write, each described once. The reader, `convoy list`, --help and docs/config.md all use
+// these descriptions. Without LibTorch.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace convoy {
 template <class T>
 struct IsJson : std::false_type {};
 
-// A value as in a configuration: null, a boolean, a number, a text, a list or a map. Copies share it; it never changes.
+// A value of a configuration: null, a boolean, a number, a text, a list or a map. Immutable; copies share it.
 class OptionValue {
  public:
   OptionValue(std::nullptr_t = nullptr);
@@ -57,11 +57,11 @@ enum class OptionType {
   duration,   // "90s", "1.5 min", "2h"; value in seconds as real
   bytes,      // "512 MiB", "2GB"; value in bytes as integer
   interval,   // "100 steps", "1 epoch", "never"; value as {"every": n, "unit": "steps"|"epochs"|"never"}
-  list,       // of `items`
+  list,       // list with elements like `items`
   section,    // a map of `options`
   component,  // a map {name: X, …options of X}, X from the catalogue `catalogue`
   map,        // free keys, each value as `items`
-  any         // several types; the component that owns the option checks it
+  any         // several types; the component that has the option checks it
 };
 
 struct Option {
@@ -79,21 +79,21 @@ struct Option {
   bool also_auto = false;  // `auto` is valid too; the value is then the string "auto"
   std::string catalogue;   // component: "model", "data", …; text: the value is a name from that catalogue
   std::string types = "";  // any: its types, "number or list"; section: the key that one value in its place means
-  // section: its keys. list, map: exactly one option that describes an item. component: keys that all entries share.
+  // section: its keys. list, map: one option that describes an item. component: keys that all entries share.
   std::vector<Option> options;
 };
 
 // Source location of a key path, or of the nearest section around it.
-SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, std::string path);
+SourceLocation location_of(const std::map<std::string, SourceLocation>& locations, std::string path);
 
 // Values of one component, section or file: checked against its options, with every default filled in. Values of a
 // component include its "name". An omitted value without a default is null.
-// Getters do not fail for options that are read as described. Otherwise they throw ConfigError at the component, for
-// its author.
+// Getters throw ConfigError at the component if the code reads an option against its description. That is a defect of
+// the component, so the message is for its author.
 class Options {
  public:
   Options();
-  explicit Options(OptionValue values, std::map<std::string, SourceLocation> marks = {}, std::string path = "");
+  explicit Options(OptionValue values, std::map<std::string, SourceLocation> locations = {}, std::string path = "");
 
   bool has(const std::string& name) const;  // present and not null
   bool is_auto(const std::string& name) const;
@@ -110,17 +110,17 @@ class Options {
   decltype(auto) json() const;
   decltype(auto) at(const std::string& name) const;
 
-  // Source location of a key (path below this object), or of its parent.
-  SourceLocation mark(const std::string& name) const;
-  const std::map<std::string, SourceLocation>& marks() const { return marks_; }
+  // Returns the source location of a key (path below this object), or of its parent.
+  SourceLocation location(const std::string& name) const;
+  const std::map<std::string, SourceLocation>& locations() const { return locations_; }
   const std::string& path() const { return path_; }
-  // Throws ConfigError at that key, for checks beyond the type ("dropout must be below 1 if …").
+  // Throws ConfigError at that key. Use it for checks beyond the type ("dropout must be below 1 if …").
   [[noreturn]] void fail(const std::string& name, const std::string& reason) const;
 
  private:
-  OptionValue values_;                           // a map
-  std::map<std::string, SourceLocation> marks_;  // by key path "a.b.2"; "" is the object itself
-  std::string path_;                             // key path of this object in the file, for messages
+  OptionValue values_;                               // a map
+  std::map<std::string, SourceLocation> locations_;  // by key path "a.b.2"; "" is the object itself
+  std::string path_;                                 // key path of this object in the file, for messages
 };
 
 // Entry of a catalogue: a name and its options. Folders extend it (strategies add plan and cost).

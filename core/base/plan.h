@@ -1,5 +1,5 @@
-// Plan: the jobs to start, as ranks grouped into processes. The `plan` of a strategy makes it, as a pure function of
-// configuration and topology. So tests can plan for machines that do not exist. Without LibTorch.
+// Plan: the jobs to start, as ranks grouped into processes. A strategy's `plan` computes it from configuration and
+// topology, as a pure function. So tests can plan for machines that do not exist. Without LibTorch.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -10,9 +10,9 @@
 
 namespace convoy {
 
-// The rank grid: named axes. The product of their degrees is the number of ranks. Row-major: the last axis varies
+// The mesh of ranks: named axes. The product of their degrees is the number of ranks. Row-major: the last axis varies
 // fastest.
-// Plain data, copyable, thread-safe while no thread modifies it.
+// Plain data; copyable; thread-safe while no thread modifies it.
 
 struct Axis {
   std::string name;  // "data", "pipeline", "tensor"
@@ -27,8 +27,8 @@ class Mesh {
   int size() const;                                         // product of the degrees
   int degree(const std::string& axis) const;                // 1 for an axis that does not exist
   int coordinate(int rank, const std::string& axis) const;  // 0 for an axis that does not exist
-  // Ranks that differ from `rank` only along `axis`, in order of their coordinate. {rank} for an axis that does not
-  // exist.
+  // Returns the ranks that differ from `rank` only along `axis`, in order of their coordinate. Returns {rank} for an
+  // axis that does not exist.
   std::vector<int> group(int rank, const std::string& axis) const;
   const std::vector<Axis>& axes() const { return axes_; }
 
@@ -36,7 +36,7 @@ class Mesh {
   std::vector<Axis> axes_;
 };
 
-// Hosts as plain data: hwloc and NVML fill it in convoy, files in tests. Planning is a pure function of it.
+// Hosts as plain data, from hwloc and NVML, or from files in tests. Planning is a pure function of them.
 
 struct Core {
   int id = 0;    // number of its first hardware thread in the operating system
@@ -56,10 +56,10 @@ struct Gpu {
 
 struct Host {
   std::string name;
-  std::vector<Core> cores;  // only those that this job may use (cpuset, cgroup quota)
+  std::vector<Core> cores;  // only cores that this job may use (cpuset, cgroup quota)
   std::vector<Gpu> gpus;
   int64_t memory = 0;  // bytes that this job may use
-  // Hardware threads to which a launcher bound this rank, if it did not bind it to all of `cores`; empty: no limit.
+  // Hardware threads to which a launcher bound this rank; empty: all of `cores`.
   std::vector<int> bound = {};
 };
 
@@ -72,7 +72,7 @@ struct DevicePlan {
   enum class Kind { cores, gpu } kind = Kind::cores;
   int gpu = -1;            // index into Host::gpus if kind is gpu
   std::vector<int> cores;  // hardware threads that it uses (Core::id)
-  std::string uuid = "";   // of the GPU, set by placement; "": unknown
+  std::string uuid = "";   // uuid of the GPU, set by placement; "": unknown
 };
 
 // Rank: a thread with its devices and cores.
@@ -81,7 +81,7 @@ struct RankPlan {
   int host = 0;                     // index into Topology::hosts
   int process = 0;                  // index into JobPlan::processes
   std::vector<DevicePlan> devices;  // at least one
-  std::vector<int> cores;           // of all devices and of its helper threads; empty: not bound
+  std::vector<int> cores;           // cores of all devices and of its helper threads; empty: not bound
   int threads = 1;                  // intra-op threads
 };
 
@@ -95,7 +95,7 @@ struct JobPlan {
   std::string name;
   std::vector<RankPlan> ranks;
   std::vector<ProcessPlan> processes;
-  Mesh mesh;            // of `ranks`
+  Mesh mesh;            // mesh of `ranks`
   std::string backend;  // resolved: local, gloo, mpi, nccl
   Json config;          // resolved configuration of this job (form of RunConfig::resolved)
 };
@@ -111,10 +111,10 @@ struct PlanRequest {
   std::vector<int> rank_hosts;  // host of each rank, if an outer launcher decided it; else empty
 };
 
-// UUIDs of the GPUs that a process may see, each once, in the order of its ranks' devices. Empty if it has none, or
-// if a UUID is unknown: then the process sees all GPUs of the host.
+// Returns the UUIDs of the GPUs that a process may see, each once, in the order of its ranks' devices. Returns none if
+// the process has no GPU or a UUID is unknown; then the process sees all GPUs of the host.
 std::vector<std::string> visible_gpus(const JobPlan& job, int process);
-// Number of the GPU in the process, with visible_gpus as its visible devices.
+// Returns the number of the GPU within a process that sees only `visible`.
 int gpu_index_in(const std::vector<std::string>& visible, const DevicePlan& device);
 
 // --- GPU memory limit of a farm's pipeline (`gpu_memory`) ---
@@ -127,10 +127,10 @@ inline constexpr char gpu_memory_variable[] = "CONVOY_GPU_MEMORY";
 // The limit in the environment; 0: none. Throws Error(command_line) for a value that is not a positive number of bytes.
 int64_t gpu_memory_limit(const std::map<std::string, std::string>& variables);
 
-// Limit of one process: processes of the job that share a GPU get equal parts of `limit`. 0: no limit.
+// Returns the limit of one process: processes of the job that share a GPU get equal parts of `limit`. 0: no limit.
 int64_t limit_of_process(const JobPlan& job, int process, int64_t limit);
 
-// Form in which rank processes receive the job.
+// Converts the job to the form that rank processes receive.
 Json to_json(const JobPlan& job);
 JobPlan job_from_json(const Json& json);
 

@@ -1,5 +1,5 @@
-// Random keys, Philox and single draws: the part of core/tensors/random.h without LibTorch. Pure functions, for any
-// thread.
+// Random keys, Philox and single draws: the part of core/tensors/random.h without LibTorch. All functions are pure and
+// thread-safe.
 //
 // Counter n of a key gives four 32-bit words. Draw i uses words 2·(i mod 2) and 2·(i mod 2) + 1 of counter ⌊i/2⌋.
 // Floating-point draws use only plain additions, multiplications and correctly rounded operations (no libm). So a
@@ -28,8 +28,8 @@ inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t low, uint64_t high)
   return c;
 }
 
-// Words of n consecutive counters (low word first … first + n − 1, high word 0): word w of counter i is words[w][i].
-// The loops vectorise in a CONVOY_VECTORISED caller, into which the function is inlined.
+// Computes the words of n consecutive counters (low word first … first + n − 1, high word 0). Word w of counter i is
+// words[w][i]. The loops vectorise when the function is inlined into a CONVOY_VECTORISED caller.
 template <int n>
 inline __attribute__((always_inline)) void philox_block(uint64_t key, uint64_t first, uint32_t (&words)[4][n]) {
   auto& [c0, c1, c2, c3] = words;
@@ -55,25 +55,25 @@ inline __attribute__((always_inline)) void philox_block(uint64_t key, uint64_t f
   }
 }
 
-// 64 random bits: draw number `index` of `key`.
+// Returns 64 random bits: draw number `index` of `key`.
 inline uint64_t random_bits(uint64_t key, uint64_t index) {
   const auto words = philox(key, index >> 1, 0);
   const unsigned half = unsigned(index & 1) * 2;
   return uint64_t(words[half]) << 32 | words[half + 1];
 }
 
-// Uniform in [0, bound): draw number `index` of `key`. 64-bit multiply-shift: the bias is negligible for sampling.
-// Returns 0 for bound 0.
+// Returns a number that is uniform in [0, bound): draw number `index` of `key`. 64-bit multiply-shift: the bias is
+// negligible for sampling. Returns 0 for bound 0.
 inline uint64_t random_below(uint64_t key, uint64_t index, uint64_t bound) {
   __extension__ using Wide = unsigned __int128;
   return uint64_t(Wide(random_bits(key, index)) * bound >> 64);
 }
 
-// Uniform in [0, 1) with 53 bits.
+// Returns a number that is uniform in [0, 1), with 53 bits.
 inline double random_uniform(uint64_t key, uint64_t index) { return double(random_bits(key, index) >> 11) * 0x1p-53; }
 
-// Draws `first`, first+1, … of `key` as doubles, for the fills of core/tensors/random.h. The loops vectorise. Normal
-// draws are standard normal by Box–Muller: draws 2n and 2n+1 are the cosine and the sine of one pair.
+// Writes draws `first`, first+1, … of `key` as doubles, for the fills of core/tensors/random.h. The loops vectorise.
+// Normal draws are standard normal by Box–Muller: draws 2n and 2n+1 are the cosine and the sine of one pair.
 void draw_uniform(double* out, int64_t count, uint64_t key, uint64_t first);
 void draw_normal(double* out, int64_t count, uint64_t key, uint64_t first);
 

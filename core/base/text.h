@@ -44,7 +44,7 @@ inline std::string human_seconds(std::chrono::milliseconds time) {
   return human_seconds(std::chrono::duration<double>(time).count());
 }
 
-// --- Hardware threads as text: "0", "0-3", "0-3+8"; '+' joins ranges, so a list can hold several ---
+// --- Hardware threads as text: "0", "0-3", "0-3+8"; '+' joins ranges ---
 
 // Returns the numbers in the order written, ascending within each range; empty for an invalid text.
 std::vector<int> hardware_threads_from_text(const std::string& text);
@@ -57,7 +57,7 @@ std::string ranks_text(const std::vector<int>& ranks);
 
 // --- Text from libraries and files, made safe for JSON and terminals ---
 
-// Returns the bytes of `text` to keep if at most `most` fit; it never splits a character. Async-signal-safe.
+// Returns how many bytes of `text` fit into `most` without splitting a character. Async-signal-safe.
 inline size_t utf8_prefix(const char* text, size_t length, size_t most) noexcept {
   if (length <= most) return length;
   size_t keep = most;
@@ -65,13 +65,13 @@ inline size_t utf8_prefix(const char* text, size_t length, size_t most) noexcept
   return keep;
 }
 
-// Length of the UTF-8 character at the start of a text that is not empty; 0 if there is none.
+// Returns the length of the UTF-8 character at the start of a text that is not empty; 0 if there is none.
 size_t utf8_character(std::string_view text);
 
 // Replaces every byte outside of a UTF-8 character by '?'.
 std::string valid_utf8(std::string_view text);
 
-// `word`, in quotes if a POSIX shell would change it.
+// Returns `word`, in quotes if a POSIX shell would change it.
 std::string shell_word(const std::string& word);
 
 // Escapes control characters (except newline and tab) and invalid UTF-8 bytes as "\\x1b". Other characters stay.

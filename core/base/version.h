@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-// Increase it when a header that plugins include changes.
+// Increase it when a header for plugins changes.
 #define CONVOY_PLUGIN_VERSION "convoy-4"
 
 namespace convoy {

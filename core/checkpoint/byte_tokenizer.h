@@ -4,7 +4,7 @@
 
 namespace convoy {
 
-// Content of tokenizer.json: byte-level BPE without merges, with the alphabet of GPT-2.
+// Returns the content of tokenizer.json: byte-level BPE without merges, with the alphabet of GPT-2.
 std::string byte_tokenizer();
 
 }  // namespace convoy

@@ -2,8 +2,8 @@
 //
 // Layout: FOLDER/step-N/{manifest.json, rank-R.safetensors}, and FOLDER/latest, a file that names the newest.
 // A save writes to a temporary folder and fsyncs every file and the folder. When all ranks agree that their files are
-// complete, rank 0 writes the manifest and renames the folder. Tensors of one file are in the order of their keys:
-// equal states give equal bytes. Restoring matches pieces by name: any layout reads the checkpoints of any other.
+// complete, rank 0 writes the manifest and renames the folder. Tensors of one file are sorted by key, so equal states
+// give equal bytes. Restoring matches pieces by name: any layout reads the checkpoints of any other.
 // Threads: called by every rank's thread, the same call on all.
 // Failure: Error(io) on all ranks with the first cause; older checkpoints stay, and no temporary files remain.
 // Error(corrupt_data) names the file.
@@ -22,14 +22,14 @@
 namespace convoy {
 
 struct CheckpointInfo {
-  std::string path;  // of step-N
+  std::string path;  // path of step-N
   int64_t step = 0;  // steps done
   Json trainer;      // the trainer's state: step, epoch, sampler, best metrics, seed
   Json config;       // resolved configuration at the time of the save
-  int member = -1;   // load only this member of an ensemble, under the names of a single model; -1: load everything
+  int member = -1;   // load only this member of an ensemble, under the names of a single model; -1: load all
   // step-N folders to load as the members of one ensemble; `path` is the first. Empty: load `path` alone.
   std::vector<std::string> members = {};
-  // Describe the data that the model was trained on.
+  // Identifies the data that the model was trained on.
   std::string fingerprint = "";  // "": unknown
   int64_t data_rows = 0;
 };
@@ -39,28 +39,28 @@ class Checkpoints {
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
 
-  // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients, and writes stale
-  // entries. `rank_state`: this rank's addition to the manifest's trainer section, under `ranks` by rank number; null:
-  // none. `data`: rank 0 records its contents and fields; may be null. `best`: it is kept until another is the best.
+  // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients and stale entries.
+  // `rank_state`: additions of this rank to the manifest's trainer section, under `ranks` by rank number; null: none.
+  // `data`: rank 0 records its contents and fields; may be null. `best`: it is kept until another one is the best.
   void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false,
             const Json& rank_state = {}, const Dataset* data = nullptr, bool best = false);
-  // Collective. The newest complete and intact checkpoint; rank 0 reads and broadcasts the result. A broken one is
-  // skipped with a warning that names the file. nullopt if there are no checkpoints; Error(corrupt_data) if all are
-  // broken.
+  // Collective. Returns the newest complete and intact checkpoint; rank 0 reads and broadcasts the result. Skips a
+  // broken one with a warning that names the file. Returns nullopt if there are no checkpoints. Error(corrupt_data) if
+  // all are broken.
   std::optional<CheckpointInfo> newest();
-  // Collective. The checkpoint that `path` names: a step-N folder, or a run folder (or its checkpoints folder) with its
-  // newest intact one. A damaged step-N folder is an error. A suffix "@memberN" selects one member of an ensemble. The
+  // Collective. Returns the checkpoint at `path`: a step-N folder, or the newest intact one of a run folder or its
+  // checkpoints folder. A damaged step-N folder is an error. A suffix "@memberN" selects one member of an ensemble. The
   // folder of a farm means the newest checkpoints of its pipelines, as members of one ensemble.
   // Error(config) if there is no checkpoint.
   CheckpointInfo find(const std::string& path);
   // Collective. Fills every tensor of the strategy's state from the checkpoint's pieces. Checks their hashes and
-  // converts dtypes. Error(config) names tensors that are missing, unused or of another shape.
-  // Replicas: if the checkpoint has the same replicas as this run, each entry is filled by its replica's pieces. Else
-  // entries are filled by the pieces that all replicas have in common, with a warning; entries without such pieces
-  // stay. Counters other than `updates` (loss scaling, early stopping) may be missing on either side: they then start
-  // again. Moments of another optimizer start again too, together with `updates`; the log notes it.
-  // `data`: the data set of this run, or null. Error(config) if the checkpoint numbers its ids, classes or columns in
-  // another way.
+  // converts dtypes. Error(config) names tensors that are missing, unused or of a different shape.
+  // If the checkpoint has the same replicas as this run, each entry is filled by its replica's pieces. Otherwise
+  // entries are filled by the pieces that all replicas have in common, with a warning; entries without such pieces keep
+  // their values. Counters other than `updates` (loss scaling, early stopping) may be missing on either side; they then
+  // start again. Moments of a different optimizer start again too, together with `updates`; the log notes it.
+  // `data`: the data set of this run, or null. Error(config) if the checkpoint numbers its ids, classes or columns
+  // differently.
   void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data = nullptr);
   // True for a complete checkpoint in this object's folder.
   bool owns(const CheckpointInfo& info) const;
@@ -78,9 +78,9 @@ class Checkpoints {
 
 // Throws Error(corrupt_data) naming file and reason.
 CheckpointInfo read_manifest(const std::string& step_folder);
-// The step-N folder that `path` means: itself, checked, or the newest intact one of a run folder or its checkpoints
-// folder. `key` is what the user wrote, for messages: "train.resume". Error(config) if there is none, and for the
-// folder of a farm; Error(corrupt_data) if all are broken.
+// Returns the step-N folder at `path`, checked, or the newest intact one of a run folder or its checkpoints folder.
+// `key`: the user's key, for messages: "train.resume". Error(config) if there is none, and for the folder of a farm.
+// Error(corrupt_data) if all are broken.
 std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files = system_files());
 
 }  // namespace convoy

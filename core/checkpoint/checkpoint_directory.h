@@ -1,7 +1,7 @@
 // CheckpointDirectory: the folder `checkpoints/` of a run, managed by rank 0: step-N folders, `latest`, temporaries.
 //
-// Names that begin with a dot are temporary (restore.h). A kill at any point therefore leaves complete checkpoints
-// under plain names. Threads: one thread of one process at a time; the run folder lock ensures it.
+// Names that begin with a dot are temporary (restore.h), so a kill at any point leaves complete checkpoints under plain
+// names. Threads: one thread of one process at a time; the run folder lock ensures it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,7 +22,7 @@ class CheckpointDirectory {
   std::vector<int64_t> steps() const;  // ascending; by name only, so a checkpoint may be damaged
 
   void open_temporary(int64_t step, const std::string& token);
-  // Renames the temporary folder to `step-N` and makes it the newest. An existing step-N stays until then.
+  // Renames the temporary folder to `step-N` and makes it the newest. An existing step-N remains until then.
   void publish(int64_t step, const std::string& token);
   // The file `best` names this checkpoint from now on.
   void mark_best(int64_t step, const std::string& token);

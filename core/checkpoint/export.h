@@ -1,9 +1,9 @@
 // Export of a checkpoint's parameters and buffers to files in safetensors, with Python's names and layouts.
 //
-// Tensors are read, converted and written one by one: the largest of them decides the memory. All files are written to
-// a temporary folder next to the destination, which is renamed when they are on the disk.
+// Tensors are read, converted and written one by one, so the largest one determines the memory. All files are written
+// to a temporary folder next to the destination, which is renamed when they are on the disk.
 // Threads: one process, one thread. Failure: Error(output) if the destination exists; Error(config) for a run that
-// cannot be exported; Error(corrupt_data) for a damaged checkpoint; Error(io) with nothing left behind.
+// cannot be exported; Error(corrupt_data) for a damaged checkpoint; Error(io) after removing all temporary files.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,8 +20,8 @@ struct ExportRequest {
   std::string run;           // run folder, checkpoint, or one of them with @memberN
   std::string to;            // folder to write
   bool with_config = false;  // also config.json and the tokenizer, for transformers
-  bool replace = false;      // an earlier export in that folder
-  int64_t file_bytes = 0;    // largest size of a file; a larger tensor gets a file of its own
+  bool replace = false;      // replace an earlier export in that folder
+  int64_t file_bytes = 0;    // largest size of a file; a larger tensor gets a separate file
 };
 CONVOY_JSON(ExportRequest, run, to, with_config, replace, file_bytes)
 

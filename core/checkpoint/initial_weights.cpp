@@ -59,14 +59,14 @@ WeightName name_in(const RenamedTensors& tensors, const WeightNames& names, bool
 void check_tensor(const SourceTensor& tensor, const std::vector<int64_t>& needed, const WeightName& name,
                   const std::vector<int64_t>& shape) {
   if (tensor.shape != needed)
-    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has shape ", shape_text(tensor.shape), ", and ",
+    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has shape ", shape_text(tensor.shape), ", but ",
                 name.ours, " of this model has ", shape_text(shape),
                 needed == shape ? "" : str(", which takes ", shape_text(needed)),
                 "; give the model the sizes of the file, or leave the tensor out: init_from: {path: …, strict: false, "
                 "rename: {\"^",
                 tensor.name, "$\": \"\"}}");
   if (!at::isFloatingType(tensor.dtype))
-    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has integers, and ", name.ours,
+    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has integers, but ", name.ours,
                 " of this model has real numbers");
 }
 
@@ -165,7 +165,7 @@ void check_config(const WeightSource& source, const WeightNames& names, const Co
   for (const auto& [option, difference] : config_differences(*names.config, file)) {
     const std::string key = option.empty() ? "model.init_from" : "model." + option;
     const std::string reason = str("config.json in ", source.path(), ": ", difference);
-    if (strict) throw ConfigError(mark_of(context.config.resolved, key), key, reason);
+    if (strict) throw ConfigError(location_of(context.config.resolved, key), key, reason);
     log::warning(str("model.init_from: ", reason));
   }
 }
@@ -197,7 +197,7 @@ auto at_init_from(const Context& context, const Action& action) {
   } catch (const Error& error) {
     const std::string key = "model.init_from";
     if (error.kind() != Failure::config) throw;
-    throw ConfigError(mark_of(context.config.resolved, key), key, error.what());
+    throw ConfigError(location_of(context.config.resolved, key), key, error.what());
   }
 }
 

@@ -12,6 +12,7 @@
 #include "core/base/hash.h"
 #include "core/base/text.h"
 #include "core/checkpoint/pieces.h"
+#include "core/config/node.h"
 #include "core/files/files.h"
 #include "core/tensors/random.h"
 
@@ -46,11 +47,11 @@ int64_t integer_in(const Json& value, const char* name) {
   return value.get<int64_t>();
 }
 int64_t integer_of(const Json& json, const char* name) { return integer_in(field(json, name), name); }
+constexpr int64_t most_ranks = 1 << 24;  // and members
 // Reads the number of a member or of a replica.
 int number_of(const Json& json, const char* name) {
-  constexpr int64_t largest = 1 << 24;
   const int64_t number = integer_of(json, name);
-  if (number < 0 || number > largest) corrupt("'", name, "' is ", number, ", and it must be from 0 to ", largest);
+  if (number < 0 || number > most_ranks) corrupt("'", name, "' is ", number, ", and it must be from 0 to ", most_ranks);
   return static_cast<int>(number);
 }
 std::vector<int64_t> integers_of(const Json& json, const char* name) {
@@ -171,7 +172,7 @@ void check_trainer(const Json& trainer, int64_t step) {
     corrupt("'trainer.step' is ", own, ", and 'step' is ", step);
   check_count(trainer, "rows", 0);
   check_count(trainer, "seed", 0, INT64_MAX);
-  check_count(trainer, "world_size", 1);
+  check_count(trainer, "world_size", 1, most_ranks);
   for (const char* name : {"global_rows", "steps_per_epoch"}) check_count(trainer, name, 1);
   check_count(trainer, "total_steps", 0, INT64_MAX);
   for (const char* name : {"train_seconds", "evaluate_seconds"}) check_seconds(trainer, name);
@@ -181,6 +182,15 @@ void check_trainer(const Json& trainer, int64_t step) {
   for (const auto& [name, metric] : trainer["metrics"].items()) check_metric(name, metric, step);
   if (step > 0 && trainer["rows"] == 0) corrupt("'trainer.rows' is 0 after step ", step);
   check_generators(trainer);
+}
+
+// The configuration of the run that saved the state. Readers of its keys rely on the sections.
+void check_config(const Json& config) {
+  if (config.find("model") == config.end() && config.find("program") == config.end())
+    corrupt("'config.model' is missing");
+  for (const char* name : {"model", "data", "optimizer", "train", "strategy", "launch"})
+    if (const Json* section = given(config, name); section != nullptr && !section->is_object() && !section->is_null())
+      corrupt("'config.", name, "' is ", section->dump(), ", and it must be a map");
 }
 
 // A positive integer of the configuration; 0 if it is missing or null.
@@ -275,6 +285,7 @@ Manifest parsed(const std::string& text) {
   check_trainer(manifest.trainer, manifest.step);
   manifest.config = field(json, "config");
   if (!manifest.config.is_object()) corrupt("'config' is not a map");
+  if (!manifest.trainer.empty()) check_config(manifest.config);
   const Json& files = field(json, "files");
   if (!files.is_object()) corrupt("'files' is not a map");
   for (const auto& item : files.items()) {
@@ -363,7 +374,7 @@ Manifest manifest_from_text(const std::string& text, const std::string& path) {
   try {
     return parsed(text);
   } catch (const Error& error) {
-    throw Error(Failure::corrupt_data, path, ": no valid manifest: ", error.what());
+    throw Error(Failure::corrupt_data, path, ": no valid manifest: ", printable(error.what()));
   }
 }
 

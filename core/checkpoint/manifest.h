@@ -1,7 +1,7 @@
-// manifest.json of one checkpoint: which piece of which tensor is in which file, and the trainer's state.
+// manifest.json of one checkpoint: the file of each piece of each tensor, and the trainer's state.
 //
-// The first line holds the hash of everything after it, so a changed byte anywhere is found, also in the trainer's
-// metrics. Files are named without folders; a name with a folder is refused.
+// The first line has the hash of all later lines, so a changed byte anywhere is found, also in the trainer's metrics.
+// File names have no folders; a name with a folder is refused.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -23,9 +23,9 @@ struct StoredPiece {
   int member = -1;
   int replica = -1;
   Piece piece;
-  std::string dtype;   // "float32", for readers of the manifest; the dtype in the file is the one that counts
+  std::string dtype;   // "float32", for readers of the manifest; the dtype in the file decides
   std::string file;    // "rank-0.safetensors"
-  std::string tensor;  // its name there
+  std::string tensor;  // name of the tensor in the file
 };
 
 struct StoredFile {
@@ -46,8 +46,8 @@ struct Manifest {
 Json to_json(const StoredPiece& piece);
 StoredPiece stored_piece_from_json(const Json& json);  // Error(corrupt_data) with the reason
 std::string to_text(const Manifest& manifest);
-// The manifest that member `member` of an ensemble would have as a single model. Error(config) names the existing
-// members; `path` is for messages only.
+// Returns the manifest that member `member` of an ensemble would have as a single model. Error(config) names the
+// existing members. `path` is for messages only.
 Manifest of_member(Manifest manifest, int member, const std::string& path);
 // `path` is for messages only. Throws Error(corrupt_data) naming it.
 Manifest manifest_from_text(const std::string& text, const std::string& path);

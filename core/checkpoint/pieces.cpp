@@ -63,7 +63,7 @@ class Runs {
   }
 
   const Piece& piece_;
-  std::vector<int64_t> stride_;     // of the whole tensor
+  std::vector<int64_t> stride_;     // strides of the whole tensor
   int64_t first_inner_ = 0;         // dimensions from here on are within a run
   int64_t run_ = 1;                 // elements of a whole run
   int64_t position_ = 0, end_ = 0;  // elements of the box, row-major

@@ -1,4 +1,4 @@
-// Copies between pieces of one tensor with any boxes or flat ranges. With it any layout reads any other.
+// Copies between pieces of one tensor with any boxes or flat ranges, so that any layout reads any other.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,10 +10,11 @@
 
 namespace convoy {
 
-// "" if the piece is valid: a box within its global shape, a flat range within the box, no overflow. Else the reason.
+// Returns "" if the piece is valid: a box within its global shape, a flat range within the box, no overflow. Otherwise
+// returns the reason.
 std::string piece_error(const Piece& piece);
 
-// Shape of the tensor that holds a piece: the box, or [end - begin] of a flat range.
+// Returns the shape of the tensor with a piece: the box, or [end - begin] for a flat range.
 std::vector<int64_t> tensor_shape(const Piece& piece);
 
 // Copies the elements that are in both pieces; returns their number. Both are contiguous CPU tensors of one dtype, with

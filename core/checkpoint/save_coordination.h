@@ -10,18 +10,18 @@ namespace convoy {
 
 class SaveCoordination {
  public:
-  // Collective. Rank 0 draws a token and broadcasts it, so that no two calls use the same keys.
+  // Collective. Rank 0 draws a token and broadcasts it, so that each call uses different keys.
   SaveCoordination(const Context& context, const std::string& call);
 
   const std::string& token() const { return token_; }
   bool first() const { return context_.rank == 0; }
 
   // Collective. Runs `work` on every rank and waits for all. If it threw on any rank, throws on all ranks, with the
-  // kind and message of the lowest rank that failed. CommErrors pass through at once.
+  // kind and message of the lowest failed rank. CommErrors pass through at once.
   void on_all(const std::string& phase, const std::function<void()>& work);
   // Collective. Runs `work` on rank 0 only; returns its result on all ranks.
   std::string on_first(const std::string& phase, const std::function<std::string()>& work);
-  // Every rank's text, on rank 0; empty on other ranks. Call it between two phases.
+  // Returns every rank's text on rank 0, and nothing on other ranks. Call it between two phases.
   std::vector<std::string> to_first(const std::string& phase, const std::string& text);
 
  private:

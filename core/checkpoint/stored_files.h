@@ -16,16 +16,16 @@
 
 namespace convoy {
 
-// The files of one checkpoint; each is opened when first needed, and then checked by hash if `verify` is set.
-// `manifest` outlives this object.
+// Files of one checkpoint. Each is opened at its first use, and then checked by hash if `verify` is set. `manifest`
+// outlives this object.
 class StoredFiles {
  public:
   StoredFiles(const Manifest& manifest, std::string folder, bool verify = true)
       : manifest_(manifest), folder_(std::move(folder)), verify_(verify) {}
 
-  // In the shape of its piece; read-only.
+  // Returns a read-only tensor in the shape of its piece.
   at::Tensor tensor(const StoredPiece& stored);
-  // Gives the memory of the piece's mapped pages back to the system; views stay valid.
+  // Frees the memory of the piece's mapped pages; views stay valid.
   void release(const StoredPiece& stored) { open(stored.file).release(stored.tensor); }
   // `name`: a file that the manifest lists.
   const SafetensorsFile& open(const std::string& name);
@@ -37,9 +37,9 @@ class StoredFiles {
   std::map<std::string, SafetensorsFile> files_;
 };
 
-// The whole tensors of a step-N folder that any layout wrote. A tensor in one piece is a view of the mapped file;
-// others are assembled on request. The view owns all it needs. member: only this member of an ensemble, under the keys
-// of a single model; Error(config) if it does not exist.
+// Returns the whole tensors of a step-N folder of any layout. A tensor in one piece is a view of the mapped file;
+// others are assembled on request. The view owns everything that it needs. `member`: only this member of an ensemble,
+// under the keys of a single model; Error(config) if it does not exist.
 StateView stored_state(const std::string& step_folder, int member = -1);
 
 // --- Contents of the training data (core/data/contents.h) ---
@@ -49,7 +49,7 @@ StateView stored_state(const std::string& step_folder, int member = -1);
 // no fingerprint.
 void store_contents(const DataContents& contents, const std::string& folder, Manifest& manifest, FileSystem& files);
 
-// nullopt for a checkpoint without contents. Error(corrupt_data) naming the damaged file.
+// Returns nullopt for a checkpoint without contents. Error(corrupt_data) names the damaged file.
 std::optional<DataContents> stored_contents(const Manifest& manifest, const std::string& folder);
 
 // --- Fields of the rows: a model can be made without its data set ---
@@ -60,11 +60,11 @@ Schema schema_from_json(const Json& json, const std::string& manifest);
 
 // --- Resuming ---
 
-// The data contents of the checkpoint from which a run would resume. One rank finds them before the rendezvous, because
-// the model depends on them. Reads only the manifest and the lists, and skips damaged ones: Checkpoints::newest and
-// find decide later and report errors.
+// Data contents of the checkpoint from which a run would resume. One rank reads them before the rendezvous, because the
+// model depends on them. It reads only the manifest and the lists, and skips damaged ones: Checkpoints::newest and find
+// report errors later.
 struct ResumedData {
-  std::string path;                      // of step-N
+  std::string path;                      // path of step-N
   std::optional<DataContents> contents;  // nullopt: the checkpoint has none
 };
 // `resume`: the value of train.resume; `folder`: the run folder.

@@ -137,8 +137,8 @@ std::vector<std::pair<std::string, std::string>> config_differences(const Python
     differences.emplace_back(
         key.option,
         key.option.empty()
-            ? str(key.key, " is ", there.dump(), " there, and this model has ", key.value.dump(), " only")
-            : str(key.key, " is ", there.dump(), " there, and model.", key.option, " gives ", key.value.dump()));
+            ? str(key.key, " = ", there.dump(), ", but this model supports only ", key.value.dump())
+            : str(key.key, " = ", there.dump(), " conflicts with model.", key.option, " = ", key.value.dump()));
   }
   return differences;
 }

@@ -174,7 +174,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, bool verify)
     return std::make_unique<CheckpointWeights>(path, intact_checkpoint(named.path, "model.init_from"), named.member,
                                                verify);
   if (named.member >= 0)
-    throw Error(Failure::config, path, " names a member of an ensemble, and ", named.path,
+    throw Error(Failure::config, path, " names a member of an ensemble, but ", named.path,
                 " is neither a run nor a checkpoint");
   return std::make_unique<FileWeights>(path);
 }

@@ -50,9 +50,9 @@ void walk(const Json& a, const Json& b, const std::string& path, const std::vect
   visit(path, &a, &b);
 }
 
-bool is_written(const SourceLocations& marks, const std::string& key) {
-  const auto found = marks.lower_bound(key);
-  return found != marks.end() && covers(key, found->first);
+bool is_written(const SourceLocations& locations, const std::string& key) {
+  const auto found = locations.lower_bound(key);
+  return found != locations.end() && covers(key, found->first);
 }
 
 // True if a section around the key has another name now: its options belong to another component.
@@ -89,9 +89,9 @@ void flatten(const Json& map, const std::string& prefix, Json& into) {
       into[below(prefix, key)] = value;
 }
 
-// The configuration without marks, and with key paths in a farm's grid, which may have key paths or maps.
+// The configuration without locations, and with key paths in a farm's grid, which may have key paths or maps.
 Json comparable(const Json& resolved) {
-  Json copy = without_marks(resolved);
+  Json copy = without_locations(resolved);
   const Json::json_pointer grid("/strategy/grid");
   if (!copy.is_object() || !copy.contains(grid) || !copy[grid].is_object()) return copy;
   Json flat = Json::object();
@@ -102,31 +102,31 @@ Json comparable(const Json& resolved) {
 
 // Returns the first written key below a section, or the key itself; "" if nothing is written.
 std::string written_key(const Options& section, const std::string& key) {
-  const auto& marks = section.marks();
+  const auto& locations = section.locations();
   const auto value = section.json().find(key);
   const bool parts = value != section.json().end() && value->is_object();
   const std::string prefix = key + ".";
-  auto first = marks.end();
-  for (auto at = marks.lower_bound(prefix);
-       parts && at != marks.end() && at->first.compare(0, prefix.size(), prefix) == 0; ++at)
-    if (first == marks.end() ||
+  auto first = locations.end();
+  for (auto at = locations.lower_bound(prefix);
+       parts && at != locations.end() && at->first.compare(0, prefix.size(), prefix) == 0; ++at)
+    if (first == locations.end() ||
         std::tie(at->second.line, at->second.column) < std::tie(first->second.line, first->second.column))
       first = at;
-  if (first != marks.end()) return first->first;
-  return marks.count(key) != 0 ? key : "";
+  if (first != locations.end()) return first->first;
+  return locations.count(key) != 0 ? key : "";
 }
 
 // True for a resolved file: it has every key, and its run folder must be runnable again.
 bool every_key_written(const Options& section) {
   const Json& values = section.json();
   for (auto value = values.begin(); value != values.end(); ++value)
-    if (!value->is_null() && section.marks().count(value.key()) == 0) return false;
+    if (!value->is_null() && section.locations().count(value.key()) == 0) return false;
   return true;
 }
 
 }  // namespace
 
-Json without_marks(const Json& resolved) {
+Json without_locations(const Json& resolved) {
   Json copy = resolved;
   if (copy.is_object()) copy.erase("marks");
   return copy;
@@ -142,10 +142,10 @@ std::string first_difference(const Json& a, const Json& b, const std::vector<std
 
 std::vector<Difference> differences(const Json& was, const Json& is, const std::vector<std::string>& ignored) {
   const bool marked = is.is_object() && is.contains("marks");
-  const SourceLocations marks = marked ? marks_of(is) : SourceLocations();
+  const SourceLocations locations = marked ? locations_of(is) : SourceLocations();
   std::vector<Difference> found;
   walk(comparable(was), comparable(is), "", ignored, [&](const std::string& key, const Json* a, const Json* b) {
-    const bool is_default = b != nullptr && marked && !is_written(marks, key);
+    const bool is_default = b != nullptr && marked && !is_written(locations, key);
     if (a == nullptr && (b->is_null() || is_default)) return;
     if (b == nullptr && (a->is_null() || name_differs(was, is, key))) return;
     found.push_back({key, a != nullptr ? *a : Json(), b != nullptr ? *b : Json()});
@@ -173,10 +173,10 @@ void refuse_without_effect(const Options& section, const std::string& key, const
                            const std::vector<SourceLocation>& because, std::vector<std::string>* ignored) {
   const std::string written = written_key(section, key);
   if (written.empty() || every_key_written(section)) return;
-  const SourceLocation mark = section.mark(written);
-  if (is_typed(mark) || std::none_of(because.begin(), because.end(), is_typed)) section.fail(written, reason);
+  const SourceLocation location = section.location(written);
+  if (is_typed(location) || std::none_of(because.begin(), because.end(), is_typed)) section.fail(written, reason);
   if (ignored)
-    ignored->push_back(str(to_string(mark), ": ", section.path().empty() ? "" : section.path() + ".", written,
+    ignored->push_back(str(to_string(location), ": ", section.path().empty() ? "" : section.path() + ".", written,
                            ": ignored, because it has no effect with the value from --set"));
 }
 

@@ -71,7 +71,7 @@ void check_init_from(const Options& model, const std::string& resume) {
   try {
     check_weight_path(wanted->path);
   } catch (const Error& error) {
-    throw ConfigError(section.mark("path"), section.path() + ".path", error.what(), error.kind());
+    throw ConfigError(section.location("path"), section.path() + ".path", error.what(), error.kind());
   }
 }
 

@@ -14,14 +14,13 @@ namespace convoy {
 struct InitFrom {
   std::string path;
   bool strict = true;  // every tensor of the model and of the files must match
-  // Names in the files are changed by each pair, in order, before they are compared. A name that becomes empty is left
-  // out.
+  // Changes names in the files by each pair, in order, before they are compared. A name that becomes empty is left out.
   std::vector<std::pair<NamePattern, std::string>> rename;
 
   std::string renamed(std::string name) const;
 };
 
-// Descriptions of init_from and freeze; all models have them.
+// Returns the options that all models have: init_from and freeze.
 std::vector<Option> common_model_options();
 
 // model.freeze: parameters whose names it finds keep their initial values. nullopt if it is not set. ConfigError for a

@@ -87,31 +87,31 @@ std::optional<double> factor_of(const std::vector<std::pair<const char*, double>
 
 }  // namespace
 
-void SourceLocationWriter::add(const std::string& key, const SourceLocation& mark) {
-  const auto found = std::find(files_.begin(), files_.end(), mark.file);
+void SourceLocationWriter::add(const std::string& key, const SourceLocation& location) {
+  const auto found = std::find(files_.begin(), files_.end(), location.file);
   const auto index = found - files_.begin();
-  if (found == files_.end()) files_.push_back(mark.file);
+  if (found == files_.end()) files_.push_back(location.file);
   Json::array_t place;
   place.reserve(3);
   place.emplace_back(index);
-  place.emplace_back(mark.line);
-  place.emplace_back(mark.column);
+  place.emplace_back(location.line);
+  place.emplace_back(location.column);
   // Keys are unique, so append without a search.
   at_.Container::emplace_back(key, std::move(place));
 }
 
 Json SourceLocationWriter::json() { return {{"files", files_}, {"at", std::move(at_)}}; }
 
-SourceLocations marks_of(const Json& resolved) {
-  SourceLocations marks;
+SourceLocations locations_of(const Json& resolved) {
+  SourceLocations locations;
   const auto kept = resolved.find("marks");
-  if (kept == resolved.end()) return marks;
+  if (kept == resolved.end()) return locations;
   const Json& files = kept->at("files");
   for (const auto& entry : kept->at("at").items()) {
     const Json& place = entry.value();
-    marks[entry.key()] = {files.at(place.at(0).get<size_t>()), place.at(1), place.at(2)};
+    locations[entry.key()] = {files.at(place.at(0).get<size_t>()), place.at(1), place.at(2)};
   }
-  return marks;
+  return locations;
 }
 
 Node* Node::find(const std::string& key) {
@@ -129,19 +129,19 @@ Node* Node::child(const std::string& key) {
   return &items[static_cast<size_t>(*index)];
 }
 
-Node scalar_node(const std::string& text, const SourceLocation& mark, bool quoted) {
+Node scalar_node(const std::string& text, const SourceLocation& location, bool quoted) {
   Node node;
   node.kind = Node::Kind::scalar;
   node.text = text;
   node.quoted = quoted;
-  node.mark = mark;
+  node.location = location;
   return node;
 }
 
-Node map_node(const SourceLocation& mark) {
+Node map_node(const SourceLocation& location) {
   Node node;
   node.kind = Node::Kind::map;
-  node.mark = mark;
+  node.location = location;
   return node;
 }
 
@@ -164,36 +164,36 @@ Json untyped(const Node& node, bool keep_spelling) {
   return map;
 }
 
-Node node_of(const Json& value, const std::map<std::string, SourceLocation>& marks, const std::string& path) {
-  const SourceLocation mark = location_of(marks, path);
+Node node_of(const Json& value, const std::map<std::string, SourceLocation>& locations, const std::string& path) {
+  const SourceLocation location = location_of(locations, path);
   const std::string prefix = path.empty() ? "" : path + ".";
   if (value.is_object() && !is_interval(value)) {
-    Node map = map_node(mark);
+    Node map = map_node(location);
     for (const auto& entry : value.items()) {
       const std::string below = prefix + entry.key();
-      map.fields.push_back({entry.key(), location_of(marks, below), node_of(entry.value(), marks, below)});
+      map.fields.push_back({entry.key(), location_of(locations, below), node_of(entry.value(), locations, below)});
     }
     return map;
   }
   if (value.is_array()) {
     Node list;
     list.kind = Node::Kind::list;
-    list.mark = mark;
-    for (size_t i = 0; i < value.size(); ++i) list.items.push_back(node_of(value[i], marks, str(prefix, i)));
+    list.location = location;
+    for (size_t i = 0; i < value.size(); ++i) list.items.push_back(node_of(value[i], locations, str(prefix, i)));
     return list;
   }
   if (value.is_null()) {
     Node null;
-    null.mark = mark;
+    null.location = location;
     return null;
   }
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
     // Numbers that kept their spelling become plain scalars again; text that would read as another type was quoted.
     const bool quoted = is_null_word(text) || !untyped_scalar(text, true).is_string();
-    return scalar_node(text, mark, quoted);
+    return scalar_node(text, location, quoted);
   }
-  return scalar_node(value.is_object() ? interval_text(value) : value.dump(), mark);
+  return scalar_node(value.is_object() ? interval_text(value) : value.dump(), location);
 }
 
 Parsed<bool> parse_boolean(const std::string& text) {

@@ -20,7 +20,7 @@ const char* kind_text(Node::Kind kind) {
   std::string reason = str("must be ", type_with_article(option), ", not ", kind_text(node.kind));
   if (option.type == OptionType::list && node.kind == Node::Kind::scalar)
     reason += str("; did you mean [", printable(node.text), "]?");
-  throw ConfigError(node.mark, path, reason);
+  throw ConfigError(node.location, path, reason);
 }
 
 // Throws for a mistake in an entry; a plugin's author may have written it.
@@ -96,7 +96,7 @@ Option name_option() {
 
 // Names are text, even if YAML would read a number.
 std::string name_in(const Node& name, const std::string& kind, const std::string& path) {
-  if (name.kind != Node::Kind::scalar) throw ConfigError(name.mark, path, str("must be the name of one ", kind));
+  if (name.kind != Node::Kind::scalar) throw ConfigError(name.location, path, str("must be the name of one ", kind));
   return name.text;
 }
 
@@ -124,14 +124,14 @@ Json OptionReader::collect_mistakes(const Read& read) {
   }
 }
 
-void OptionReader::add_mark(const std::string& path, const SourceLocation& mark) {
-  if (in_default_ == 0) marks_[path] = mark;
+void OptionReader::add_location(const std::string& path, const SourceLocation& location) {
+  if (in_default_ == 0) locations_[path] = location;
 }
 
-void OptionReader::add_marks_below(const Node& node, const std::string& path) {
-  add_mark(path, node.mark);
-  for (size_t i = 0; i < node.items.size(); ++i) add_marks_below(node.items[i], below(path, str(i)));
-  for (const Node::Field& field : node.fields) add_marks_below(field.value, below(path, field.key));
+void OptionReader::add_locations_below(const Node& node, const std::string& path) {
+  add_location(path, node.location);
+  for (size_t i = 0; i < node.items.size(); ++i) add_locations_below(node.items[i], below(path, str(i)));
+  for (const Node::Field& field : node.fields) add_locations_below(field.value, below(path, field.key));
 }
 
 void OptionReader::refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path) {
@@ -142,16 +142,16 @@ void OptionReader::refuse_unknown_keys(const std::vector<Option>& options, const
     const std::string key = below(path, printable(field.key));
     if (in_renamed_ > 0 && !field.value.overridden) {
       warnings_.push_back(
-          str(to_string(field.mark), ": ", key, ": ignored, because the component from --set has no such option"));
+          str(to_string(field.location), ": ", key, ": ignored, because the component from --set has no such option"));
       continue;
     }
     std::string near = nearest(field.key, valid);
     if (!near.empty() && node.find(near) == nullptr) meant_.insert(below(path, near));
     if (near.empty()) near = in_a_section(field.key, options);
-    const SourceLocation& mark = field.value.overridden ? field.value.mark : field.mark;
+    const SourceLocation& location = field.value.overridden ? field.value.location : field.location;
     collect_mistakes([&]() -> Json {
       throw ConfigError(
-          mark, key,
+          location, key,
           near.empty() ? "unknown key; valid here: " + join(valid, ", ") : "unknown key; did you mean " + near + "?");
     });
   }
@@ -173,18 +173,18 @@ Json OptionReader::fallback(const Option& option, const Node& parent, const std:
   if (option.required) {
     std::string reason = "is missing and required";
     if (!option.help.empty()) reason += ": " + option.help;
-    throw ConfigError(parent.mark, path, reason);
+    throw ConfigError(parent.location, path, reason);
   }
   if (option.fallback.json().is_null()) {
     if (option.type == OptionType::section && !option.nullable)
-      return read_fields(option.options, map_node(parent.mark), path);
+      return read_fields(option.options, map_node(parent.location), path);
     return nullptr;
   }
   if (option.type == OptionType::any) return option.fallback.json();
   ++in_default_;
   Json value;
   try {
-    value = read(option, node_of(option.fallback.json(), {{"", parent.mark}}), path);
+    value = read(option, node_of(option.fallback.json(), {{"", parent.location}}), path);
   } catch (const ConfigError& error) {
     wrongly_described(path, str("its default does not fit: ", error.what()));
   }
@@ -197,12 +197,12 @@ Json OptionReader::read(const Option& option, const Node& node, const std::strin
   const bool no_default =
       option.fallback.json().is_null() || (option.type == OptionType::list && option.fallback.json().empty());
   const bool unset = node.kind == Node::Kind::null && no_default && !option.required;
-  if (!unset) add_mark(path, node.mark);
+  if (!unset) add_location(path, node.location);
   if (node.kind == Node::Kind::null) {
     if (option.nullable || (!option.required && option.fallback.json().is_null() && option.type != OptionType::section))
       return nullptr;
     if (unset && option.type == OptionType::list) return option.fallback.json();
-    throw ConfigError(node.mark, path,
+    throw ConfigError(node.location, path,
                       option.required ? "is empty and required" : "is empty; leave the key out for its default");
   }
   if (option.also_auto && node.kind == Node::Kind::scalar && node.text == "auto") return "auto";
@@ -212,7 +212,7 @@ Json OptionReader::read(const Option& option, const Node& node, const std::strin
 Json OptionReader::read_value(const Option& option, const Node& node, const std::string& path) {
   switch (option.type) {
     case OptionType::any:
-      add_marks_below(node, path);
+      add_locations_below(node, path);
       return untyped(node, false);
     case OptionType::list:
       return read_list(option, node, path);
@@ -233,8 +233,8 @@ Json OptionReader::read_section(const Option& option, const Node& node, const st
   if (node.kind == Node::Kind::map && option.types.empty()) return read_fields(option.options, node, path);
   Node written = node;
   if (node.kind == Node::Kind::scalar && !option.types.empty()) {  // init_from: PATH
-    written = map_node(node.mark);
-    written.fields.push_back({option.types, node.mark, node});
+    written = map_node(node.location);
+    written.fields.push_back({option.types, node.location, node});
   }
   if (written.kind != Node::Kind::map) wrong_kind(option, node, path);
   // --set KEY.OTHER=… has made {name: PATH, other: …} of KEY: PATH.
@@ -251,7 +251,7 @@ Json OptionReader::read_list(const Option& option, const Node& node, const std::
     const std::string item = below(path, str(i));
     list.push_back(collect_mistakes([&] {
       if (node.items[i].kind == Node::Kind::null && !option.options.front().nullable)
-        throw ConfigError(node.items[i].mark, item, "is empty; give a value or leave the item out");
+        throw ConfigError(node.items[i].location, item, "is empty; give a value or leave the item out");
       return read(option.options.front(), node.items[i], item);
     }));
   }
@@ -278,19 +278,19 @@ Json OptionReader::read_text(const Option& option, const Node& node, const std::
   const std::string near = nearest(node.text, valid);
   const std::string what = choice ? "is " + shown(node.text) + ", must be one of " + join(valid, ", ")
                                   : "unknown " + option.catalogue + " " + shown(node.text);
-  if (!near.empty()) throw ConfigError(node.mark, path, what + "; did you mean " + near + "?");
-  throw ConfigError(node.mark, path, choice ? what : what + "; valid are " + join(valid, ", "));
+  if (!near.empty()) throw ConfigError(node.location, path, what + "; did you mean " + near + "?");
+  throw ConfigError(node.location, path, choice ? what : what + "; valid are " + join(valid, ", "));
 }
 
 Json OptionReader::read_scalar(const Option& option, const Node& node, const std::string& path) {
   const auto refuse = [&](std::string reason) {
     if (option.also_auto && reason.find(';') == std::string::npos) reason += ", or auto";
-    throw ConfigError(node.mark, path, str("is ", shown(node.text), ", ", reason));
+    throw ConfigError(node.location, path, str("is ", shown(node.text), ", ", reason));
   };
   const auto unless_quoted = [&](const auto& parsed) {
     if (!parsed.value) refuse(parsed.reason);
     if (node.quoted) {
-      throw ConfigError(node.mark, path,
+      throw ConfigError(node.location, path,
                         str("is text in quotes, must be ", type_with_article(option), "; leave the quotes out"));
     }
     return *parsed.value;
@@ -327,7 +327,7 @@ void OptionReader::check_range(const Option& option, double value, const Node& n
   const bool high = option.maximum && value > *option.maximum;
   if (!low && !high) return;
   const std::string unit = option.unit.empty() ? "" : " " + option.unit;
-  throw ConfigError(node.mark, path, str("is ", printable(node.text), ", must be ", range_text(option), unit));
+  throw ConfigError(node.location, path, str("is ", printable(node.text), ", must be ", range_text(option), unit));
 }
 
 // --- Texts of types ---
@@ -364,13 +364,13 @@ Json OptionReader::read_plugin_model(const Node& node, const std::string& path) 
   const Node& plugin = *node.find("plugin");
   const std::string key = path + ".plugin";
   if (plugin.kind != Node::Kind::scalar || plugin.text.empty())
-    throw ConfigError(plugin.mark, key, "must be the absolute path of a shared library");
+    throw ConfigError(plugin.location, key, "must be the absolute path of a shared library");
   if (plugin.text.front() != '/') {
     if (node.find("name") == nullptr) meant_.insert(below(path, "name"));  // the library has the model
-    throw ConfigError(plugin.mark, key,
+    throw ConfigError(plugin.location, key,
                       str("must be an absolute path, so that it is clear what is loaded; is ", shown(plugin.text)));
   }
-  add_marks_below(node, path);
+  add_locations_below(node, path);
   Json values{{"plugin", plugin.text}};
   const Json written = untyped(node, true);
   for (const auto& entry : written.items())
@@ -383,17 +383,17 @@ Json OptionReader::read_component(const Option& option, const Node& node, const 
   const std::string& kind = option.catalogue;
   Node written = node;
   if (node.kind == Node::Kind::scalar) {  // strategy: ddp
-    written = map_node(node.mark);
-    written.fields.push_back({"name", node.mark, node});
+    written = map_node(node.location);
+    written.fields.push_back({"name", node.location, node});
   }
   if (written.kind != Node::Kind::map)
-    throw ConfigError(node.mark, path, str("must be the name of a ", kind, " or a map with one, not a list"));
+    throw ConfigError(node.location, path, str("must be the name of a ", kind, " or a map with one, not a list"));
   const bool plugin = kind == "model" && written.find("plugin") != nullptr;
   const Node* name = written.find("name");
   if (plugin && (name == nullptr || open_kinds_.count(kind) != 0)) return read_plugin_model(written, path);
   if (name == nullptr) {
     throw ConfigError(
-        node.mark, path + ".name",
+        node.location, path + ".name",
         str("is missing and required: which ", kind, "; valid are ", join(catalogues_.names(kind), ", ")));
   }
   const std::string name_path = path + ".name";
@@ -401,12 +401,12 @@ Json OptionReader::read_component(const Option& option, const Node& node, const 
   const Entry* entry = catalogues_.find(kind, named);
   if (entry == nullptr) {
     if (open_kinds_.count(kind) != 0) {
-      add_marks_below(written, path);
+      add_locations_below(written, path);
       Json values = untyped(written, true);
       values["name"] = named;
       return values;
     }
-    throw ConfigError(name->mark, node.kind == Node::Kind::scalar ? path : name_path,
+    throw ConfigError(name->location, node.kind == Node::Kind::scalar ? path : name_path,
                       unknown_name(kind, named, catalogues_.names(kind)));
   }
   std::vector<Option> all{name_option()};

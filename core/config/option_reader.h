@@ -16,9 +16,9 @@ namespace convoy {
 
 class OptionReader {
  public:
-  // `open_kinds`: kinds with names that may come from a plugin that is not loaded yet. A component of such a kind
-  // with an unknown name is kept as written.
-  // `mistakes`: collects all mistakes, instead of ending with the first one. A wrong value then becomes null.
+  // `open_kinds`: kinds whose names may come from a plugin that is not loaded yet. A component of such a kind with an
+  // unknown name is kept as written.
+  // `mistakes`: collects all mistakes, instead of throwing the first one. A wrong value then becomes null.
   OptionReader(const Catalogues& catalogues, std::set<std::string> open_kinds,
                std::vector<ConfigError>* mistakes = nullptr);
 
@@ -26,9 +26,9 @@ class OptionReader {
   void refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path);
   Json read_component(const Option& option, const Node& node, const std::string& path);
 
-  const std::map<std::string, SourceLocation>& marks() const { return marks_; }  // by key path, of written keys
+  const std::map<std::string, SourceLocation>& locations() const { return locations_; }  // by key path, of written keys
   const std::vector<std::string>& warnings() const { return warnings_; }
-  const std::set<std::string>& meant() const { return meant_; }  // absent keys that a wrong key stands for
+  const std::set<std::string>& meant() const { return meant_; }  // absent keys that misspelt keys stand for
 
  private:
   Json read(const Option& option, const Node& node, const std::string& path);
@@ -43,20 +43,20 @@ class OptionReader {
   void check_range(const Option& option, double value, const Node& node, const std::string& path) const;
   template <class Read>
   Json collect_mistakes(const Read& read);
-  void add_mark(const std::string& path, const SourceLocation& mark);
-  void add_marks_below(const Node& node, const std::string& path);
+  void add_location(const std::string& path, const SourceLocation& location);
+  void add_locations_below(const Node& node, const std::string& path);
 
   const Catalogues& catalogues_;
   std::set<std::string> open_kinds_;
   std::vector<ConfigError>* mistakes_;
-  std::map<std::string, SourceLocation> marks_;
+  std::map<std::string, SourceLocation> locations_;
   std::vector<std::string> warnings_;
   std::set<std::string> meant_;
-  int in_default_ = 0;  // reading the default of a description: no marks, no ranges
-  int in_renamed_ = 0;  // inside a component with a name from --set that replaced another one
+  int in_default_ = 0;  // reads the default of a description: no source locations, no ranges
+  int in_renamed_ = 0;  // inside a component whose name --set replaced
 };
 
-// Describes a type: "integer ≥ 1", "one of a, b", "list of reals". For messages and the reference page.
+// Returns the text of a type: "integer ≥ 1", "one of a, b", "list of reals". For messages and the reference page.
 std::string type_text(const Option& option);
 std::string type_with_article(const Option& option);  // "an integer, or auto"
 std::string range_text(const Option& option);         // "at least 1", "above 0, at most 1", or ""

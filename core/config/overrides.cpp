@@ -40,28 +40,28 @@ std::pair<std::vector<std::string>, std::string> parsed(const std::string& text)
   return {path, text.substr(i + 1)};
 }
 
-Node& item_of(Node& list, const std::string& key, const SourceLocation& mark, const std::string& path) {
+Node& item_of(Node& list, const std::string& key, const SourceLocation& location, const std::string& path) {
   const auto index = parse_integer(key).value;
   const auto size = static_cast<int64_t>(list.items.size());
   if (!index || *index < 0 || *index > size)
-    throw ConfigError(mark, path, str("is a list of ", size, "; name an item from 0 to ", size, " of it"));
+    throw ConfigError(location, path, str("is a list of ", size, "; name an item from 0 to ", size, " of it"));
   if (*index == size) list.items.emplace_back();
   return list.items[static_cast<size_t>(*index)];
 }
 
 // Node at `key` below `parent`; creates it if it does not exist.
-Node& child_of(Node& parent, const std::string& key, const SourceLocation& mark, const std::string& path) {
-  if (parent.kind == Node::Kind::list) return item_of(parent, key, mark, path);
+Node& child_of(Node& parent, const std::string& key, const SourceLocation& location, const std::string& path) {
+  if (parent.kind == Node::Kind::list) return item_of(parent, key, location, path);
   if (parent.kind == Node::Kind::scalar) {
     // `strategy: ddp` is short for {name: ddp}.
-    Node name = std::exchange(parent, map_node(mark));
-    const SourceLocation place = name.mark;
+    Node name = std::exchange(parent, map_node(location));
+    const SourceLocation place = name.location;
     parent.fields.push_back({"name", place, std::move(name)});
   }
-  if (parent.kind == Node::Kind::null) parent = map_node(mark);
+  if (parent.kind == Node::Kind::null) parent = map_node(location);
   if (Node* found = parent.find(key)) return *found;
-  parent.fields.push_back({key, mark, Node{}});
-  parent.fields.back().value.mark = mark;
+  parent.fields.push_back({key, location, Node{}});
+  parent.fields.back().value.location = location;
   return parent.fields.back().value;
 }
 
@@ -82,7 +82,7 @@ bool is_variable_name(std::string_view name) {
   return true;
 }
 
-std::string expanded(const std::string& text, const SourceLocation& mark, const std::string& path, size_t& budget) {
+std::string expanded(const std::string& text, const SourceLocation& location, const std::string& path, size_t& budget) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     if (text.compare(i, 3, "$${") == 0) {
@@ -95,22 +95,22 @@ std::string expanded(const std::string& text, const SourceLocation& mark, const 
       continue;
     }
     const size_t end = text.find('}', i);
-    if (end == std::string::npos) throw ConfigError(mark, path, "${ without a }; write $${ for a literal ${");
+    if (end == std::string::npos) throw ConfigError(location, path, "${ without a }; write $${ for a literal ${");
     const std::string name = text.substr(i + 2, end - i - 2);
     if (!is_variable_name(name))
-      throw ConfigError(mark, path, str(shown(name), " is no name of a variable; write $${ for a literal ${"));
+      throw ConfigError(location, path, str(shown(name), " is no name of a variable; write $${ for a literal ${"));
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
-      throw ConfigError(mark, path,
+      throw ConfigError(location, path,
                         str("the environment variable ", name, " is not set; export it, or write the value here"));
     }
     const size_t length = std::strlen(value);
-    if (length > budget) throw ConfigError(mark, path, "more than 1 MiB of text after ${} was replaced");
+    if (length > budget) throw ConfigError(location, path, "more than 1 MiB of text after ${} was replaced");
     budget -= length;
     out += value;
     i = end + 1;
   }
-  check_source(out, mark, true);
+  check_source(out, location, true);
   return out;
 }
 
@@ -118,7 +118,7 @@ void expand(Node& node, const std::string& path, size_t& budget) {
   const std::string prefix = path.empty() ? "" : path + ".";
   if (node.kind == Node::Kind::scalar && node.text.find("${") != std::string::npos) {
     // Inside { } and [ ], YAML requires quotes around ${VAR}; these quotes do not turn a number into text.
-    const std::string before = std::exchange(node.text, expanded(node.text, node.mark, path, budget));
+    const std::string before = std::exchange(node.text, expanded(node.text, node.location, path, budget));
     if (before.find("$${") == std::string::npos) node.quoted = false;
   }
   for (size_t i = 0; i < node.items.size(); ++i) expand(node.items[i], str(prefix, i), budget);
@@ -209,15 +209,15 @@ void emit_map(const Json& map, const std::string& indent, std::string& out) {
 
 void apply_override(Node& root, const std::string& assignment) {
   const auto [keys, text] = parsed(assignment);
-  const SourceLocation mark{"--set " + printable(assignment), 0, 0};
+  const SourceLocation location{"--set " + printable(assignment), 0, 0};
   Node* node = &root;
   std::string path;
   for (const std::string& key : keys) {
     node->overridden = true;
-    node = &child_of(*node, key, mark, path);
+    node = &child_of(*node, key, location, path);
     path += (path.empty() ? "" : ".") + printable(key);
   }
-  Node value = read_yaml_value(text, mark);
+  Node value = read_yaml_value(text, location);
   mark_overridden(value);
   const bool scalars = node->kind == Node::Kind::scalar && value.kind == Node::Kind::scalar;
   value.renamed = node->renamed || (scalars && node->text != value.text);

@@ -52,7 +52,7 @@ void refuse_all_but(Node& map, const std::string& path, const std::vector<Option
       fields.push_back(std::move(field));
       continue;
     }
-    mistakes.emplace_back(field.value.overridden ? field.value.mark : field.mark, below(path, field.key),
+    mistakes.emplace_back(field.value.overridden ? field.value.location : field.location, below(path, field.key),
                           "does not apply to a run with a program, whose own code decides it; leave one of them out");
   }
   map.fields = std::move(fields);
@@ -90,7 +90,7 @@ void add_program_name(Node& root) {
   if (root.find("name") != nullptr) return;
   const Node& program = *root.find("program");
   const std::string name = name_from(program.items.empty() ? "" : program.items.front().text);
-  root.fields.push_back({"name", program.mark, scalar_node(name, program.mark, true)});
+  root.fields.push_back({"name", program.location, scalar_node(name, program.location, true)});
 }
 
 Node program_tree(const std::vector<std::string>& words, const std::vector<std::string>& overrides,
@@ -98,7 +98,7 @@ Node program_tree(const std::vector<std::string>& words, const std::vector<std::
   Node root = map_node(place);
   Node list;
   list.kind = Node::Kind::list;
-  list.mark = place;
+  list.location = place;
   for (const std::string& word : words) list.items.push_back(scalar_node(word, place, true));
   root.fields.push_back({"program", place, std::move(list)});
   for (const std::string& override_text : overrides) apply_override(root, override_text);

@@ -77,7 +77,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     Node node;
-    node.mark = locator_.at(mark);
+    node.location = locator_.at(mark);
     add(mark, std::move(node), anchor, 1);
   }
 
@@ -116,7 +116,7 @@ class TreeBuilder : public YAML::EventHandler {
     int depth = 1;  // depth of the content
     bool has_key = false;
     std::string key;
-    SourceLocation key_mark;
+    SourceLocation key_location;
     std::set<std::string> keys;
   };
   struct Anchored {
@@ -161,7 +161,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (open_.size() >= static_cast<size_t>(max_config_depth)) too_deep(mark);
     Open opened;
     opened.node.kind = kind;
-    opened.node.mark = locator_.at(mark);
+    opened.node.location = locator_.at(mark);
     opened.mark = mark;
     opened.anchor = anchor;
     opened.nodes_before = nodes_;
@@ -196,11 +196,12 @@ class TreeBuilder : public YAML::EventHandler {
                                       [&](const Node::Field& field) { return field.key == key.text; });
       map.has_key = true;
       map.key = key.text;
-      fail(mark, first->mark.line == 0 ? "written twice" : str("written twice; first on line ", first->mark.line));
+      fail(mark,
+           first->location.line == 0 ? "written twice" : str("written twice; first on line ", first->location.line));
     }
     map.has_key = true;
     map.key = key.text;
-    map.key_mark = locator_.at(mark);
+    map.key_location = locator_.at(mark);
   }
 
   void attach(Node node, int depth) {
@@ -215,8 +216,9 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     // yaml-cpp gives an omitted value the position of the next token.
-    if (node.kind == Node::Kind::null && node.mark.line != parent.key_mark.line) node.mark = parent.key_mark;
-    parent.node.fields.push_back({parent.key, parent.key_mark, std::move(node)});
+    if (node.kind == Node::Kind::null && node.location.line != parent.key_location.line)
+      node.location = parent.key_location;
+    parent.node.fields.push_back({parent.key, parent.key_location, std::move(node)});
     parent.has_key = false;
   }
 
@@ -334,19 +336,19 @@ Node read_yaml_text(const std::string& text, const std::string& file) {
   Node root;
   if (!parse(text, {file, 1, 1}, root)) throw ConfigError({file, 1, 1}, "", "is empty; it must describe a run");
   if (root.kind != Node::Kind::map)
-    throw ConfigError(root.mark, "", "the top level must be a map of keys, such as name: my-run");
+    throw ConfigError(root.location, "", "the top level must be a map of keys, such as name: my-run");
   expand_environment(root);
   return root;
 }
 
 Node read_yaml_file(const std::string& path) { return read_yaml_text(contents_of(path), path); }
 
-Node read_yaml_value(const std::string& text, const SourceLocation& mark) {
-  if (text.size() > max_config_bytes) throw ConfigError(mark, "", "is longer than 1 MiB");
-  check_source(text, mark, true);
+Node read_yaml_value(const std::string& text, const SourceLocation& location) {
+  if (text.size() > max_config_bytes) throw ConfigError(location, "", "is longer than 1 MiB");
+  check_source(text, location, true);
   Node root;
-  root.mark = mark;
-  parse(text, mark, root);
+  root.location = location;
+  parse(text, location, root);
   expand_environment(root);
   return root;
 }

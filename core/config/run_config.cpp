@@ -120,11 +120,11 @@ Option train_section() {
                   "early_stop", "ends the training when the metric no longer improves",
                   watch_options(
                       {describe::integer("patience", "evaluations without improvement", 3).between(1, most_steps)})),
-              describe::text(
-                  "resume",
-                  "auto: resume an unfinished run of this name; never; or the path of a checkpoint or run folder: "
-                  "start a new run from its state, also with other options if the state fits",
-                  "auto"),
+              describe::text("resume",
+                             "auto: resume an unfinished run of this name; never: start from the beginning; the path "
+                             "of a checkpoint or "
+                             "run folder: start a new run from its state, also with other options if the state fits",
+                             "auto"),
               describe::integer("log_every", "steps between two logged records of metrics", 100)
                   .between(1, most_steps)
                   .in("steps")})
@@ -263,7 +263,7 @@ LaunchConfig launch_config(const Options& options) {
 }
 
 RunConfig RunConfig::from_resolved(const Json& resolved) {
-  const Options run(resolved, marks_of(resolved));
+  const Options run(resolved, locations_of(resolved));
   RunConfig config;
   config.name = run.text("name");
   config.seed = static_cast<uint64_t>(run.integer("seed"));
@@ -292,7 +292,9 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   return config;
 }
 
-SourceLocation mark_of(const Json& resolved, const std::string& key) { return location_of(marks_of(resolved), key); }
+SourceLocation location_of(const Json& resolved, const std::string& key) {
+  return location_of(locations_of(resolved), key);
+}
 
 const std::vector<Option>& run_options() {
   static const std::vector<Option> options = described();

@@ -1,8 +1,8 @@
 // The configuration of a run: typed, with every default filled in. Without LibTorch.
 //
 // run_config.cpp and the catalogues describe each key once (type, unit, range, default, help). The fields below are a
-// typed view. `resolved` has the same values as data: the run folder stores it, ranks receive it, and runs are
-// compared by it.
+// typed view. `resolved` has the same values as data: the run folder stores it, ranks receive it, and comparisons of
+// runs use it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,7 +28,7 @@ struct Interval {
 
 struct BatchSize {
   int64_t rows = 0;
-  bool per_rank = false;  // rows are for each data-parallel rank, not for all ranks
+  bool per_rank = false;  // rows are per data-parallel rank, not for all ranks
 };
 
 // A metric of evaluations that decides something.
@@ -56,7 +56,7 @@ struct LaunchConfig {
   int64_t cores_per_rank = 0;      // 0: auto
   int64_t threads = 0;             // intra-op threads per rank; 0: as many as its cores
   std::string bind = "core";       // none | core | numa | socket | list | keep | convoy
-  std::vector<std::string> cores;  // for bind list: of each rank of a host, "0-3" or "0+2"
+  std::vector<std::string> cores;  // for bind list: cores of each rank of a host, "0-3" or "0+2"
   // These are also the defaults of the keys.
   double grace = 30;                          // seconds from TERM to KILL after a stop request
   double failure_grace = 2;                   // seconds from TERM to KILL after a failure
@@ -70,7 +70,7 @@ struct LaunchConfig {
   double backoff = 1;  // seconds before the first restart
   std::vector<std::string> remote_shell{"ssh", "-oBatchMode=yes"};
   std::string address;  // interface address for the control channel; "": chosen
-  int64_t port = 0;     // of the control channel; 0: any free one
+  int64_t port = 0;     // port of the control channel; 0: any free one
 };
 
 LaunchConfig launch_config(const Options& section);
@@ -96,7 +96,7 @@ struct RunConfig {
   std::vector<std::string> plugins;  // libraries that register further losses, data sets, transforms or models
   // All of the above as data, in the order of run_options(). Its hidden key "marks" has the source location of each
   // key, so that errors of a rank name file, line and column. to_yaml and first_difference ignore it. Use
-  // without_marks() to hash or compare.
+  // without_locations() to hash or compare.
   Json resolved;
   std::vector<std::string> warnings;  // from reading, one line each; not part of resolved
 
@@ -104,8 +104,8 @@ struct RunConfig {
   static RunConfig from_resolved(const Json& resolved);
 };
 
-// The description of the whole file: top-level keys, their sections and components. core/config/program.h has the keys
-// of a file with `program`.
+// Returns the description of the whole file: top-level keys, their sections and components. core/config/program.h has
+// the keys of a file with `program`.
 const std::vector<Option>& run_options();
 
 struct ReadRequest {
@@ -115,17 +115,17 @@ struct ReadRequest {
 // Reads strictly: every mistake of docs/errors.md throws ConfigError with file, line, column, key and the nearest
 // valid word.
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues);
-// Checks resolved data again after plugins are loaded. Options of plugins then get types, ranges, defaults and errors
-// of the same form: those of model.plugin and of components from plugins. `plugin_model`: catalogue entry for a
-// model.plugin without a name.
+// Checks resolved data again after plugins are loaded. Options of model.plugin and of components from plugins then get
+// types, ranges, defaults and errors of the same form. `plugin_model`: catalogue entry for a model.plugin without a
+// name.
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model = "");
 
-// Source location of `key` ("launch.ranks"), or of the nearest section around it; for checks after reading.
-SourceLocation mark_of(const Json& resolved, const std::string& key);
-Json without_marks(const Json& resolved);
-// The resolved configuration as YAML text with the same meaning, one key a line, in the order of run_options().
+// Returns the source location of `key` ("launch.ranks"), or of the nearest section around it. For checks after reading.
+SourceLocation location_of(const Json& resolved, const std::string& key);
+Json without_locations(const Json& resolved);
+// Returns the resolved configuration as YAML text with the same meaning, one key a line, in the order of run_options().
 std::string to_yaml(const Json& resolved);
-// First key path in which two resolved configurations differ, without the `ignored` prefixes; "" if none.
+// Returns the first key path in which two resolved configurations differ, without the `ignored` prefixes; "" if none.
 std::string first_difference(const Json& a, const Json& b, const std::vector<std::string>& ignored);
 
 // --- Differences between two resolved configurations, such as those of a checkpoint and of the run that resumes it ---
@@ -135,30 +135,30 @@ struct Difference {
   Json was, is;  // null if a configuration has no such key
 };
 
-// Differences of `is` against the older `was`. A key that only `is` has counts only if the user wrote it, because
-// later versions add keys with defaults. If a component has another name, only written options of the new one count.
+// Returns the differences of `is` against the older `was`. A key that only `is` has counts only if the user wrote it,
+// because later versions add keys with defaults. If a component has a different name, only its written options count.
 std::vector<Difference> differences(const Json& was, const Json& is, const std::vector<std::string>& ignored);
 
 std::string to_string(const Difference& difference);  // "optimizer.lr: 0.1 -> 0.01"
 
-// Keys that may differ between the runs of one folder, and so under train.resume: auto.
+// Returns the keys that may differ between the runs of one folder under train.resume: auto.
 const std::vector<std::string>& resumable_keys();
 
 // --- Keys without effect in combination with other keys ---
 //
-// The user wrote such a key for a reason, so it is refused; defaults are not.
+// A key that the user wrote is refused if it has no effect; a default is not.
 
 // Throws ConfigError at `key`, or at the first key below it, if the file or --set contains it. `reason`: the purpose of
 // the key, and what to do. Does nothing if every key of the section is written, as in the resolved file of a run
 // folder.
-// `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the
-// key, the user tries the same file with another option. Then nothing is thrown, and `ignored`, if given, receives a
-// line which reports that the key is ignored.
+// `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the key,
+// the user tries the same file with a different option. Then nothing is thrown; `ignored`, if given, receives a line
+// which reports that the key is ignored.
 void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
                            const std::vector<SourceLocation>& because = {},
                            std::vector<std::string>* ignored = nullptr);
 
-bool is_typed(const SourceLocation& mark);  // from --set
+bool is_typed(const SourceLocation& location);  // the key comes from --set
 
 // Reads the tree of one run, as read_run_config does.
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);
@@ -167,13 +167,14 @@ RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);
 void refuse_all(const std::vector<ConfigError>& mistakes);
 
 // Returns all mistakes of a tree. `read` reads it, and adds its mistakes to the list or throws one. It checks
-// combinations of values only if single values have no mistakes. So it is called again without the wrong values,
-// until it finds no new mistake. Mistakes that removed values may have caused are dropped.
+// combinations of values only if all single values are valid. So it is called again without the wrong values, until it
+// finds no new mistake. Mistakes that removed values may have caused are dropped.
 using ReadTree = std::function<void(const Node&, std::vector<ConfigError>& mistakes)>;
 std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read);
 
 // Reads trees that have most of their values in common: reads and checks each distinct top-level value once. Returns
-// RunConfig::resolved of each; null if it has a mistake, or for a null pointer. Adds each mistake once.
+// RunConfig::resolved of each. The result is null for a tree with a mistake and for a null pointer. Adds each mistake
+// once.
 std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Catalogues& catalogues,
                                  std::vector<ConfigError>& mistakes);
 

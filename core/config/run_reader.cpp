@@ -1,5 +1,5 @@
 // Reads whole runs: file, overrides, types, and checks of several values together. Checks here depend on one
-// top-level key only, so each key is read by itself. (Checks of several keys, such as planning, come later.)
+// top-level key only, so each key is read alone. (Checks of several keys, such as planning, come later.)
 // Exception: plugins may add names to other keys.
 #include <arpa/inet.h>
 
@@ -64,11 +64,11 @@ void check_plugins(const Options& run) {
 }
 
 // A default heartbeat is reduced to a shorter limit for collectives; a written one must fit it.
-void check_limits(Json& values, const Options& launch, const SourceLocations& marks) {
+void check_limits(Json& values, const Options& launch, const SourceLocations& locations) {
   const double heartbeat = launch.real("heartbeat");
   const double collective = launch.real("collective");
   if (heartbeat <= collective) return;
-  if (marks.count("launch.heartbeat") == 0) {
+  if (locations.count("launch.heartbeat") == 0) {
     values["launch"]["heartbeat"] = collective;
     return;
   }
@@ -77,16 +77,16 @@ void check_limits(Json& values, const Options& launch, const SourceLocations& ma
 }
 
 // `max_steps` without `epochs` trains that number of steps.
-void check_length(Json& values, const Options& train, const SourceLocations& marks) {
+void check_length(Json& values, const Options& train, const SourceLocations& locations) {
   if (train.has("max_steps")) {
-    if (marks.count("train.epochs") == 0) values["train"]["epochs"] = nullptr;
+    if (locations.count("train.epochs") == 0) values["train"]["epochs"] = nullptr;
   } else if (!train.has("epochs")) {
     train.fail("epochs", "is empty; leave the key out for its default");
   }
 }
 
 // Metrics that train.keep_best and train.early_stop watch. Only ranks know which metrics there are.
-void check_watched(const Options& train, const SourceLocations& marks) {
+void check_watched(const Options& train, const SourceLocations& locations) {
   for (const char* name : {"keep_best", "early_stop"}) {
     const Options section = train.section(name);
     if (section.has("metric")) {
@@ -98,7 +98,7 @@ void check_watched(const Options& train, const SourceLocations& marks) {
       continue;
     }
     for (const char* key : {"direction", "patience"})
-      if (marks.count(str("train.", name, ".", key)) != 0 && marks.count(str("train.", name, ".metric")) == 0)
+      if (locations.count(str("train.", name, ".", key)) != 0 && locations.count(str("train.", name, ".metric")) == 0)
         section.fail(key, str("has no effect without a metric; add metric: loss, or leave ", name, " out"));
   }
 }
@@ -136,7 +136,7 @@ void check_binding(const Options& launch) {
   const bool listed = launch.text("bind") == "list";
   if (listed && cores.empty())
     launch.fail("bind",
-                "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
+                "is list, but launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
                 "rank of a host");
   if (!listed && !cores.empty())
     launch.fail("cores",
@@ -149,7 +149,7 @@ void check_binding(const Options& launch) {
 // Result of reading one top-level key.
 struct KeyResult {
   Json value;
-  SourceLocations marks;
+  SourceLocations locations;
   std::vector<std::string> warnings;
   std::set<std::string> meant;  // OptionReader::meant
 };
@@ -158,7 +158,7 @@ struct KeyResult {
 struct Reading {
   const Catalogues& catalogues;
   const std::set<std::string>& open_kinds;
-  const std::optional<SourceLocations>& written;  // marks of written keys, if the tree contains defaults too
+  const std::optional<SourceLocations>& written;  // locations of written keys, if the tree contains defaults too
   std::vector<ConfigError>& mistakes;
 };
 
@@ -173,8 +173,8 @@ void check_component(const Options& run, const std::string& kind, const Reading&
 }
 
 // Runs all checks of a key, each independently. `values` has only this key.
-void check_key(const std::string& key, Json& values, const SourceLocations& marks, const Reading& reading) {
-  const Options run(values, marks);
+void check_key(const std::string& key, Json& values, const SourceLocations& locations, const Reading& reading) {
+  const Options run(values, locations);
   const auto attempt = [&](const auto& check) {
     try {
       check();
@@ -188,12 +188,12 @@ void check_key(const std::string& key, Json& values, const SourceLocations& mark
   if (reading.catalogues.kinds.count(key) != 0) attempt([&] { check_component(run, key, reading); });
   if (key == "train" && values["train"].contains("batch")) {
     attempt([&] { check_batch(run.section("train").section("batch")); });
-    attempt([&] { check_length(values, run.section("train"), marks); });
-    attempt([&] { check_watched(run.section("train"), marks); });
+    attempt([&] { check_length(values, run.section("train"), locations); });
+    attempt([&] { check_watched(run.section("train"), locations); });
   }
   if (key == "data") attempt([&] { check_samples(run.section("data")); });
   if (key != "launch") return;
-  attempt([&] { check_limits(values, run.section("launch"), marks); });
+  attempt([&] { check_limits(values, run.section("launch"), locations); });
   attempt([&] { check_address(run.section("launch")); });
   attempt([&] { check_binding(run.section("launch")); });
 }
@@ -220,10 +220,10 @@ KeyResult read_key(const std::vector<Option>& option, const Node& tree, const Re
   OptionReader reader(reading.catalogues, reading.open_kinds, &reading.mistakes);
   Json values = reader.read_fields(option, tree, "");
   KeyResult result;
-  for (const auto& [key, mark] : reader.marks())
-    if (!reading.written || reading.written->count(key) != 0) result.marks.emplace(key, mark);
+  for (const auto& [key, location] : reader.locations())
+    if (!reading.written || reading.written->count(key) != 0) result.locations.emplace(key, location);
   const std::string& key = option.front().name;
-  if (reading.mistakes.empty()) check_key(key, values, result.marks, reading);
+  if (reading.mistakes.empty()) check_key(key, values, result.locations, reading);
   result.value = std::move(values[key]);
   result.warnings = reader.warnings();
   result.meant = reader.meant();
@@ -232,7 +232,7 @@ KeyResult read_key(const std::vector<Option>& option, const Node& tree, const Re
 
 // The tree with this key only.
 Node only(const Node& root, const std::string& key) {
-  Node tree = map_node(root.mark);
+  Node tree = map_node(root.location);
   for (const Node::Field& field : root.fields)
     if (field.key == key) tree.fields.push_back(field);
   return tree;
@@ -261,11 +261,11 @@ bool is_at_or_above(const std::string& key, const std::string& other) {
   return key.empty() || key == other || other.rfind(key + ".", 0) == 0;
 }
 
-void append_text(const SourceLocation& mark, std::string& text) {
-  text += mark.file;
+void append_text(const SourceLocation& location, std::string& text) {
+  text += location.file;
   text += '\0';
-  text.append(reinterpret_cast<const char*>(&mark.line), sizeof mark.line);
-  text.append(reinterpret_cast<const char*>(&mark.column), sizeof mark.column);
+  text.append(reinterpret_cast<const char*>(&location.line), sizeof location.line);
+  text.append(reinterpret_cast<const char*>(&location.column), sizeof location.column);
 }
 
 void append_text(const std::string& value, std::string& text) {
@@ -278,14 +278,14 @@ void append_text(const std::string& value, std::string& text) {
 void append_text(const Node& node, std::string& text) {
   text += static_cast<char>(static_cast<int>(node.kind) * 8 + (node.quoted ? 1 : 0) + (node.overridden ? 2 : 0) +
                             (node.renamed ? 4 : 0));
-  append_text(node.mark, text);
+  append_text(node.location, text);
   if (node.kind == Node::Kind::scalar) return append_text(node.text, text);
   const size_t count = node.items.size() + node.fields.size();
   text.append(reinterpret_cast<const char*>(&count), sizeof count);
   for (const Node& item : node.items) append_text(item, text);
   for (const Node::Field& field : node.fields) {
     append_text(field.key, text);
-    append_text(field.mark, text);
+    append_text(field.location, text);
     append_text(field.value, text);
   }
 }
@@ -308,7 +308,7 @@ class TreesReader {
   void report(const std::vector<ConfigError>& found);
 
   const Catalogues& catalogues_;
-  const std::optional<SourceLocations> written_;    // marks of written keys, if the trees contain defaults too
+  const std::optional<SourceLocations> written_;    // locations of written keys, if the trees contain defaults too
   std::unordered_map<std::string, Known> results_;  // by the key and all inputs of its result
   std::vector<ConfigError> mistakes_;
   std::set<std::string> reported_;
@@ -326,11 +326,11 @@ const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
   std::string description = str(index, open_kinds.empty() ? "" : "open", has_program(root) ? "program" : "");
   const Node* value = root.find(key);
   if (value == nullptr) {
-    append_text(root.mark, description);
+    append_text(root.location, description);
   } else {
     const auto field = std::find_if(root.fields.begin(), root.fields.end(),
                                     [&](const Node::Field& written) { return written.key == key; });
-    append_text(field->mark, description);
+    append_text(field->location, description);
     append_text(*value, description);
   }
   const auto [known, fresh] = results_.try_emplace(std::move(description));
@@ -372,15 +372,15 @@ Json TreesReader::read(const Node& given, const std::set<std::string>& open_kind
   }
   if (wrong) return nullptr;
   Json resolved = Json::object();
-  SourceLocationWriter marks;
-  marks.add("", root.mark);
+  SourceLocationWriter locations;
+  locations.add("", root.location);
   for (size_t i = 0; i < known.size(); ++i) {
     const KeyResult& result = known[i]->result;
     resolved[options[i].front().name] = result.value;
-    for (const auto& [key, mark] : result.marks) marks.add(key, mark);
+    for (const auto& [key, location] : result.locations) locations.add(key, location);
     if (warnings != nullptr) warnings->insert(warnings->end(), result.warnings.begin(), result.warnings.end());
   }
-  resolved["marks"] = marks.json();
+  resolved["marks"] = locations.json();
   return resolved;
 }
 
@@ -414,16 +414,16 @@ std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Ca
 }
 
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model) {
-  Node root = node_of(without_marks(resolved), marks_of(resolved));
+  Node root = node_of(without_locations(resolved), locations_of(resolved));
   Node* model = root.find("model");
   if (model != nullptr && model->find("plugin") != nullptr && model->find("name") == nullptr && !plugin_model.empty()) {
-    const SourceLocation mark = model->find("plugin")->mark;
-    model->fields.push_back({"name", mark, scalar_node(plugin_model, mark, true)});
+    const SourceLocation location = model->find("plugin")->location;
+    model->fields.push_back({"name", location, scalar_node(plugin_model, location, true)});
   }
-  return TreesReader(catalogues, marks_of(resolved)).read_one(root, {});
+  return TreesReader(catalogues, locations_of(resolved)).read_one(root, {});
 }
 
-bool is_typed(const SourceLocation& mark) { return mark.file.rfind("--set ", 0) == 0; }
+bool is_typed(const SourceLocation& location) { return location.file.rfind("--set ", 0) == 0; }
 
 std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read) {
   std::vector<ConfigError> mistakes;

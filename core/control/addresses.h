@@ -13,11 +13,11 @@ namespace convoy {
 
 struct Interface {
   std::string name;     // eth0
-  std::string address;  // bits of the network part
-  int prefix = 0;       // bits of the network
+  std::string address;  // numeric address
+  int prefix = 0;       // bits of the network part
   bool loopback = false;
 };
-// Interfaces that are up, IPv4 before IPv6, without link-local addresses, which need an interface name.
+// Returns the interfaces that are up, IPv4 before IPv6. Leaves out link-local addresses, which need an interface name.
 std::vector<Interface> interfaces_here();
 CONVOY_JSON(Interface, name, address, prefix, loopback)
 std::string shown(const std::vector<Interface>& interfaces);  // "eth0 10.0.0.5/24, …", without loopback
@@ -26,27 +26,27 @@ bool is_loopback(const std::string& address);
 // True if two numeric addresses share their first `prefix` bits.
 bool same_network(const std::string& a, const std::string& b, int prefix);
 
-// First interface of `here` with a network in which every other host has an address. A network in which another host
-// has the same address does not count: bridges of containers are 172.17.0.1 on every host.
+// Returns the first interface of `here` with a network in which every other host has an address. A network in which
+// another host has the same address does not count: bridges of containers are 172.17.0.1 on every host.
 std::optional<Interface> common_network(const std::vector<Interface>& here,
                                         const std::vector<std::vector<Interface>>& others);
 
-// Networks that connect no hosts, as "ADDRESS/BITS": several hosts have the same address there.
+// Returns the networks that connect no hosts, as "ADDRESS/BITS": several hosts have the same address there.
 std::vector<std::string> repeated_networks(const std::vector<std::vector<Interface>>& hosts);
 
-// Address of this host from which packets to `host` (a name or an address) leave; "" if there is no route, or if it is
-// this host.
+// Returns the address of this host from which packets to `host` (a name or an address) leave. Returns "" if there is no
+// route, or if `host` is this host.
 std::string address_towards(const std::string& host);
 // Resolves a name or an address of this host to its address; "" for another host.
 std::string local_address_of(const std::string& host);
-bool is_here(const std::string& host);  // this host's name, or a name or address of one of its interfaces
+bool is_here(const std::string& host);  // true for this host's name, and names and addresses of its interfaces
 
 // Resolves launch.address on this host: an address stays, a network (10.0.0.0/16) becomes this host's address in it.
 // Error(rendezvous) lists the available addresses.
 std::string configured_address(const std::string& configured, const std::vector<Interface>& here);
 
-// Interface for the data between ranks: launch.address if it is one of this host's, else the interface towards the
-// control channel. A loopback channel keeps the data on this host. "": no route; the backend chooses.
+// Returns the address for data between ranks: launch.address if this host has it, else the interface towards the
+// control channel. If the channel uses the loopback, so does the data. "": no route; the backend chooses.
 std::string data_address(const std::string& configured, const std::string& channel_host);
 
 }  // namespace convoy

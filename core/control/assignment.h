@@ -26,9 +26,9 @@ RankAssignment rank_assignment_from_json(const Json& json);
 // The rank assignment of one rank process.
 struct ProcessAssignment : RankAssignment {
   int process = 0;   // index into job.processes
-  RunConfig config;  // of the job
-  // Address for data sockets: launch.address, or loopback if the control channel uses it. "": the backend chooses and
-  // may take an external interface.
+  RunConfig config;  // configuration of the job
+  // Address for data sockets: launch.address, or the loopback if the control channel uses it. "": the backend chooses
+  // and may select an external interface.
   std::string data_address;
 };
 // Reads it from the control channel (protocol::job). `host`: address of the channel.

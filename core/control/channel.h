@@ -1,16 +1,16 @@
 // Control channel: the TCP connections over which the processes of a job coordinate. It carries no tensors. Without
 // LibTorch.
 //
-// It carries rendezvous, job id, heartbeats, progress, "all ranks stop after step n", "the save failed" and the first
-// failure. The `convoy` process of rank 0's host serves it, never a rank, so it survives a stopped or dead rank.
-// Every `convoy` and every rank process has one client.
+// It carries the rendezvous, the job id, heartbeats, progress, stop requests, failed saves and the first failure. The
+// `convoy` process on rank 0's host serves it, never a rank. So it survives a stopped or dead rank. Every `convoy` and
+// every rank process has one client.
 // Call order: connect; then any operation from any thread, at any time, until destruction.
 // Threads: thread-safe. Callbacks run one after the other on the channel's thread. They may use the channel, but must
 // not wait for another callback. None runs after destruction.
-// Errors: a wait throws CommError(rendezvous) at its time limit, with the key and the missing participants. It throws
-// CommError(peer_lost) with the reason after an abort (values that are set already are still returned). Any operation
+// Errors: a wait throws CommError(rendezvous) at its time limit, with the key and the missing participants. After an
+// abort it throws CommError(peer_lost) with the reason, but still returns values that are set already. Any operation
 // throws CommError(peer_lost) once the server is gone; the `on_lost` callback has run by then.
-// Limits: a message of 64 MiB; a larger value is Error(internal). The destructor returns when the server has read all
+// Limits: 64 MiB for a message; a larger value is Error(internal). The destructor returns when the server has read all
 // posts, or after one second.
 #pragma once
 #include <chrono>
@@ -27,10 +27,10 @@ namespace convoy {
 
 using Timeout = std::chrono::milliseconds;
 
-// Reason that ended, or ends, the job. The cause is the earliest one by the server's clock that is not a `peer_lost`.
+// Reason for the end of the job. The cause is the earliest reason, by the server's clock, that is not a `peer_lost`.
 struct Abort {
   Failure kind = Failure::internal;
-  int rank = -1;  // rank that failed; -1: none in particular
+  int rank = -1;  // rank that failed; -1: no particular one
   int64_t step = -1;
   int signal = 0;  // signal that ended it; 0: none
   std::string host;
@@ -44,7 +44,7 @@ class SupervisedChannel;
 class Channel {
  public:
   virtual ~Channel() = default;
-  // This channel with the operations of supervision; null if it has none.
+  // Returns this channel with the operations of supervision; null if it has none.
   virtual SupervisedChannel* supervised() { return nullptr; }
 
   virtual void set(const std::string& key, const std::string& value) = 0;  // values are bytes
@@ -56,7 +56,7 @@ class Channel {
   virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
   virtual bool erase(const std::string& key) = 0;
 
-  // Calls back for the current value, and each later one, of keys that begin with `prefix`.
+  // Calls back for the current value, and for each later one, of all keys that begin with `prefix`.
   virtual void watch(const std::string& prefix,
                      std::function<void(const std::string& key, const std::string& value)>) = 0;
 
@@ -70,15 +70,15 @@ class Channel {
   // "progress" are dropped.
   virtual void post(const std::string& topic, const Json& body) = 0;
 
-  // Ends the job for all participants. The first reason that is not a peer_lost wins; idempotent; never throws.
+  // Ends the job for all participants. Keeps the first reason that is not a peer_lost. Idempotent; never throws.
   virtual void abort(const Abort& reason) = 0;
-  // The reason of the abort; nothing before an abort.
+  // Returns the reason of the abort, if there was one.
   virtual std::optional<Abort> aborted() = 0;
   virtual void on_abort(std::function<void(const Abort&)>) = 0;  // may be added at any time; each is called once
   virtual void on_lost(std::function<void()>) = 0;               // the server is gone
 };
 
-// Address of a channel and the secret that a joining process must show.
+// Address of a channel, and the secret that a joining process must present.
 struct ChannelAddress {
   std::string host;  // numeric address, IPv4 or IPv6
   uint16_t port = 0;
@@ -89,14 +89,14 @@ std::string to_string(const ChannelAddress& address);     // one line, for the e
 ChannelAddress channel_address(const std::string& line);  // throws Error(rendezvous)
 
 struct ChannelServerOptions {
-  std::string interface_address = "127.0.0.1";  // the only interface that it binds
+  std::string interface_address = "127.0.0.1";  // the only interface to bind
   uint16_t port = 0;                            // 0: any free one
   std::string job;
-  Timeout heartbeat{60000};  // H: a participant without a heartbeat for this time is lost; clients send every H/4
+  Timeout heartbeat{60000};  // a participant without a heartbeat for this time H is lost; clients send one every H/4
 };
 
 // Events for the supervisor. All callbacks run on the server's event thread and may use a channel. Those of one
-// participant come in order; on_leave is the last. on_abort comes once, and again if a cause replaces a peer_lost.
+// participant come in order; on_leave is the last. on_abort is called once, and again if a cause replaces a peer_lost.
 struct ChannelServerEvents {
   std::function<void(int participant, const std::string& topic, const Json& body)> on_post;
   std::function<void(int participant, const std::string& name, bool orderly)> on_leave;  // a connection ended
@@ -110,9 +110,9 @@ class ChannelServer {
   virtual ChannelAddress address() const = 0;
 };
 
-// `participant`: for a rank process its first rank; for a `convoy` process that runs no rank, -1 - index.
+// `participant`: the first rank of a rank process; -1 - index for a `convoy` process without ranks.
 std::unique_ptr<ChannelServer> serve_channel(const ChannelServerOptions& options, ChannelServerEvents events);
-// Retries until `timeout`. A server of another job, or with another secret, is refused with a reason.
+// Retries until `timeout`. A server of another job, or with another secret, refuses the client with a reason.
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout);
 
@@ -125,13 +125,13 @@ bool equal_secrets(const std::string& a, const std::string& b);
 class SupervisedChannel : public Channel {
  public:
   SupervisedChannel* supervised() override { return this; }
-  // As Channel::agree, but does not wait; a name can be reused after all have voted. `done` gets all values, by
-  // participant, on the channel's thread. It is not called after an abort or without a server.
+  // Does the same as Channel::agree, but does not wait. A name can be reused after all have given a value. `done`
+  // receives all values, by participant, on the channel's thread. It is not called after an abort or without a server.
   virtual void agree_later(const std::string& name, int participant, int count, const std::string& value,
                            std::function<void(const std::vector<std::string>&)> done) = 0;
 
-  // Sets the content of heartbeats: a small object, posted to the supervisor with topic `beat`. If it returns
-  // nothing, that heartbeat is not sent. Runs on the channel's thread and must not block.
+  // Sets the content of heartbeats: a small object, posted to the supervisor with the topic protocol::heartbeat. A
+  // heartbeat is not sent if `body` returns nothing. Runs on the channel's thread and must not block.
   virtual void on_heartbeat(std::function<std::optional<Json>()> body) = 0;
 
   // CPU time that the channel's own threads have used in this process.
@@ -140,10 +140,9 @@ class SupervisedChannel : public Channel {
 
 // --- Protocol: keys and topics that `convoy` and the rank processes use on the control channel ---
 //
-// Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into
-// JobPlan::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that
-// rank as -1 - rank).
-// A program that joined as a rank adds CONVOY_JOINED, so that a program that it starts is a run of its own.
+// Environment of a rank process: CONVOY_CHANNEL is to_string(ChannelAddress). CONVOY_PROCESS is the index into
+// JobPlan::processes. CONVOY_RANK is its first rank, with which it connects; a `convoy` process connects as -1 - rank.
+// A program that joined as a rank adds CONVOY_JOINED, so that programs that it starts are independent runs.
 // All other data comes over the channel, so that every launcher works in the same way.
 namespace protocol {
 
@@ -152,12 +151,12 @@ inline constexpr char joined_variable[] = "CONVOY_JOINED";
 // Keys (Channel::set / get).
 inline constexpr char job[] = "job";          // JSON {job: to_json(JobPlan), folder, attempt, started (unix seconds)}
 inline constexpr char data[] = "data";        // agreement: JSON {first, fingerprint, host, numbers} of each process
-inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device, cores, threads}, by the kernel
+inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device, cores, threads}
 inline constexpr char rank_result[] = "result/";        // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
 inline constexpr char result[] = "result";              // JSON: the part of summary.json that rank 0 makes
 inline constexpr char stopped_early[] = "stopped";      // in the result: true if the ranks stopped on request
 inline constexpr char stop_request[] = "stop/request";  // set by the supervisor when all ranks should stop
-inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank holds
+inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank waits
 
 // Topics (Channel::post).
 inline constexpr char heartbeat[] = "beat";       // content of a heartbeat
@@ -174,22 +173,21 @@ inline constexpr int peer_lost_exit = 111;
 
 // --- Fault injection (core/inject) ---
 
-// Stops all sending of this client, heartbeats included, as if the network of its host failed in one direction; it
-// still receives.
-void mute(Channel& channel);
+// Makes this client stop sending, heartbeats included, as if its host's network failed in one direction. It still
+// receives.
+void stop_sending(Channel& channel);
 
 // --- StopAgreement: all ranks stop after the same step, without a collective ---
 //
-// On a stop request, the channel thread of each rank names the step before which its rank will wait. The rank waits
-// there until all have named one; all stop at the largest. Ranks below it continue to it, so no collective lacks a
-// peer.
+// On a stop request, the channel thread of each rank names the step before which its rank will wait. When all ranks
+// have named one, all stop at the largest. Ranks below it continue to it, so no collective lacks a peer.
 class StopAgreement {
  public:
   StopAgreement(std::shared_ptr<Channel> channel, int rank, int size, Timeout timeout);
   ~StopAgreement();
-  // Call it on the rank's thread before step `step` of its work (from 0, each once): a training step, or a batch of
-  // an evaluation, counted equally on all ranks. Returns true if all ranks stop before this step or stopped before an
-  // earlier one; false: do the step.
+  // Call it on the rank's thread before step `step` of its work (from 0, each once). A step is a training step, or a
+  // batch of an evaluation, counted equally on all ranks. Returns true if all ranks stop before this step or have
+  // stopped before an earlier one; false: run the step.
   bool stops_before(int64_t step);
 
  private:

@@ -1,4 +1,4 @@
-// Connection: one accepted socket of the control channel's server. Sends and receives frames; does not interpret
+// Connection: one accepted socket of the control channel's server. It sends and receives frames without interpreting
 // them.
 //
 // Threads: only the server's io thread. Ownership: shared by the server's table and by operations in progress.
@@ -37,13 +37,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::time_point last_heard() const { return last_heard_; }
   void restart_stall_timer(Clock::time_point since) { last_heard_ = since; }
 
-  // Set by the server once the connection has shown job id and secret.
+  // True once the connection has presented job id and secret; the server sets it.
   bool admitted = false;
   int participant = 0;
   std::string name;
-  bool orderly = false;  // announced its end before it closed
-  bool stalled = false;  // was reported as stalled
-  void admit();          // accept frames of full size from now on
+  bool orderly = false;  // it announced its end before it closed
+  bool stalled = false;  // it was reported as stalled
+  void admit();          // accepts frames of full size from now on
 
  private:
   void read();
@@ -57,7 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<std::shared_ptr<const std::string>> outgoing_;
   size_t outgoing_bytes_ = 0;
   bool writing_ = false;
-  bool ending_ = false;  // once outgoing_ is empty
+  bool ending_ = false;  // ends once outgoing_ is empty
   bool ended_ = false;
   Clock::time_point opened_ = Clock::now();
   Clock::time_point last_heard_ = opened_;
@@ -65,15 +65,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 // --- Dispatcher: the thread that runs a channel's callbacks, in order ---
 //
-// It is separate from the io thread. So callbacks may call the channel, and a slow one delays no heartbeat. Threads:
-// `post` from any thread, also from inside a callback. Exceptions of callbacks are logged.
+// It is separate from the io thread. So callbacks may call the channel, and a slow one delays no heartbeat.
+// Threads: call `post` from any thread, also inside a callback. Exceptions of callbacks are logged.
 
 // Starts a thread that blocks all signals, except those of its faults and the one that requests a thread's stack
 // (api/thread_stacks.h).
 std::thread start_thread(const std::string& name, std::function<void()> body);
 int stack_signal();
 
-// CPU time of a thread of this process that has not been joined; 0 if unknown.
+// Returns the CPU time of a thread of this process that has not been joined; 0 if unknown.
 double cpu_seconds_of(std::thread& thread);
 
 class Dispatcher {
@@ -85,8 +85,8 @@ class Dispatcher {
   bool on_own_thread() const;
   size_t waiting() const;  // number of callbacks that have not started
   double cpu_seconds() { return cpu_seconds_of(thread_); }
-  // Runs the posted callbacks, then ends the thread. Called from inside a callback, it returns at once and drops the
-  // callbacks that have not started.
+  // Runs the posted callbacks, then ends the thread. Inside a callback it returns at once and drops the callbacks that
+  // have not started.
   void close();
 
  private:

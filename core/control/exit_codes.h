@@ -10,7 +10,7 @@ namespace convoy::exit_code {
 
 inline constexpr int done = 0;
 inline constexpr int pipelines_failed = 1;  // some independent pipelines failed
-inline constexpr int differs = 1;           // `convoy verify`: results differ from those of the reference
+inline constexpr int differs = 1;           // `convoy verify`: results differ from the reference
 inline constexpr int command_line = 64;
 inline constexpr int corrupt_data = 65;
 inline constexpr int device_missing = 69;
@@ -24,7 +24,7 @@ inline constexpr int refused = 77;  // for security
 inline constexpr int config = 78;
 inline constexpr int no_progress = 93;  // restarts make no progress
 inline constexpr int hang = 110;
-inline constexpr int peer_lost = 111;  // only of a rank process, never of the job (protocol::peer_lost_exit)
+inline constexpr int peer_lost = 111;  // only for a rank process, never for the job (protocol::peer_lost_exit)
 inline constexpr int cannot_execute = 126;
 inline constexpr int not_found = 127;
 inline constexpr int stopped = 143;  // stopped on request
@@ -34,7 +34,7 @@ inline constexpr int signal_base = 128;
 
 namespace convoy {
 
-// Every kind of failure but `internal`, which has the exit code of `training`.
+// All kinds of failure except `internal`, which has the exit code of `training`.
 inline constexpr std::pair<Failure, int> exit_codes_of_failures[] = {
     {Failure::config, exit_code::config},
     {Failure::command_line, exit_code::command_line},
@@ -64,7 +64,7 @@ inline int exit_code_of(const Abort& abort) {
   return by_signal ? exit_code::signal_base + abort.signal : exit_code_of(abort.kind);
 }
 
-// Kind of failure for an exit code of a rank process; `training` for an unknown code.
+// Returns the kind of failure for an exit code of a rank process; `training` for an unknown code.
 inline Failure failure_of_exit(int code) {
   for (const auto& [failure, failure_code] : exit_codes_of_failures)
     if (failure_code == code) return failure;

@@ -133,7 +133,7 @@ void Link::send(const Json& message, bool droppable) {
 }
 
 void Link::enqueue(Lock&, std::string frame, bool droppable) {
-  if (broken_ || muted_) return;
+  if (broken_ || sends_nothing_) return;
   if (outgoing_.empty() && !writing_) {
     // Send from this thread: waking another one costs time if the rank has only one core.
     const ssize_t sent = ::send(socket_.native_handle(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -248,9 +248,9 @@ void Link::reason_received(const Abort& reason) {
   abort_callbacks_.clear();
 }
 
-void Link::mute() {
+void Link::stop_sending() {
   Lock lock(mutex_);
-  muted_ = true;
+  sends_nothing_ = true;
 }
 
 void Link::abort(const Abort& reason) {

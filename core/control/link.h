@@ -29,15 +29,15 @@ class Link : public std::enable_shared_from_this<Link> {
   // threads. Calls that still wait throw.
   void close();
 
-  // Sends `request` (adds an "id") and waits for its reply. After `timeout` it requests an immediate answer from the
-  // server and returns it. `watch` gets all later messages of the server with this id. Throws CommError(peer_lost) if
+  // Sends `request` (adds an "id") and waits for its reply. After `timeout` it asks the server for an immediate answer
+  // and returns that. `watch` receives all later messages of the server with this id. Throws CommError(peer_lost) if
   // the server is gone, CommError(rendezvous) if it does not answer.
   Json call(Json request, Timeout timeout, bool cancel, WatchCallback watch = nullptr);
-  // Sends, and calls `reply` on the dispatcher's thread with the answer, unless the server is gone first.
+  // Sends, and calls `reply` on the dispatcher's thread with the answer. Does not call it if the server ends first.
   void call_later(Json request, std::function<void(const Json&)> reply);
   void send(const Json& message, bool droppable);  // one-way; never blocks; does nothing after the connection is lost
 
-  void mute();  // sends nothing from now on
+  void stop_sending();
   void abort(const Abort& reason);
   std::optional<Abort> aborted();
   void on_abort(std::function<void(const Abort&)> callback);
@@ -45,13 +45,13 @@ class Link : public std::enable_shared_from_this<Link> {
   void on_heartbeat(std::function<std::optional<Json>()> body);
   double cpu_seconds();
   Timeout reply_limit() const;   // time limit of a reply that needs only the server
-  Timeout cancel_limit() const;  // of the reply to a wait that ends at its time limit: a halted server may continue
+  Timeout cancel_limit() const;  // limit for the reply to a cancelled wait: a stopped server may continue
 
  private:
   struct Waiting {
     std::condition_variable changed;
     std::optional<Json> reply;
-    bool inside = false;  // waits on the dispatcher's thread
+    bool inside = false;  // the waiting thread is the dispatcher's
   };
   struct Outgoing {
     std::string frame;
@@ -90,7 +90,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool broken_ = false;   // the connection is gone
   bool lost_ = false;     // the connection is gone and on_lost has run
   bool closing_ = false;
-  bool muted_ = false;
+  bool sends_nothing_ = false;
   std::string lost_reason_;
   std::condition_variable gone_;  // notified when broken_ is set
   std::optional<Abort> abort_;

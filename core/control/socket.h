@@ -1,5 +1,5 @@
-// TCP sockets of the control channel: numeric addresses only, non-blocking, close-on-exec from creation. (asio
-// creates and accepts sockets without CLOEXEC, and `convoy` forks.)
+// TCP sockets of the control channel: numeric addresses only, non-blocking, close-on-exec from creation. asio creates
+// and accepts sockets without CLOEXEC, and `convoy` forks.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace convoy {
 // {"id", "value"? | "values"? | "error"? | "missing"? | "abort"?}, {"watch", "key", "value"} or {"abort"}.
 
 inline constexpr int frame_version = 1;
-inline constexpr size_t hello_limit = 1024;              // bytes of a frame before the connection has shown its secret
-inline constexpr size_t frame_limit = size_t{64} << 20;  // of a message to the server
-inline constexpr size_t reply_limit = size_t{1} << 30;   // of a message from the server (all votes of an agreement)
+inline constexpr size_t hello_limit = 1024;  // bytes of a frame before the connection has presented its secret
+inline constexpr size_t frame_limit = size_t{64} << 20;  // size of a message to the server
+inline constexpr size_t reply_limit = size_t{1} << 30;   // size of a message from the server
 
 std::string encode_frame(const Json& message);  // header included
 Json bytes_of(const std::string& value);
@@ -53,8 +53,8 @@ bool is_ipv6(const std::string& address);
 // Returns the next connection, or an invalid descriptor with errno set.
 Descriptor accept_from(int listener);
 
-// Makes one attempt. Returns an invalid descriptor and sets `problem` for a temporary failure (no process listens
-// yet). Throws Error(rendezvous) for an address that can never work.
+// Makes one attempt. For a temporary failure, such as no listening process yet, it returns an invalid descriptor and
+// sets `problem`. Throws Error(rendezvous) for an address that can never work.
 Descriptor connect_once(const std::string& address, uint16_t port, Deadline deadline, std::string& problem);
 // Sets socket options: send small messages at once, detect dead hosts after `silence`.
 void prepare_connection(int fd, std::chrono::milliseconds silence);

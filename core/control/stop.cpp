@@ -67,7 +67,7 @@ StopAgreement::StopAgreement(std::shared_ptr<Channel> channel, int rank, int siz
                          });
 }
 
-// A rank that ends its loop by itself, or by an exception, names a boundary for ranks that wait or will wait.
+// A rank that ends its loop normally or by an exception names a boundary for ranks that wait or will wait.
 StopAgreement::~StopAgreement() {
   int64_t boundary = 0;
   {

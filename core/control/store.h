@@ -1,8 +1,7 @@
 // ControlStore: the keys and values of a control channel, and the operations on them, without transport.
 //
-// Threads: no own threads; the owner serialises calls. Callbacks run inside the call that caused them and must not
-// call back.
-// Errors: Error(internal) for misuse (a counter that is no number, two votes of one participant).
+// Threads: has none; the owner serialises calls. Callbacks run inside the call that caused them and must not call back.
+// Errors: Error(internal) for misuse, such as a counter that is no number or two values of one participant.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -21,15 +20,15 @@ namespace convoy {
 struct Outcome {
   enum class Kind { done, timeout, aborted } kind = Kind::done;
   std::vector<std::string> values;  // one for get, one per participant for agree
-  std::vector<int> missing;         // participants that have not voted when agree times out
+  std::vector<int> missing;         // participants that have given no value when agree times out
   std::optional<Abort> reason;      // reason of the abort
 };
 
-// Now + timeout; at most one year.
+// Returns now + timeout; at most one year.
 std::chrono::steady_clock::time_point deadline_after(Timeout timeout);
 
-// Returns the values, or throws the errors of `get` and `agree`; the same texts for every transport. `what` is "get
-// 'job'".
+// Returns the values, or throws the errors of `get` and `agree`, with the same texts for every transport. `what` is
+// "get 'job'".
 std::vector<std::string> values_or_throw(Outcome outcome, const std::string& what, Timeout waited);
 
 class ControlStore {
@@ -46,16 +45,16 @@ class ControlStore {
 
   // Replies once, at once or later; never after `forget`.
   void get(Waiter waiter, const std::string& key, Reply reply);
-  // `again`: the name is free again after all have voted.
+  // `again`: the name is free again after all have given a value.
   void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value, bool again,
              Reply reply);
   void cancel(Waiter waiter);  // replies `timeout` if it has not replied
   void watch(uint64_t owner, const std::string& prefix, Watch callback);
-  void forget(uint64_t owner);  // drops its waits and watches; its votes and values stay
+  void forget(uint64_t owner);  // drops its waits and watches; its values stay
 
-  // replaced: this reason is a cause and replaced a peer_lost.
+  // `replaced`: this reason is a cause and replaced a peer_lost.
   enum class AbortOutcome { first, replaced, ignored };
-  // Ends all waits the first time.
+  // The first call ends all waits.
   AbortOutcome abort(const Abort& reason);
   const std::optional<Abort>& aborted() const { return abort_; }
 
@@ -63,7 +62,7 @@ class ControlStore {
   struct Consensus {
     int count = 0;
     std::map<int, std::string> votes;
-    bool complete = false;  // kept without its values, so that a name is used once
+    bool complete = false;  // the values are freed; the entry stays so that a name is used once
   };
   using WaitKey = std::pair<bool, std::string>;  // false and the key of a get, or true and the name of an agreement
   struct Wait {

@@ -18,7 +18,7 @@ namespace convoy {
 
 std::string with_content(const std::string& names_and_sizes, const std::string& content);
 
-// A stored fingerprint that has only the first part matches any content.
+// A stored fingerprint with the first part alone matches any content.
 bool same_fingerprint(const std::string& stored, const std::string& now);
 
 struct NumberedNames {
@@ -38,7 +38,7 @@ struct DataContents {
 std::string combined_fingerprint(const std::vector<std::string>& parts);
 
 struct DataChange {
-  std::vector<std::string> unknown;  // not expressible in the stored numbers: "user '17' is not in the checkpoint"
+  std::vector<std::string> unknown;  // names without a stored number: "user '17' is not in the checkpoint"
   std::vector<std::string> other;    // every other difference: "120 rows, there are 100 in the checkpoint"
   bool renumber = false;             // the numbers differ from the stored ones
 

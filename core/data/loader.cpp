@@ -42,7 +42,7 @@ bool shares_core(const Dataset& data, const LoaderOptions& options) {
 struct BatchJob {
   at::Tensor indices;   // member by member
   int64_t members = 0;  // 0: tensors have no member dimension
-  int64_t rows = 0;     // of each member
+  int64_t rows = 0;     // rows of each member
   int64_t epoch = 0;
   std::vector<MicroBatch> micro;
   int64_t global_rows = 0;
@@ -218,8 +218,8 @@ class Loader::Worker {
   const LoaderOptions options_;
   const size_t capacity_;  // 0: no thread
   BatchBuffers buffers_;   // used by the thread that gathers
-  int64_t taken_ = 0;      // of the consumer
-  double waited_ = 0;      // of the consumer
+  int64_t taken_ = 0;      // only for the consumer's thread
+  double waited_ = 0;      // only for the consumer's thread
   std::atomic<double> cpu_{0};
 
   std::mutex mutex_;  // guards the members below

@@ -1,9 +1,9 @@
 // Loader: assembles this rank's share of the next batches ahead of time, on its own thread.
 //
 // If both threads would share one core, it assembles each batch on the calling thread instead. A loader thread would
-// hold the core for several batches, and ranks that wait for each other would wait for every rank's loader.
-// Threads: `next` is called by one thread. Destruction stops the loader's own thread at once.
-// Failure: exceptions of the data set come out of `next`.
+// occupy the core for several batches, and ranks that wait for each other would wait for every rank's loader.
+// Threads: `next` is called by one thread. The destructor stops the loader's thread at once.
+// Failure: `next` rethrows exceptions of the data set.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -25,26 +25,26 @@ struct LoaderOptions {
   std::optional<int64_t> prefetch = {};
   at::Device device{at::kCPU};  // CUDA: buffers are pinned, and copies in `next` do not block
   uint64_t seed = 1;
-  // Members of an ensemble; all read equally many rows. Tensors are [members, rows, …], member-major, made by one
-  // gather; a batch's counts are per member. Empty: one model, [rows, …].
+  // Members of an ensemble; all read equally many rows. Tensors are [members, rows, …], member-major, from one gather;
+  // counts of a batch are per member. Empty: one model, [rows, …].
   std::vector<MemberSample> samples = {};
 
-  // Takes prefetch and seed from the section `data`; `seed`: the run's.
+  // Reads prefetch and seed from the section `data`; `seed`: the run's.
   static LoaderOptions from(const Options& data, uint64_t seed);
 };
 
 class Loader {
  public:
   // Training: shares of the sampler's global batches, from `first_step` to `end_step` (exclusive). With `samples` the
-  // sampler only counts the rows of a step.
+  // sampler only determines the number of rows in a step.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
          int64_t first_step, int64_t end_step, const LoaderOptions& options);
-  // Evaluation: every row of the split once, in order, without the transforms of training. Rank r takes its share of
-  // each slice of `rows` rows.
+  // Evaluation: every row of the split once, in order, without the transforms of training. Rank r reads its
+  // share of each `rows` rows.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
          const LoaderOptions& options, Split split = Split::evaluate);
-  // Held-out evaluation: every held-out row of the training split once. With `samples` each member has its own fold,
-  // and tensors are [members, rows, …]; else the sampler's fold.
+  // Held-out evaluation: every held-out row of the training split once. With `samples` each member has its fold, and
+  // tensors are [members, rows, …]; otherwise the sampler's fold.
   static Loader held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,
                          const Sampler& sampler, int64_t rows, const LoaderOptions& options);
   Loader(Loader&&) noexcept;

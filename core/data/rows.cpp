@@ -102,7 +102,7 @@ Component with_few_rows(const Component& data) {
   options["rows"] = std::min(data.options.integer("rows"), enough);
   options["cache"] = nullptr;
   if (options["kind"] == "interactions") options["drawn_users"] = std::min(data.options.integer("users"), most_users);
-  return {data.name, Options(std::move(options), data.options.marks(), data.options.path())};
+  return {data.name, Options(std::move(options), data.options.locations(), data.options.path())};
 }
 
 void gather_rows(const at::Tensor& source, const int64_t* wanted, int64_t rows, at::Tensor& out, double scale) {

@@ -1,4 +1,4 @@
-// Copies chosen rows of an array and converts them; memory for batches.
+// Copies and converts selected rows of an array; provides memory for batches.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -12,8 +12,8 @@ class Dataset;
 struct Component;  // core/config/run_config.h
 
 // --- Features as bytes ---
-// If a batch's "features" are uint8, 255 means 1. They are converted on the model's device, so that the loader and the
-// bus move a quarter of the bytes.
+// In "features" of type uint8, 255 means 1. They are converted on the model's device, so that the loader and the bus
+// move a quarter of the bytes.
 
 // Converts uint8 of any shape to `dtype` through float: bit-identical to a data set of floats.
 at::Tensor from_bytes(const at::Tensor& bytes, at::ScalarType dtype);
@@ -25,18 +25,17 @@ at::Tensor from_bytes(const at::Tensor& bytes, at::ScalarType dtype);
 void log_mapped(const std::string& what, const std::string& file, int64_t bytes);
 void log_in_memory(const std::string& what, int64_t bytes, const std::string& reason);
 
-// BatchBuffers: memory into which a data set writes a batch. It reuses the memory of earlier batches once they have no
-// references left. So a loader in its steady state allocates nothing.
+// BatchBuffers: memory into which a data set writes a batch. It reuses the memory of earlier batches without
+// references. So a loader in its steady state allocates nothing.
 //
 // Threads: one BatchBuffers per loader, used by the thread that gathers; any thread may drop the tensors.
-
 class BatchBuffers {
  public:
   // pinned: page-locked memory, for non-blocking copies to a GPU. LibTorch's cache then reuses it, because only
   // LibTorch knows when a copy has ended.
   explicit BatchBuffers(bool pinned = false) : pinned_(pinned) {}
 
-  // A contiguous, uninitialised CPU tensor.
+  // Returns a contiguous, uninitialised CPU tensor.
   at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype);
 
  private:
@@ -44,16 +43,15 @@ class BatchBuffers {
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> reusable_;  // few names, few tensors each
 };
 
-// A copy of a data set's configuration with few rows, if the data set is synthetic: equal columns and distribution,
-// quick to make, without a cache. Interactions are of at most two million users. Other data sets are returned
-// unchanged.
+// Returns a data set's configuration with few rows, if the data set is synthetic: equal columns and distribution, fast
+// to generate, without a cache. Interactions have at most two million users. Other data sets are returned unchanged.
 Component with_few_rows(const Component& data);
 
-// out[r] = scale · source[rows_wanted[r]], elementwise over all dimensions but the first. CPU, contiguous. source: any
-// integer or float dtype; out: float, double, int64 or uint8.
+// out[r] = scale · source[rows_wanted[r]], elementwise over all dimensions but the first. CPU, contiguous. `source`:
+// any integer or float dtype; `out`: float, double, int64 or uint8.
 void gather_rows(const at::Tensor& source, const int64_t* rows_wanted, int64_t rows, at::Tensor& out, double scale = 1);
 
-// True if training rows can be evaluated too. False if evaluation rows are of another kind, such as a user with
+// True if training rows can be evaluated too. False if evaluation rows have a different form, such as a user with
 // candidates. Gathers a row of each split.
 bool can_evaluate_training_rows(const Dataset& data);
 

@@ -1,5 +1,5 @@
-// Sampler: the rows of global batch t. A pure function of (row sample, epoch, step): independent of world size and
-// strategy, so resuming is arithmetic. Each member of an ensemble has its own sampler.
+// Sampler: the rows of global batch t. A pure function of (row sample, epoch, step), independent of world size and
+// strategy. So resuming is arithmetic. Each member of an ensemble has a separate sampler.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <array>
@@ -17,10 +17,9 @@ namespace convoy {
 
 // A pseudo-random permutation of 0 … rows−1; each element is computed alone. Pure, copyable, thread-safe.
 //
-// A Feistel network over the smallest power of two that holds all rows. Values outside are permuted again until they
-// are inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): fewer than two
-// rounds on average.
-
+// A Feistel network over the smallest power of two with room for all rows. Values outside are permuted again until they
+// are inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). This takes fewer
+// than two rounds on average.
 class Permutation {
  public:
   // rows ≥ 1; different (seed, name, number) give unrelated permutations.
@@ -80,7 +79,7 @@ class RowSample {
   int64_t size() const { return size_; }  // rows in the sample
   int64_t rows() const { return rows_; }  // rows to sample from
   int64_t at(int64_t position) const;     // the row at a position, 0 … size()−1; a bootstrap repeats some
-  // In place: positions become rows.
+  // Replaces positions by rows, in place.
   void map(int64_t* positions, int64_t count) const;
 
   int64_t held_out() const { return held_end_ - held_begin_; }  // rows of the held-out fold; 0 without folds
@@ -95,37 +94,37 @@ class RowSample {
   Permutation order_;                      // subset and folds
 };
 
-// The number of rows to sample from, at most `rows`, for which an epoch ends within `steps` steps and its last global
-// batch is smaller. `shares` ranks share that batch unevenly, each with at least one row. nullopt if no number fits.
+// Returns how many rows to sample from, at most `rows`, so that an epoch ends within `steps` steps with a smaller last
+// global batch. `shares` ranks share that batch unevenly, each with at least one row. nullopt if no number has this
+// property.
 std::optional<int64_t> uneven_rows(const MemberSample& sample, int64_t rows, int64_t global_rows, int64_t steps,
                                    int64_t shares);
-// True if one of the first `steps` batches of an epoch of `rows` drawn rows gives `shares` ranks different numbers of
-// rows.
+// True if one of the first `steps` batches of an epoch with `rows` rows gives `shares` ranks different numbers of rows.
 bool has_uneven_batch(int64_t rows, int64_t global_rows, int64_t steps, int64_t shares);
 
 class Sampler {
  public:
-  // rows: of the training split; global_rows: of a full global batch. The last batch of an epoch may be smaller, never
-  // empty; `drop_last` leaves a smaller one out.
+  // `rows`: rows of the training split; `global_rows`: rows of a full global batch. The last batch of an epoch may be
+  // smaller, never empty; `drop_last` leaves a smaller one out.
   Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle = true, bool drop_last = false);
-  // For the rows of a MemberSample, shuffled by its seed.
+  // Samples the rows of a MemberSample, shuffled by its seed.
   Sampler(int64_t rows, int64_t global_rows, const MemberSample& sample);
 
   int64_t steps_per_epoch() const;
   int64_t epoch_of(int64_t step) const;  // step counts from 0 over the whole training
   int64_t rows_of(int64_t step) const;   // rows of the step's global batch
-  // Row indices of share `index` of `count` of global batch `step`: int64, CPU. The shares of a step are contiguous
-  // ranges of the global batch; their sizes differ by at most one.
+  // Returns row indices of share `index` of `count` of global batch `step`: int64, CPU. The shares of a step are
+  // contiguous ranges of the global batch; their sizes differ by at most one.
   at::Tensor indices(int64_t step, int64_t index, int64_t count) const;
-  // The same for a share of several micro-batches, from micro_batches_of.
+  // Does the same for a share of several micro-batches, from micro_batches_of.
   at::Tensor indices(int64_t step, const std::vector<MicroBatch>& micro) const;
-  // The same into the caller's memory, with room up to the end of the last micro-batch.
+  // Writes them into the caller's memory, with room up to the end of the last micro-batch.
   void write_indices(int64_t step, const std::vector<MicroBatch>& micro, int64_t* out) const;
   const RowSample& row_sample() const { return sample_; }
 
  private:
   RowSample sample_;
-  int64_t rows_;  // in the sample
+  int64_t rows_;  // rows of the sample
   int64_t global_rows_;
   uint64_t seed_;
   bool shuffle_;

@@ -1,6 +1,6 @@
-// Augmentations of the tensor "features", in place. Draws for a row depend only on (seed, epoch, sample index).
-// Images are [B, C, H, W] or [B, H, W]; Error(config) if a transform needs images and gets other shapes. Features are
-// floats or bytes; the outputs of normalise and noise are floats.
+// Augmentations of the tensor "features", in place. Draws for a row depend only on (seed, epoch, row number). Images
+// are [B, C, H, W] or [B, H, W]; Error(config) if a transform needs images and gets other shapes. Features are floats
+// or bytes; the outputs of normalise and noise are floats.
 #pragma once
 #include <vector>
 

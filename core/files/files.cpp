@@ -67,12 +67,16 @@ struct FolderEntry {
   std::string name;
 };
 
+// The file gets its name when it is complete, so a process that is killed leaves nothing. Some file systems, such as
+// NFS, have no files without a name; there the file has its name from the start.
 class SystemFile : public WritableFile {
  public:
-  explicit SystemFile(std::string path) : path_(std::move(path)) {
-    const FolderEntry entry(path_);
-    descriptor_ = Descriptor(
-        openat(entry.folder.get(), entry.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  explicit SystemFile(std::string path) : path_(std::move(path)), entry_(path_) {
+    descriptor_ = Descriptor(openat(entry_.folder.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
+    named_ = !descriptor_.valid();
+    if (named_)
+      descriptor_ = Descriptor(
+          openat(entry_.folder.get(), entry_.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!descriptor_.valid()) fail("create", path_, errno);
   }
 
@@ -88,11 +92,16 @@ class SystemFile : public WritableFile {
   }
   void close() override {
     sync_descriptor(descriptor_.get(), path_);
+    const std::string unnamed = "/proc/self/fd/" + std::to_string(descriptor_.get());
+    if (!named_ && linkat(AT_FDCWD, unnamed.c_str(), entry_.folder.get(), entry_.name.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      fail("create", path_, errno);
     if (::close(descriptor_.release()) != 0) fail("close", path_, errno);
   }
 
  private:
   std::string path_;
+  FolderEntry entry_;
+  bool named_ = false;
   Descriptor descriptor_;
 };
 
@@ -121,7 +130,7 @@ class SystemFiles : public FileSystem {
 
 // --- Write permissions of a folder: owner, mode, group, access list ---
 
-constexpr size_t longest_entry = 1 << 16;  // of the user database
+constexpr size_t longest_entry = 1 << 16;  // size of an entry of the user database
 
 // Debian and others give each user a private group of the same name; with umask 002 their folders are group-writable.
 bool is_private_group(uid_t owner, gid_t group) {
@@ -380,7 +389,7 @@ void refuse_link(const std::string& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
     throw Error(Failure::refused, path,
-                ": is a symbolic link, and the run would write files wherever it leads; "
+                ": is a symbolic link, so the run would write files wherever it leads; "
                 "remove it, or choose another --output");
 }
 

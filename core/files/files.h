@@ -4,8 +4,8 @@
 // close or rename fail. Threads: stateless; a WritableFile belongs to one thread. Errors: Error(io) with path and
 // cause.
 //
-// Security: a new file gets a random name and O_EXCL, so a planted link is never followed. Appending requires a
-// regular file with a single name. Opening never waits for the other end of a FIFO.
+// Security: a new file gets a random name and O_EXCL, so a planted link is never followed. Appending requires a regular
+// file with a single name. Opening a FIFO never blocks.
 #pragma once
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -23,7 +23,7 @@
 
 namespace convoy {
 
-// Owner of an open file descriptor.
+// Owns an open file descriptor.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -45,9 +45,9 @@ class Descriptor {
 
 class WritableFile {
  public:
-  virtual ~WritableFile() = default;                       // closes, without a guarantee that data is on disk
+  virtual ~WritableFile() = default;                       // without close() the file may not exist afterwards
   virtual void write(const void* data, size_t bytes) = 0;  // writes all bytes
-  virtual void close() = 0;                                // fsync, then close
+  virtual void close() = 0;                                // fsync; now the file has its name
 };
 
 class FileSystem {
@@ -60,13 +60,13 @@ class FileSystem {
   virtual void remove_all(const std::string& path) = 0;                       // no error if nothing exists
 };
 
-// Files of the operating system.
+// Returns the files of the operating system.
 FileSystem& system_files();
 
-// Creates a folder with its missing parents, which only the owner may write. It may exist.
+// Creates a folder and missing parents, writable by the owner only. It may exist.
 void make_private_folder(const std::string& path);
 
-// Names in a folder, sorted; empty if the folder does not exist.
+// Returns the names in a folder, sorted; none if the folder does not exist.
 std::vector<std::string> names_in(const std::string& folder);
 
 // Opens a regular file for reading; follows links.
@@ -74,30 +74,31 @@ Descriptor open_to_read(const std::string& path);
 // Opens a regular file for appending (and for reading its end), or creates it. Refuses links and files with a second
 // name.
 Descriptor open_to_append(const std::string& path);
-Descriptor open_to_append_lines(const std::string& path);  // ends a last line that a killed process left incomplete
+Descriptor open_to_append_lines(const std::string& path);  // first ends a line that a killed process left incomplete
 void write_all(int descriptor, const std::string& text, const std::string& path);
 
 constexpr size_t longest_file = size_t{1} << 30;
 std::string read_file(const std::string& path, size_t at_most = longest_file);  // Error(io) if it is longer
-// As read_file, but returns "" if no readable regular file exists.
+// Does the same as read_file, but returns "" if no readable regular file exists.
 std::string read_file_if_any(const std::string& path, size_t at_most = longest_file) noexcept;
 
 // Replaces a text file by writing a temporary one (.NAME.RANDOM) and renaming it. `lasting`: also flushes it to disk.
 void write_whole(const std::string& path, const std::string& text, bool lasting, mode_t mode = 0644);
 
-// Error(io) with what to type if the working directory was deleted.
+// Throws Error(io) with what to type if the working directory was deleted.
 std::string working_folder();
-std::string absolute_path(const std::string& path);  // without "." and ".."; links stay. Error(io) likewise
+std::string absolute_path(const std::string& path);  // removes "." and ".."; keeps links. Throws like working_folder
 
-// Reason why `path` is no regular file, such as "is a folder"; "" if it is one or does not exist. Does not follow
+// Returns why `path` is no regular file, such as "is a folder"; "" if it is one or does not exist. Does not follow
 // links.
 std::string irregular(const std::string& path);
 
 // Throws Error(refused) if another user owns `folder` or may write it, or if every user may write a folder above it
 // that is not sticky. A group-writable folder is accepted if the group is the owner's private group (same name, no
-// other members) and no access list is set. A folder above it that every user may write is accepted if no other user
-// can reach it. If that folder is the root of a mount, it is accepted too, and this returns a warning; else "".
-// `folder` need not exist: then only the folders above it count.
+// other members) and no access list is set.
+// A world-writable folder above it is accepted if no other user can reach it. If it is the root of a mount, it is
+// accepted too, and this returns a warning; else "".
+// `folder` need not exist: then only the folders above it are checked.
 std::string refuse_writable_by_others(const std::string& folder);
 
 // Throws Error(refused) if `path` is a symbolic link.
@@ -117,9 +118,9 @@ inline std::filesystem::path temporary_folder() {
 
 // --- Owners of file locks (flock), from the kernel's list /proc/locks ---
 
-// Process that owns the lock; -1 if there is none or this host does not list it.
+// Returns the process that owns the lock; -1 if there is none or this host does not list it.
 pid_t lock_owner_of(const struct stat& file);
-// "sleep (process 1234)", or "a process of another host or container".
+// Returns "sleep (process 1234)", or "a process of another host or container".
 std::string lock_owner_text(const std::string& path);
 // True if a rank owns the lock. It parses the same file and will finish.
 bool locked_by_rank(const std::string& path);
@@ -131,7 +132,7 @@ inline bool is_leftover(const std::string& name) {
          begins_with(name, ".best-");
 }
 
-// Run folders of the pipelines of a farm, in order; empty if `folder` is not the folder of a farm.
+// Returns the run folders of the pipelines of a farm, in order; none if `folder` is not the folder of a farm.
 std::vector<std::string> pipeline_folders(const std::string& folder);
 
 // --- Files of plugins ---

@@ -13,35 +13,36 @@ namespace convoy {
 struct Limits {
   std::optional<double> cores;              // CPU time per second: 1.5 means one and a half cores
   std::optional<int64_t> memory;            // bytes
-  std::optional<int64_t> memory_left = {};  // of the limit; memory of files that can be read again counts as free
+  std::optional<int64_t> memory_left = {};  // rest of the limit; memory of files that can be read again counts as free
   std::optional<int64_t> threads = {};      // processes and threads
 };
-// Tightest limits of this process's cgroups and their ancestors. `root` is a prefix of /proc and /sys, for tests.
+// Returns the tightest limits of this process's cgroups and their ancestors. `root`: prefix of /proc and /sys, for
+// tests.
 Limits cgroup_limits(const std::string& root = "");
-// Bytes that processes of this host can still use within the limit; none if unknown.
+// Returns the bytes that processes of this host can still use within the limit; none if unknown.
 std::optional<int64_t> memory_left(const std::string& root = "");
 
-// Number of processes that the kernel has killed for memory in this process's cgroup; -1 if the kernel does not count
+// Returns how many processes the kernel has killed for memory in this process's cgroup; -1 if the kernel does not count
 // them.
 int64_t memory_kills(const std::string& root = "");
 
 std::string host_name();
 
-// CPU time of all threads of this process so far, in seconds.
+// Returns the CPU time of all threads of this process so far, in seconds.
 double process_cpu_seconds();
 
-// Message texts: what this process lacks, its limits, and what to do.
+// Returns message texts: the missing resource, its limits, and what to do.
 std::string no_memory_text(const std::string& root = "");
 std::string no_thread_text(const std::string& root = "");
 bool is_out_of_descriptors(int error);  // true for EMFILE and ENFILE
 // Throws Error(io) with the limit if this process cannot open `count` more files and connections; `what` needs them.
 void require_descriptors(size_t count, const std::string& what);
-// The system's text for an error; for a lack of descriptors or memory also the limit and what to do. asio's errors have
-// another category with the values of errno.
+// Returns the system's text for an error; for a lack of descriptors or memory also the limit and what to do. asio's
+// errors have a different category with the values of errno.
 std::string error_text(int error);
 std::string error_text(const std::system_error& error);
-// The error of the limit that caused it: threads, the memory of their stacks, or descriptors. `unknown`: the kind of
-// any other error.
+// Returns the error of the limit that caused it: threads, the memory of their stacks, or descriptors. `unknown`: kind
+// of all other errors.
 Error limit_error(const std::system_error& error, Failure unknown);
 
 // --- Binding of threads ---
@@ -49,6 +50,6 @@ Error limit_error(const std::system_error& error, Failure unknown);
 // Binds the calling thread, and threads that it starts later, to hardware threads. Empty: no change. Throws
 // Error(config) if the kernel refuses.
 void bind_this_thread(const std::vector<int>& cores);
-// Hardware threads that the calling thread may use, ascending, as the kernel reports them; for the summary.
+// Returns the hardware threads that the calling thread may use, ascending, as the kernel reports them; for the summary.
 std::vector<int> bound_cores();
 }  // namespace convoy

@@ -24,21 +24,29 @@ namespace fs = std::filesystem;
   throw Error(Failure::output, path, ": ", reason);
 }
 
-// Refuses a link or a FIFO in place of a regular file of the run: it is an attack or a mistake.
+// Refuses a link or a FIFO in place of a regular file of the run: it is an attack or a mistake. A file that the run
+// appends to must have a single name, or another file would change. The other files are replaced.
 void refuse_irregular_files(const std::string& folder, const std::string& advice) {
-  std::vector<std::string> paths;
-  for (const char* name : {".lock", "summary.json", "metrics.jsonl", "config.yaml", "progress.json", "failure.json",
-                           "journal.jsonl", "leaderboard.csv", "ways.json"})
+  std::vector<std::string> appended, paths;
+  for (const char* name : {"metrics.jsonl", "journal.jsonl"}) appended.push_back(str(folder, "/", name));
+  for (const std::string& name : names_in(folder + "/logs")) appended.push_back(str(folder, "/logs/", name));
+  for (const char* name :
+       {".lock", "summary.json", "config.yaml", "progress.json", "failure.json", "leaderboard.csv", "ways.json"})
     paths.push_back(str(folder, "/", name));
-  for (const std::string& name : names_in(folder + "/logs")) paths.push_back(str(folder, "/logs/", name));
+  paths.insert(paths.end(), appended.begin(), appended.end());
   for (const std::string& path : paths)
     if (const std::string kind = irregular(path); !kind.empty())
       refuse_path(path, str(kind, ", and a run writes a regular file there; remove it, or ", advice));
+  for (const std::string& path : appended)
+    if (struct stat status{}; lstat(path.c_str(), &status) == 0 && status.st_nlink > 1)
+      refuse_path(path, str("is a hard link to another file, which a run would change; copy it (cp FILE NEW && mv NEW "
+                            "FILE), or ",
+                            advice));
 }
 
 }  // namespace
 
-// Everything is checked before, so that a refusal leaves nothing behind, and again after.
+// Everything is checked before, so that a refusal creates nothing, and again after.
 std::string create_run_folder(const std::string& folder, const std::string& advice) {
   const auto check = [&folder] {
     for (const char* part : {"/logs", "/checkpoints"}) refuse_link(folder + part);
@@ -65,7 +73,7 @@ std::string create_run_folder(const std::string& folder, const std::string& advi
   refuse_irregular_files(folder, advice);
   // A rename of the ranks replaces a file or a link there.
   if (const std::string latest = folder + "/checkpoints/latest"; fs::is_directory(fs::symlink_status(latest, problem)))
-    refuse_path(latest, str("is a folder, and a run writes a regular file there; remove it, or ", advice));
+    refuse_path(latest, str("is a folder, but a run writes a regular file there; remove it, or ", advice));
   return warning;
 }
 

@@ -1,13 +1,13 @@
-// Folder of a run: created so that no other user can redirect what the run writes, and locked by one run at a time.
-// Threads: any. Failure: Error(output) for a folder that cannot be used, Error(refused) for one that others may write.
+// Folder of a run: no other user can redirect its files, and one run at a time locks it. Threads: any. Failure:
+// Error(output) for an unusable folder, Error(refused) for one that others may write.
 #pragma once
 #include <string>
 
 namespace convoy {
 
-// Creates the folder and `logs` in it, or checks those that exist: that they can be written, that only the owner may
-// write them, and that no link or special file is in the place of a file of the run. Otherwise ranks would fail one by
-// one, after an epoch. A refusal leaves nothing behind. Returns a warning, or "".
+// Creates the folder and its `logs`, or checks existing ones: they are writable, only the owner may write them, and no
+// link or special file is in place of a file of the run. Otherwise ranks would fail one by one, after an epoch. A
+// refusal creates nothing. Returns a warning, or "".
 // `advice`: how to choose another folder.
 std::string create_run_folder(const std::string& folder, const std::string& advice = "give another --output");
 
@@ -15,7 +15,7 @@ std::string create_run_folder(const std::string& folder, const std::string& advi
 class FolderLock {
  public:
   FolderLock() = default;
-  // Check held().
+  // Check held() afterwards.
   explicit FolderLock(const std::string& folder, const std::string& advice = "give another --output");
   ~FolderLock();
   FolderLock(FolderLock&& other) noexcept;

@@ -1,7 +1,8 @@
 // SharedMemory: memory that processes, or threads, of one host map together.
 //
 // The first participant creates it and the others open it through /proc. It has no name, so the kernel frees it with
-// the last process that maps it. It starts zeroed. A page needs RAM after its first write, once for all participants.
+// the last process that maps it. It is zeroed at first. A page needs RAM after its first write, once for all
+// participants.
 // Threads: any thread may create it; its users synchronise access to the contents.
 #pragma once
 #include <cstdint>
@@ -26,10 +27,10 @@ class SharedMemory {
     std::string local;
     std::vector<std::string> all;  // by participant
   };
-  // Collective among `count` participants; `label` is unique within the job. `prepare` runs once, before others see
-  // the memory.
-  // Returns null on all participants if they are not on one kernel, may not open each other's memory, or cannot
-  // allocate it. Also null if one is not `willing`. Throws CommError if a participant does not call it in time.
+  // Collective among `count` participants; `label` is unique within the job. `prepare` runs once, before others see the
+  // memory.
+  // Returns null on all participants if they run on different kernels, may not open each other's memory, cannot
+  // allocate it, or if one is not `willing`. Throws CommError if a participant does not call it in time.
   static std::shared_ptr<SharedMemory> create_together(Channel& channel, const std::string& label, int participant,
                                                        int count, int64_t bytes, Timeout timeout, bool willing = true,
                                                        const std::function<void(char*)>& prepare = {},

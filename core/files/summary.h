@@ -15,7 +15,7 @@ namespace convoy {
 struct JobOutcome {
   int exit_code = 0;
   std::optional<Abort> cause;    // the failure cause, or the stop
-  Json result = Json::object();  // of rank 0
+  Json result = Json::object();  // result of rank 0
   std::map<int, Json> ranks;     // info and result of each rank
   Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
 };
@@ -24,16 +24,17 @@ struct JobOutcome {
 Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, const Json& placement);
 
 // Adds the end: status (done, failed, stopped), exit code, results of the ranks, and the failure or null. A number that
-// every rank measures appears with its largest value; cpu_efficiency lists all values.
+// every rank measures gets its largest value; cpu_efficiency lists all values.
 Json finished_summary(Json summary, const JobOutcome& outcome, std::optional<double> startup_seconds);
 
 Json failure_json(const Abort& cause);
 
-// {} if the file is missing, unreadable, or not a summary of convoy.
+// Returns {} if the file is missing, unreadable, or not a summary of convoy.
 Json read_summary(const std::string& folder);
-// First key with a type that convoy never writes; "" if the object may be a summary.
+// Returns the first key with a type that convoy never writes; "" if the object may be a summary.
 std::string foreign_key(const Json& summary);
-// Field of a JSON object from a file; `fallback` if it is missing or of another type, as other versions may write it.
+// Returns a field of a JSON object from a file. Returns `fallback` if it is missing or has a different type, because
+// other versions may differ.
 double number_in(const Json& json, const char* key, double fallback);
 std::string summary_text(const Json& summary);
 // Writes to the disk and renames, so that a crash leaves no empty file. While the status is "running", this process

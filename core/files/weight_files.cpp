@@ -87,7 +87,7 @@ WeightFiles weight_files(const std::string& path) {
   if (files.size() == 1) return {path, files, "", {}};
   if (files.size() > 1)
     throw Error(Failure::config, path, " has several files in safetensors, none is ", weights_file,
-                ", and there is no index (", weights_index, "); name one of them: ", join(files, ", "));
+                ", but there is no index (", weights_index, "); name one of them: ", join(files, ", "));
   if (!pickled.empty()) refuse_pickle((fs::path(path) / pickled).string());
   throw Error(Failure::config, path,
               " has no weights: neither files in safetensors nor checkpoints of a run; give another folder, or a file");

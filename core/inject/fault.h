@@ -15,13 +15,13 @@
 
 namespace convoy {
 
-// Points in a rank's run. Numbers are as in messages: steps from 0, epochs from 1; evaluations and saves are counted
+// Points in a rank's run. Numbers are those of messages: steps from 0, epochs from 1. Evaluations and saves are counted
 // from 1 in each process.
 enum class InjectPoint {
-  join,        // it has reported its position, and has not joined its peers
+  join,        // has reported its position, and has not joined its peers
   epoch,       // before the first step of an epoch
   step,        // before a step
-  collective,  // in the first collective for which it has to wait, in that step or later
+  collective,  // at the first wait for a collective in that step or later
   evaluate,    // before an evaluation
   save         // before a checkpoint
 };
@@ -32,14 +32,14 @@ struct Fault {
   enum class Detail { none, shape, dtype, operation, parameters, write, fsync, close };
   static constexpr int last_rank = -1, all_ranks = -2, all_attempts = -1;
 
-  std::string text;  // as the user wrote it
+  std::string text;  // text that the user wrote
   Kind kind = Kind::kill;
   Detail detail = Detail::none;
-  double seconds = 0;  // for sleep
-  int code = 0;        // for exit
-  int rank = 0;        // or last_rank, all_ranks
-  int64_t block = -1;  // in the forward pass of this block of the model; -1: outside the model
-  int attempt = 0;     // as summary.json counts them, or all_attempts
+  double seconds = 0;  // duration of sleep
+  int code = 0;        // code of exit
+  int rank = 0;        // rank, last_rank or all_ranks
+  int64_t block = -1;  // acts in the forward pass of this block; -1: outside the model
+  int attempt = 0;     // number as in summary.json, or all_attempts
   InjectPoint point = InjectPoint::step;
   int64_t number = 1;
 

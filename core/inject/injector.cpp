@@ -184,7 +184,7 @@ void Injector::act(const Fault& fault) {
       for (volatile bool forever = true; forever;) std::this_thread::yield();
       break;
     case Kind::drop_heartbeat:
-      mute(*request_.channel);
+      stop_sending(*request_.channel);
       break;
     case Kind::orphan:
       leave_orphan();

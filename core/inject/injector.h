@@ -47,9 +47,9 @@ class Injector : public std::enable_shared_from_this<Injector> {
   FileSystem& decorate(FileSystem& files);
 
   // --- for the decorators ---
-  // A block of the model runs forward in training; true: its output must become NaN.
+  // Called when a block runs forward in training. Returns true if its output must become NaN.
   bool forward(int64_t block);
-  // The property of the next collective that must differ; none: leave it unchanged.
+  // Returns the property of the next collective that must differ; none: leave it unchanged.
   Fault::Detail next_mismatch();
   // True if this file operation must fail now with a full disk.
   bool must_fail(Fault::Detail call);
@@ -64,7 +64,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   };
   template <class Wanted>
   bool any(Wanted wanted) const;
-  // The first fault in that state for which `wanted` is true, now marked done; null if there is none.
+  // Returns the first fault in that state for which `wanted` is true, and marks it as done; null if there is none.
   template <class Wanted>
   const Fault* take(State state, Wanted wanted);
   void act(const Fault& fault);

@@ -1,6 +1,5 @@
 // Losses that a configuration selects by name, and their common functions. Each returns a sum and a weight over this
-// rank's rows, per member if activations have members: shapes [] or [members]. Half-precision predictions are converted
-// to float.
+// rank's rows: [], or [members] if activations have members. Half-precision predictions are converted to float.
 #pragma once
 #include "core/base/options.h"
 #include "core/model_interface.h"

@@ -2,8 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp_max.h>
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/metrics/sink.h"
 
@@ -23,6 +25,18 @@ void add_to(at::Tensor& sum, const at::Tensor& value) {
   double* to = sum.mutable_data_ptr<double>();
   const double* from = value.const_data_ptr<double>();
   for (int64_t i = 0; i < sum.numel(); ++i) to[i] += from[i];
+}
+
+// Adds the numbers below 0. On a device nothing is read to the host.
+void add_negative(at::Tensor& sum, const at::Tensor& value) {
+  if (!value.is_cpu() || value.scalar_type() != at::kDouble || !value.is_contiguous()) {
+    sum.add_(flat_double(value).clamp_max(0));
+    return;
+  }
+  double* to = sum.mutable_data_ptr<double>();
+  const double* from = value.const_data_ptr<double>();
+  for (int64_t i = 0; i < sum.numel(); ++i)
+    if (from[i] < 0) to[i] += from[i];
 }
 
 bool better(const MetricValue& metric, const Json& entry) {
@@ -46,6 +60,7 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
       sums_.push_back(flat_double(metric.sum).clone());
       weights_.push_back(flat_double(metric.weight).clone());
     }
+    if (!weights_.empty()) negative_weight_ = weights_.front().clamp_max(0);
     return;
   }
   check_names(metrics);
@@ -53,6 +68,7 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
     add_to(sums_[i], metrics[i].sum);
     add_to(weights_[i], metrics[i].weight);
   }
+  if (!metrics.empty()) add_negative(negative_weight_, metrics.front().weight);
 }
 
 void MetricAccumulator::check_names(const std::vector<Metric>& metrics) const {
@@ -73,11 +89,14 @@ std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world
   if (names_.empty()) return values;
   std::vector<at::Tensor> flat(sums_);
   flat.insert(flat.end(), weights_.begin(), weights_.end());
+  flat.push_back(negative_weight_);
   at::Tensor all = at::cat(flat);
   world.all_reduce(all, ReduceOp::sum, {"metrics", {}})->wait();
   all = all.to(at::kCPU);
   const double* sum = all.data_ptr<double>();
-  const double* weight = sum + all.numel() / 2;
+  const double* weight = sum + (all.numel() - negative_weight_.numel()) / 2;
+  const double* const end = sum + all.numel();
+  values[names_.front()].negative_weight = std::accumulate(end - negative_weight_.numel(), end, 0.0);
   for (size_t i = 0; i < names_.size(); ++i) {
     const int64_t members = sums_[i].numel();
     MetricValue& value = values[names_[i]];

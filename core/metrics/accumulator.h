@@ -21,7 +21,9 @@ struct MetricValue {
   double value = 0;             // sum over members and ranks ÷ weight; NaN without any weight
   std::vector<double> members;  // one per member; empty for a single model
   bool lower_is_better = false;
-  double weight = 0;  // over members and ranks
+  double weight = 0;  // weight over members and ranks
+  // Sum of the weights below 0 of single batches, over members and ranks. Only in the first metric.
+  double negative_weight = 0;
 };
 
 class MetricAccumulator {
@@ -29,8 +31,8 @@ class MetricAccumulator {
   // Error(training) for a repeated name, and for names that differ from the first call's.
   void add(const std::vector<Metric>& metrics);
   const std::vector<std::string>& names() const { return names_; }  // names added since the last `reduce`
-  // Sums over all ranks, and resets. Every rank must have added metrics of equal names in equal order, or none: a rank
-  // without metrics does not know the names and returns an empty map.
+  // Sums over all ranks, and resets. Every rank must have added metrics with equal names in equal order, or none. A
+  // rank without metrics does not know the names and returns an empty map.
   std::map<std::string, MetricValue> reduce(Communicator& world);
 
  private:
@@ -39,15 +41,15 @@ class MetricAccumulator {
   std::vector<std::string> names_;
   std::vector<bool> lower_is_better_;
   std::vector<at::Tensor> sums_, weights_;  // float64, 1-d
+  at::Tensor negative_weight_;              // as weights_.front(), of the weights below 0
 };
 
-// BestMetrics: last and best value of every evaluation metric, in the form of summary.json and checkpoints:
-// {name: {last, best, best_step, members?, lower_is_better?}}; lower_is_better only if true. A NaN is never the best;
-// non-finite values are written as text.
-
+// BestMetrics: last and best value of every evaluation metric, in the form of summary.json and checkpoints: {name:
+// {last, best, best_step, members?, lower_is_better?}}. lower_is_better appears only if true. A NaN is never the best.
+// Non-finite values are written as text.
 class BestMetrics {
  public:
-  void add(const std::map<std::string, MetricValue>& values, int64_t step);  // of the state after `step` steps
+  void add(const std::map<std::string, MetricValue>& values, int64_t step);  // metrics of the state after `step` steps
   void restore(const Json& json) { json_ = json; }
   const Json& json() const { return json_; }
 
@@ -55,14 +57,13 @@ class BestMetrics {
   Json json_ = Json::object();
 };
 
-// SameMetrics: checks that all ranks evaluate the same metrics. Their sums are matched by order alone.
-// Threads: one rank's thread. Failure: CommError(disagreement) on every rank, with both lists.
-
+// SameMetrics: checks that all ranks evaluate the same metrics, because their sums are matched by order alone. Threads:
+// one rank's thread. Failure: CommError(disagreement) on every rank, with both lists.
 class SameMetrics {
  public:
   explicit SameMetrics(const Context& context) : context_(context) {}
   // Collective at the first call for each `kind` of evaluation. Later calls compare this rank's names with those of the
-  // first call, without communication: Error(training) if they changed.
+  // first call, without communication. Error(training) if they changed.
   void check(const std::string& kind, const std::vector<std::string>& names);
 
  private:

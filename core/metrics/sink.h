@@ -1,6 +1,5 @@
 // Sinks: destinations of metrics. The trainer of rank 0 reads metrics to the host at its interval and writes records to
-// each.
-// Threads: one thread. Failure: Error(io) naming the file that cannot be written.
+// each sink. Threads: one thread. Failure: Error(io) names the file that cannot be written.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -20,14 +19,14 @@ struct Record {
   double seconds = 0;  // since the start of training
   double samples_per_second = 0;
   double remaining_seconds = -1;          // -1: unknown
-  double learning_rate = -1;              // of the last update; -1: none yet
-  double gradient_norm = -1;              // of the last update, before clipping; -1: none, or one per member
+  double learning_rate = -1;              // rate of the last update; -1: none yet
+  double gradient_norm = -1;              // norm before clipping, of the last update; -1: none, or one per member
   std::map<std::string, double> metrics;  // NaN and infinities allowed
   std::map<std::string, std::vector<double>> members =
-      {};  // of an ensemble: values by member; only if there are several
+      {};  // metrics of an ensemble: values by member; only if there are several
 };
 Json to_json(const Record& record);
-// JSON has no such numbers as "nan", "inf" and "-inf", and null would hide which one it was.
+// JSON has no numbers "nan", "inf" and "-inf", and null would not distinguish them, so they become text.
 Json number_or_text(double value);
 
 class Sink {
@@ -36,9 +35,9 @@ class Sink {
   virtual void write(const Record& record) = 0;
 };
 
-// Appends and flushes each line. First drops records of steps after `last_step`, left by an earlier attempt.
+// Appends and flushes each line. First drops records of steps after `last_step`, from an earlier attempt.
 std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step);
 std::unique_ptr<Sink> make_channel_sink(
-    std::shared_ptr<Channel> channel);  // sends all but "train" records to `convoy`, which shows them
+    std::shared_ptr<Channel> channel);  // sends all records except "train" to `convoy`, which prints them
 
 }  // namespace convoy

@@ -1,5 +1,4 @@
-// Common code of optimizers over flat dense slots: slots and their moments, scalars, and the choice of one of three
-// paths.
+// Common code of optimizers for flat dense slots: slots and their moments, scalars, and the choice between three paths.
 //
 //   loop     CPU: one fused pass over float or double; bf16 and fp16 through float in small chunks, with float moments
 //   tensors  any device, dtype and number of members, as tensor operations without a read to the host
@@ -21,14 +20,14 @@ namespace convoy {
 struct Slot {
   at::Tensor values;
   SlotOptions options;
-  std::vector<at::Tensor> moments;  // shaped as values; float for bf16 and fp16
+  std::vector<at::Tensor> moments;  // in the shape of values; float for bf16 and fp16
   std::vector<double> decays = {};  // one per member; empty: the options' value for all
   at::Tensor decay_column = {};     // `decays` as [members, 1] on the device
 };
 
-// Scalars of one member on the host, for slots on the CPU.
+// Scalars of one member on the host, for CPU slots.
 struct HostScalars {
-  double learning_rate = 0;  // with the group's factor
+  double learning_rate = 0;  // includes the group's factor
   int64_t step = 0;
   double gradient_scale = 1;
 };
@@ -37,10 +36,10 @@ struct AdamSettings {
   double beta1 = 0, beta2 = 0, eps = 0;
   bool decoupled = false;  // AdamW's weight decay
 };
-// Scalars of one update of one member, for dense slots and for rows.
+// Returns the scalars of one update of one member, for dense slots and for rows.
 AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars);
 
-// Shaped [members, 1], to broadcast over [members, elements]; in the dtype of the arithmetic.
+// Scalars of shape [members, 1], which broadcast over [members, elements], in the dtype of the arithmetic.
 struct TensorScalars {
   at::Tensor learning_rate, step, gradient_scale, weight_decay;
 };
@@ -55,16 +54,16 @@ class DenseOptimizer : public Optimizer {
   void set_weight_decays(int slot, const std::vector<double>& decays) override;
 
  protected:
-  // Updates elements [0, n) of one member; `moments`: as many as there are names.
+  // Updates elements [0, n) of one member. `moments`: one per moment name.
   virtual void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
                     const HostScalars& scalars) const = 0;
   virtual void loop(double* values, const double* gradient, double* const* moments, int64_t n,
                     const SlotOptions& options, const HostScalars& scalars) const = 0;
-  // [members, elements] in one float dtype: overwrites the given values and moments.
+  // Overwrites the given values and moments: [members, elements] in one float dtype.
   virtual void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments,
                        const SlotOptions& options, const TensorScalars& scalars) const = 0;
-  // float32 scalars of one element on the device; `skip` 1 leaves everything unchanged; gradients are divided by
-  // `divisor`.
+  // Takes float32 scalars with one element on the device. `skip` = 1 leaves everything unchanged; gradients are divided
+  // by `divisor`.
   virtual void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor& step,
                      const at::Tensor& divisor, const at::Tensor& skip) const = 0;
 

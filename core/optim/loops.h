@@ -4,14 +4,14 @@
 
 namespace convoy {
 
-// Scalars of one update of one member. Factors are formed in double and rounded once to the loop's type.
+// Scalars of one update of one member. Factors are computed in double and rounded once to the loop's type.
 struct AdamStep {
   double learning_rate = 0;
   double beta1 = 0, beta2 = 0, eps = 0;
   double correction1 = 1;  // 1 - beta1^step
   double correction2 = 1;  // 1 - beta2^step
   double l2 = 0;           // added to the gradient, times the parameter
-  double decay = 1;        // of the parameter itself, decoupled
+  double decay = 1;        // decoupled decay of the parameter
   double gradient_scale = 1;
 };
 void adam_loop(float* values, const float* gradient, float* mean, float* square, int64_t n, const AdamStep& step);
@@ -24,11 +24,12 @@ struct SgdStep {
   double l2 = 0;
   double gradient_scale = 1;
 };
-// `velocity` may be null if there is no momentum.
+// `velocity` is null without momentum.
 void sgd_loop(float* values, const float* gradient, float* velocity, int64_t n, const SgdStep& step);
 void sgd_loop(double* values, const double* gradient, double* velocity, int64_t n, const SgdStep& step);
 
-// Sum of squares in double. `finite`: false if any element is not finite; a finite sum of doubles may overflow.
+// Returns the sum of squares in double. `finite`: false if any element is not finite; a sum of finite doubles may
+// overflow.
 double square_sum(const float* values, int64_t n, bool* finite);
 double square_sum(const double* values, int64_t n, bool* finite);
 

@@ -11,12 +11,11 @@ struct SquareSum {
   at::Tensor finite;  // bool [members]: true if every element is finite
 };
 
-// `values`: [members, …] contiguous, or any shape for one member; any float dtype. Empty: 0 and true.
-// On the CPU, ranges of fixed size are summed in order, so the result is equal for any number of threads and any
-// instruction set.
+// `values`: [members, …] contiguous, or any shape for one member; any float dtype. Empty: 0 and true. On the CPU,
+// ranges of fixed size are summed in order. So the result is equal for any number of threads and any instruction set.
 SquareSum square_sum(const at::Tensor& values, int64_t members = 1);
 
-// The same for one member on the CPU, as plain numbers; makes no tensor for float or double.
+// Does the same for one member on the CPU, as plain numbers; makes no tensor for float or double.
 struct HostSquareSum {
   double sum = 0;
   bool finite = true;

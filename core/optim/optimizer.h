@@ -1,8 +1,8 @@
 // Optimizer: applies gradients to flat storage. Strategies use this interface and do not know the update rule.
 //
-// A slot is one contiguous buffer of parameters of one group (lr, weight decay), with its moments; one fused loop per
-// slot and update. All scalars are tensors on the slot's device, with a leading member dimension (1 without an
-// ensemble). So an update copies nothing to the host, and ensembles need no other code.
+// A slot is one contiguous buffer of parameters of one group (lr, weight decay), with its moments. There is one fused
+// loop per slot and update. All scalars are tensors on the slot's device, with a leading member dimension (1 without an
+// ensemble). So an update copies nothing to the host, and ensembles need no extra code.
 // Threads: one per rank, from which parallel loops start. Failure: a step throws only on errors in convoy itself.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -20,9 +20,9 @@ namespace convoy {
 
 // One entry per member; [1] without an ensemble. float64 on the CPU, float32 on CUDA, unless stated.
 struct UpdateScalars {
-  at::Tensor learning_rate;   // of this step, before the group's factor
-  at::Tensor step;            // updates applied, counting this one (from 1); int64
-  at::Tensor gradient_scale;  // gradients are multiplied by it first (nominal ÷ actual, clipping, loss scale)
+  at::Tensor learning_rate;   // rate of this step, before the group's factor
+  at::Tensor step;            // number of updates applied, with this one (from 1); int64
+  at::Tensor gradient_scale;  // factor on the gradients (nominal ÷ actual, clipping, loss scale)
   at::Tensor apply;           // bool: false leaves parameters and moments untouched
 };
 
@@ -33,7 +33,7 @@ struct Gradient {
   at::Tensor values;
 };
 
-// Elements [begin, end) of a parameter, row-major, and where they are in a slot.
+// Elements [begin, end) of a parameter, row-major, and their position in a slot.
 struct ParameterPiece {
   at::Tensor parameter;
   int64_t begin = 0, end = 0;
@@ -42,7 +42,7 @@ struct ParameterPiece {
 
 struct SlotOptions {
   int64_t members = 1;              // values: [members, elements] or [elements] when 1
-  double learning_rate_factor = 1;  // of the parameter group
+  double learning_rate_factor = 1;  // factor of the parameter group
   double weight_decay = 0;
   std::vector<ParameterPiece> pieces = {};  // for optimizers that know parameters (torch_optimizer.h)
 };
@@ -55,32 +55,33 @@ class Optimizer {
   // `values` (contiguous, any float dtype) belongs to the caller and must keep its storage. Returns the slot's index.
   // Moments start at zero, in the dtype of the values, or in float for bf16 and fp16.
   virtual int add_slot(at::Tensor values, const SlotOptions& options) = 0;
-  // One weight decay per member of the slot; they replace the slot's own from the next update on.
+  // Sets one weight decay per member of the slot, from the next update on.
   virtual void set_weight_decays(int slot, const std::vector<double>& decays) = 0;
   // May overwrite a dense gradient. The result does not depend on the number of threads. Error(config) if this
-  // optimizer does not take rows.
+  // optimizer does not support rows.
   virtual void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) = 0;
   // Called after the last slot of an update.
   virtual void finish() {}
-  // The slot's moments by name, each shaped as its values; writable. visit_state passes them to checkpoints.
+  // Returns the slot's moments by name, each in the shape of its values; writable. visit_state passes them to
+  // checkpoints.
   virtual NamedTensors moments(int slot) = 0;
-  // Counters besides the number of updates, by name; writable.
+  // Returns counters besides the number of updates, by name; writable.
   virtual NamedTensors counters() const { return {}; }
-  // Moments and counters were written to from outside. `updates`: applied so far.
+  // Called after moments and counters were written from outside. `updates`: number applied so far.
   virtual void restored(int64_t /*updates*/) {}
-  // The rate of the next update if the optimizer chooses it by itself; else it takes that of UpdateScalars.
+  // Returns the rate of the next update if the optimizer chooses it; otherwise it uses that of UpdateScalars.
   virtual std::optional<double> learning_rate() const { return std::nullopt; }
-  // An update multiplies the gradients by UpdateScalars::gradient_scale in place.
+  // True if an update multiplies the gradients by UpdateScalars::gradient_scale in place.
   virtual bool scales_gradients() const { return false; }
 };
 
 // Creates the optimizer of the configuration: sgd, adam, adamw, adagrad.
 std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer);
-// Creates an optimizer that is not of the configuration; null: that of the configuration.
+// Creates an optimizer instead of the configured one; null: the configured one.
 using OptimizerFactory = std::function<std::unique_ptr<Optimizer>()>;
 
-// Options of the first parameter group that matches the canonical name, else the defaults. Patterns are regular
-// expressions, searched anywhere in the name; ConfigError for an invalid one.
+// Options of the first parameter group that matches the canonical name, or the defaults. Patterns are regular
+// expressions that match anywhere in the name; ConfigError for an invalid one.
 struct GroupSettings {
   double learning_rate_factor = 1;
   double weight_decay = 0;
@@ -88,7 +89,7 @@ struct GroupSettings {
 GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name);
 
 // Schedule: the learning rate as a function of updates applied (from 0): constant, linear, cosine, step, each after a
-// linear warm-up. Pure. Intervals given in steps are converted to updates.
+// linear warm-up. Pure. Intervals in steps are converted to updates.
 class Schedule {
  public:
   Schedule(const Component& optimizer, int64_t total_updates, int64_t updates_per_epoch);

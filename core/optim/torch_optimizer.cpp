@@ -29,7 +29,7 @@ void* key_of(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
 
 }  // namespace
 
-// What is known of a class's state. Names of moments are those of convoy's optimizers where they mean the same.
+// Known state of an optimizer class. Moments have the names of convoy's optimizers if they mean the same.
 class TorchOptimizer::Rule {
  public:
   virtual ~Rule() = default;
@@ -129,14 +129,14 @@ std::unique_ptr<TorchOptimizer::Rule> TorchOptimizer::rule_of(torch::optim::Opti
 // Part of a parameter that this rank updates.
 struct TorchOptimizer::Piece {
   size_t parameter = 0;
-  at::Tensor target;   // what the optimizer steps: the parameter itself, or a view of the slot
+  at::Tensor target;   // tensor that the optimizer steps: the parameter itself, or a view of the slot
   int64_t offset = 0;  // in the slot
   bool applied = false;
 };
 
 struct TorchOptimizer::Slot {
   at::Tensor values;
-  at::Tensor gradient;  // of the update that has begun
+  at::Tensor gradient;  // gradient of the update that has begun
   bool applies = false;
   std::vector<Piece> pieces;
   NamedTensors moments;  // each shaped as values
@@ -301,7 +301,7 @@ void TorchOptimizer::fill_groups() {
 }
 
 void TorchOptimizer::update(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) {
-  // On a GPU this waits for the device: the user's optimizer cannot be told not to step.
+  // On a GPU this waits for the device: the user's optimizer has no switch to skip a step.
   const bool apply = scalars.apply.is_cpu() ? *scalars.apply.const_data_ptr<bool>() : scalars.apply.item<bool>();
   any_applied_ = any_applied_ || apply;
   if (apply && !scalars.gradient_scale.is_cpu()) {
@@ -333,7 +333,7 @@ void TorchOptimizer::finish() {
       ++steps[piece.parameter];
       keep_state(slot, piece);
     }
-  // Parameters of which other ranks hold the pieces.
+  // Parameters whose pieces are on other ranks.
   for (size_t number = 0; number < parameters_.size(); ++number)
     if (!held_[number] && reached_[number]) ++steps[number];
 }

@@ -1,11 +1,9 @@
-// TorchOptimizer: a torch::optim::Optimizer of the user behind the interface Optimizer.
+// TorchOptimizer: adapts a torch::optim::Optimizer of the user to the interface Optimizer.
 //
-// The user's object makes the update; this class gives it gradients and keeps its state in flat buffers, so that the
-// state is saved, averaged and sharded like that of convoy's optimizers. A parameter that lies whole in a slot stays in
-// its group. Of a sharded parameter the group holds this rank's piece instead, a view of the slot; its state
-// moves along.
-// The state of SGD, Adam, AdamW, Adagrad and RMSprop is known by name. That of other classes stays where it is and is
-// not saved.
+// The user's object makes the update. This class gives it gradients and keeps its state in flat buffers. So the state
+// is saved, averaged and sharded like that of convoy's optimizers. A parameter that is whole in a slot stays in its
+// group. For a sharded parameter the group gets this rank's piece instead, a view of the slot; its state moves along.
+// The state of SGD, Adam, AdamW, Adagrad and RMSprop is known by name. The state of other classes is not saved.
 // Call order: layout; then for each update `update` for every slot → finish. A layout replaces the previous one.
 // Threads: the rank's thread. The user may change options of the groups between updates.
 #pragma once
@@ -24,24 +22,24 @@ namespace convoy {
 
 class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
  public:
-  // `parameters`: all of the module, with their names. Error(config) if the optimizer holds another tensor, or needs
+  // `parameters`: all of the module, with their names. Error(config) if the optimizer has other tensors, or needs
   // several evaluations of the loss.
   TorchOptimizer(torch::optim::Optimizer& optimizer, const NamedTensors& parameters);
   ~TorchOptimizer();
   TorchOptimizer(const TorchOptimizer&) = delete;
   TorchOptimizer& operator=(const TorchOptimizer&) = delete;
 
-  // An Optimizer without slots, whose slots replace those of earlier layouts.
+  // Returns an Optimizer without slots, whose slots replace those of earlier layouts.
   std::unique_ptr<Optimizer> layout();
 
-  // The class if its state is not saved; "" if it is.
+  // Returns the class if its state is not saved; "" if it is.
   std::string unknown_class() const;
-  double learning_rate() const;  // of the first group
+  double learning_rate() const;  // rate of the first group
 
   // Called in each update before parameters change, after all gradients have been summed. It may communicate.
   void before_step(std::function<void()> call) { before_step_ = std::move(call); }
-  // By number of the parameter: whether it has received a gradient on any rank. The optimizer sees no gradient of
-  // others, as in a program that zeroes gradients by removing them.
+  // `reached`: by parameter, true if it has received a gradient on any rank. The optimizer sees no gradient for the
+  // others, as after zero_grad(set_to_none).
   void set_reached(const std::vector<bool>& reached) { reached_ = reached; }
   bool was_stepped(size_t parameter) const;
 
@@ -75,16 +73,16 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   std::unique_ptr<Rule> rule_;                      // null: a class whose state is not known
   std::vector<std::vector<at::Tensor>> originals_;  // by group: the parameters that the user gave
   std::vector<at::Tensor> parameters_;
-  std::unordered_map<void*, size_t> numbers_;  // of parameters
+  std::unordered_map<void*, size_t> numbers_;  // numbers of parameters
   std::vector<size_t> groups_;                 // by parameter; as many as there are groups: none
   std::vector<bool> reached_;                  // by parameter
-  std::vector<at::Tensor> targets_;            // by parameter: what its group holds; undefined: no piece on this rank
-  std::vector<char> held_;                     // by parameter: a slot of the layout holds a piece
-  std::vector<Slot> slots_;                    // of the newest layout
+  std::vector<at::Tensor> targets_;            // by parameter: tensor in its group; undefined: no piece on this rank
+  std::vector<char> held_;                     // by parameter: a slot of the layout has a piece of it
+  std::vector<Slot> slots_;                    // slots of the newest layout
   std::function<void()> before_step_;
   bool any_applied_ = false;  // this update changes something
   at::Tensor steps_;          // int64 [parameters]: updates of each
-  at::Tensor rates_;          // double [groups]: their learning rates when the state was last shown
+  at::Tensor rates_;          // double [groups]: learning rates at the last visit of the state
 };
 
 }  // namespace convoy

@@ -17,20 +17,19 @@ namespace convoy {
 
 // --- Collective records: the last collectives of each group in a rank's state file ---
 //
-// A rank writes them at each call without a system call. They are readable after the rank's death. So the other
-// processes
+// A rank writes them at each call without a system call. They are readable after the rank's death, so other processes
 // can report mismatches.
 
-// A collective of a rank. On all ranks of a group, the same number is the same call.
+// A collective of a rank. Equal numbers are the same call on all ranks of a group.
 struct RankCall {
   std::string group;   // its label: "world", "world/0.1"
   int64_t number = 0;  // from 1
-  uint64_t hash = 0;   // of all properties that must be equal on all ranks
+  uint64_t hash = 0;   // hash of all properties that must be equal on all ranks
   std::string call;    // "all_reduce 'bucket 2' float32[1024] sum"
 };
 CONVOY_JSON(RankCall, group, number, hash, call)
 
-// A call to record; the texts are copied.
+// A call to record. The recorder copies the texts.
 struct CollectiveRecord {
   int64_t number = 0;
   uint64_t hash = 0;
@@ -47,11 +46,10 @@ class CollectiveRecords {
   explicit CollectiveRecords(const std::string& state_file);  // path of an existing StateFile; Error(io)
   // Reserves space for the calls of one group, for at most 16 groups; -1 if none is free. `label`: at most 31 bytes.
   int add_group(const char* label) noexcept;
-  // Records a call; one thread at a time for each group. Ignores group -1. Does not change the time of the file's
-  // last change.
+  // Records a call; one thread at a time for each group. Ignores group -1. Keeps the file's time of the last change.
   void called(int group, const CollectiveRecord& call) noexcept;
 
-  // Contents of the file, from the mapping: a slow disk must not delay the answer.
+  // Returns the contents of the file from the mapping, so a slow disk does not delay the answer.
   RankPosition position() const;
   std::vector<RankCall> calls() const;
 
@@ -62,8 +60,8 @@ class CollectiveRecords {
 // Reads the calls of each group (at most the last 8), in order of numbers; empty if there is no such file.
 std::vector<RankCall> read_collective_records(const std::string& state_file);
 
-// Estimates the CPU time that a rank spent on its state file in `steps` steps: the number of writes, from the numbers
-// of its calls, times the cost of a write, measured now.
+// Estimates the CPU time that a rank spent on its state file in `steps` steps. The numbers of its calls give the number
+// of writes; the cost of a write is measured now.
 double state_file_cpu_seconds(const std::vector<RankCall>& calls, int64_t steps);
 
 // --- Phases of a rank (StateFile::phase) that other code uses ---
@@ -95,11 +93,11 @@ struct RankReport {
   int rank = 0;
   RankPosition position;
   double age = 0;               // seconds since the position changed, by the clock of the rank's host
-  std::vector<RankCall> calls;  // last ones of each group
+  std::vector<RankCall> calls;  // last calls of each group
 };
 Json to_json(const RankReport& report);
 RankReport report_from_json(const Json& json);                     // throws Json::exception
-RankReport report_of(int rank, const CollectiveRecords& records);  // now, on the rank's host
+RankReport report_of(int rank, const CollectiveRecords& records);  // reads the current position, on the rank's host
 // Reads the state file; nothing if there is none.
 std::optional<RankReport> read_report(int rank, const std::string& state_file);
 // Records progress: the position counts as changed now.
@@ -108,7 +106,7 @@ void touch_state_file(const std::string& path);
 struct ThreadStack {
   int rank = -1;                    // owner of the thread; -1: another thread of the process
   int process = -1;                 // first rank of the process
-  std::string name;                 // of the thread
+  std::string name;                 // name of the thread
   std::string state = "?";          // from /proc: R runs, S sleeps, D waits for the disk
   std::vector<std::string> frames;  // innermost first, "PATH+0xOFFSET"; empty: no answer
 };

@@ -1,5 +1,5 @@
-// State file of a rank (logs/rankN.state): a mapped file with its position, which survives its death. The rank writes
-// it without system calls; `convoy` and tools read it. Fixed size, little-endian, versioned.
+// State file of a rank (logs/rankN.state): a mapped file with its position, which is readable after the rank's death.
+// The rank writes it without system calls; `convoy` and tools read it. Fixed size, little-endian, versioned.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@ namespace convoy {
 struct RankPosition {
   std::string phase;       // "starting", "rendezvous", "loading", "training", "evaluating", "saving", "done"
   int64_t step = -1;       // current step, from 0
-  std::string collective;  // the one waited for, or ""
+  std::string collective;  // collective for which the rank waits, or ""
   double seconds = 0;      // unix time of the last change
   std::string failure;     // JSON of an Abort, if the rank could still write it
 };
@@ -39,7 +39,7 @@ std::optional<RankPosition> read_state_file(const std::string& path);
 
 // --- Crash notes: user code that a thread runs, for reports of crashes and of exit() ---
 
-// Names user code that is about to run: "model mine, its constructor". Created once, used for many calls.
+// Names the user code that runs next: "model mine, its constructor". Created once, used for many calls.
 class CrashNote {
  public:
   explicit CrashNote(const std::string& text);
@@ -58,7 +58,7 @@ struct CurrentCrashNote {
 };
 CurrentCrashNote current_crash_note() noexcept;
 
-// During its lifetime a crash report of this thread contains the note, which must outlive it. Notes nest.
+// Adds the note to crash reports of this thread during its lifetime. The note must outlive it. Scopes nest.
 class CrashScope {
  public:
   explicit CrashScope(const CrashNote& note);

@@ -1,7 +1,7 @@
 // relu after a layer or after a sum, fused into one step forward and one backward if possible. In a light model, passes
 // over memory and autograd nodes often cost more than arithmetic.
 //
-// Results equal those of the separate operations. Threads: as the layer's.
+// Results equal those of the separate operations. Threads: the thread of the layer.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,8 +18,8 @@ struct ReluLayer {
 // relu(layer(input)).
 at::Tensor relu_of(LayerModule& layer, const at::Tensor& input);
 
-// relu(shared + per_item) for a term that all entries of a row's group share, such as a positive and its negatives:
-// shared [.., B, H], per_item [.., B, N, H] → [.., B, N, H]. Gradients of shared are summed over N. Differentiable
+// relu(shared + per_item) for a term that is shared by all entries of a row, such as a positive and its negatives:
+// shared [.., B, H], per_item [.., B, N, H] → [.., B, N, H]. Gradients of `shared` are summed over N. Differentiable
 // once.
 at::Tensor relu_of_sum(const at::Tensor& shared, const at::Tensor& per_item);
 

@@ -62,7 +62,7 @@ std::vector<TensorDifference> compare(const StateView& a, const StateView& b) {
     if (given.count(key) != 0) {
       size = measure(difference, a.tensor(key), reference);
     } else {
-      difference.fault = "is missing, and the reference has it";
+      difference.fault = "is missing, but the reference has it";
       difference.shape = reference.sizes().vec();
       size = largest(reference.detach().to(at::kDouble));
     }
@@ -82,7 +82,7 @@ std::vector<TensorDifference> compare(const StateView& a, const StateView& b) {
     if (expected.count(key) != 0) continue;
     TensorDifference difference = named(key);
     difference.shape = a.tensor(key).sizes().vec();
-    difference.fault = "is there, and the reference has none of that name";
+    difference.fault = "exists, but the reference has no tensor of that name";
     difference.relative = infinite;
     differences.push_back(std::move(difference));
   }

@@ -1,10 +1,10 @@
-// Compares two states of one model, tensor by tensor: defines equal results for `convoy verify` and the equivalence
-// tests.
+// Compares two states of one model, tensor by tensor. This defines equal results for `convoy verify` and the
+// equivalence tests.
 //
 // The error of a tensor is max|a−b| ÷ max(max|b|, 1e-3 × the largest |b| of its kind in the model). b is the reference.
 // The floor is for tensors with a true value of zero, such as the gradient of a bias before batch norm: they contain
 // rounding errors only.
-// Threads: single-threaded; reads only. Failure: exceptions of the views; a missing tensor is a difference, not an
+// Threads: single-threaded; reads only. Failure: exceptions of the views. A missing tensor is a difference, not an
 // error.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ struct StateView {
   std::function<at::Tensor(const std::string& key)> tensor;  // on any device; called once per key, one at a time
 };
 
-// One entry for each key of either; those of `b` first, in their order.
+// Returns one entry for each key of either state; those of `b` first, in their order.
 std::vector<TensorDifference> compare(const StateView& a, const StateView& b);
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// Initial values: a function of (seed, canonical name, global element index). Any rank can compute any piece alone.
+// Initial values: a function of (seed, canonical name, global element index). Any rank can compute any piece.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-// Restores the state of a device's default generator at the end.
+// Restores the state of a device's default generator in its destructor.
 class KeptGenerator {
  public:
   explicit KeptGenerator(at::Device device) : device_(device), state_(generator_state(device)) {}
@@ -24,10 +24,10 @@ class KeptGenerator {
   at::Tensor state_;
 };
 
-// Seeds LibTorch's default CPU generator while alive, and restores its state at the end.
+// Seeds LibTorch's default CPU generator during its lifetime, and restores its state at the end.
 //
 // A block that creates foreign modules draws their values from this generator, which is unique in a process. The seed
-// depends on the block's name and a lock keeps other rank threads out, so every layout gets the same values. Restoring
+// depends on the block's name, and a lock keeps other rank threads out. So every layout gets the same values. Restoring
 // is necessary because members of an ensemble may be built again during training.
 class SeededDefaultGenerator {
  public:
@@ -46,7 +46,7 @@ struct Fans {
 // Shape [out, in, …kernel], as in torch. The fan-in of a vector is its length.
 Fans fans_of(at::IntArrayRef shape);
 
-// Initial values of a bias: `requested`, else uniform(±1 ÷ √fan_in) as in torch.
+// Returns the initial values of a bias: `requested`, or uniform(±1 ÷ √fan_in) as in torch.
 Init bias_init(int64_t fan_in, const std::optional<Init>& requested);
 
 // Writes elements first, first + 1, … (row-major in the global tensor) to `out`: contiguous, any float dtype and

@@ -1,4 +1,4 @@
-// Counter-based random numbers: a value is a function of its key and counter, so any rank can draw any element alone.
+// Counter-based random numbers: a value is a function of its key and counter, so any rank can draw any element.
 // Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Thread-safe: no state.
 // Keys and single draws are in core/base/random_keys.h, which needs no LibTorch.
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace convoy {
 
-// Fill `out` (any float dtype, contiguous, CPU) with draws number first, first+1, … of `key`. Element i is
+// Fills `out` (any float dtype, contiguous, CPU) with draws number first, first+1, … of `key`. Element i is
 // random_X(key, first + i), scaled in double and rounded once to the dtype. Shards therefore equal the slice of the
-// whole, bit for bit, for any number of threads. Uniform draws are in [low, high); rounding to half precision may reach
-// `high`.
+// whole tensor, bit for bit, for any number of threads. Uniform draws are in [low, high); rounding to half precision
+// may reach `high`.
 void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high);
 void fill_normal(at::Tensor out, uint64_t key, uint64_t first, double mean, double deviation);
 
@@ -29,9 +29,9 @@ void set_generator_state(at::Device device, const at::Tensor& state);
 // DefaultGenerators: LibTorch's default generators of a rank, from which blocks draw directly (torch::nn::Dropout,
 // rand_like).
 //
-// Their first state is a function of (seed, position in the mesh), equal on ranks of one tensor group, which compute
-// the same. A checkpoint holds the states of generators that were drawn from; a run with the same layout resumes with
-// them.
+// Their first state is a function of (seed, position in the mesh). It is equal on the ranks of one tensor group, which
+// compute the same. A checkpoint contains the states of generators that were used; a run with the same layout resumes
+// with them.
 // Threads: the thread of one rank. Ranks that are threads of one process share the CPU's generator. Their draws depend
 // on timing, so a warning is logged and no state is stored.
 
@@ -45,14 +45,15 @@ class DefaultGenerators {
   DefaultGenerators(const Context& context, bool shares_device);
 
   void seed();
-  // Fields for a checkpoint's trainer section, without the states.
+  // Returns fields for a checkpoint's trainer section, without the states.
   Json description() const;
-  // {generators: this rank's states, as text by device}; null if nothing was drawn, or if generators are shared.
+  // Returns {generators: this rank's states, as text by device}; null if nothing was drawn, or if generators are
+  // shared.
   Json states() const;
-  // Takes the trainer section of a checkpoint at `path`. Warns if the states are of another layout.
+  // Restores from the trainer section of a checkpoint at `path`. Warns if the states belong to a different layout.
   void restore(const Json& trainer, const std::string& path);
-  // Warns once when blocks have drawn numbers that no run can draw again. Called often: a block may begin to draw in
-  // any step or evaluation.
+  // Warns once when blocks have drawn numbers that cannot be reproduced. Called often, because a block may begin to
+  // draw in any step or evaluation.
   void check_drawn(bool resumed);
 
  private:

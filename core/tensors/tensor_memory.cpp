@@ -78,7 +78,7 @@ void reset_tensor_peak() { peak.store(in_use.load(std::memory_order_relaxed), st
 
 namespace {
 
-// oneDNN's exceptions do not tell a lack of memory from other reasons ("could not create a primitive").
+// oneDNN's exceptions do not distinguish a lack of memory from other reasons ("could not create a primitive").
 bool is_refused_by_library(const std::string& message) {
   if (message.rfind("could not ", 0) != 0) return false;
   constexpr size_t some = 64 << 20;

@@ -25,21 +25,20 @@ struct MemoryStatistics {
 MemoryStatistics memory_statistics();
 void reset_tensor_peak();
 
-// Text of the current exception if memory or threads ran out, with the limit that was reached; else "". An Error has a
-// kind itself, so it gives "". Call it inside a catch block.
+// Returns the text of the current exception if memory or threads ran out, with the limit that was reached; otherwise
+// "". Returns "" for an Error, because it has a kind. Call it inside a catch block.
 std::string out_of_memory_text();
 
 // --- Memory of very large tables: zeros without pages until the first write, in huge pages if possible ---
 
-// The expected fraction of touched memory: most of it, or scattered rows that must not allocate their neighbours.
+// Expected fraction of touched memory: most of it, or scattered rows that must not allocate their neighbours.
 enum class Touched { most, little };
 
-// Zeros on the CPU; pages are allocated when first touched. Error(out_of_memory) with the size.
+// Returns zeros on the CPU; pages are allocated when first touched. Error(out_of_memory) with the size.
 at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched touched = Touched::most);
 
 // HugePages<T>: an allocator for arrays of megabytes with random access, in huge pages if possible. A look-up then
-// waits for memory alone, without page tables: this saves a tenth of the time to assemble a recommender's batches.
-
+// waits for memory alone, without page tables. This saves a tenth of the time to assemble a recommender's batches.
 template <class T>
 struct HugePages {
   using value_type = T;
@@ -49,7 +48,7 @@ struct HugePages {
 
   static constexpr size_t page = size_t{2} << 20;
   T* allocate(size_t n) {
-    // Below half a huge page most of it would be wasted.
+    // Below half a huge page, most of the page would be wasted.
     const size_t bytes = n * sizeof(T), length = (bytes + page - 1) / page * page;
     if (bytes < page / 2) return static_cast<T*>(::operator new(bytes));
     void* const memory = std::aligned_alloc(page, length);

@@ -52,7 +52,7 @@ std::optional<Evaluation::Metrics> Evaluation::evaluated_on(Loader loader, const
 // Evaluates each member on the fold that it leaves out, or the single model on its held-out rows.
 std::optional<Evaluation::Metrics> Evaluation::held_out_rows(LoaderOptions options,
                                                              const std::function<bool()>& abandoned) {
-  options.samples = held_out_ != nullptr ? held_out_->draws() : std::vector<MemberSample>();
+  options.samples = held_out_ != nullptr ? held_out_->samples() : std::vector<MemberSample>();
   return evaluated_on(Loader::held_out(parts_.data, parts_.transforms, sampler_, parts_.batch_rows, options),
                       "held out", abandoned, [this](const Batch& batch) {
                         return held_out_ != nullptr ? held_out_->evaluate_held_out(batch)
@@ -66,7 +66,7 @@ LoaderOptions share_options(const Context& context, const Sampling& sampling) {
   options.share_count = sampling.count;
   options.micro_batches = sampling.micro_batches;
   options.device = context.devices.front();
-  options.samples = sampling.draws;
+  options.samples = sampling.samples;
   return options;
 }
 

@@ -8,7 +8,7 @@
 namespace convoy {
 
 MemberSample row_sample_of(const Sampling& sampling, const RunConfig& config) {
-  return sampling.draws.empty() ? member_sample(config.data.options, config.seed) : sampling.draws.front();
+  return sampling.samples.empty() ? member_sample(config.data.options, config.seed) : sampling.samples.front();
 }
 
 int64_t rows_per_epoch(const Sampling& sampling, const RunConfig& config, int64_t rows) {

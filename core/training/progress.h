@@ -1,5 +1,5 @@
-// TrainingProgress: what every training loop counts, reports, saves and restores. The Trainer owns one, and so does the
-// Run of the C++ library.
+// TrainingProgress: counts, reports, saves and restores for every training loop. The Trainer and the Run of the C++
+// library have one each.
 //
 // Call order: seed_generators; find and load a checkpoint; set_length and continue_at; start; then, for each step,
 // stops, count, report; save at any time between steps; rank and summary statistics at the end.
@@ -36,8 +36,8 @@ namespace convoy {
 
 struct TrainingResult {
   bool stopped = false;  // a request stopped the run; a checkpoint exists
-  Json summary;          // of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
-  Json rank;             // of this rank: waits, CPU, data, bytes sent
+  Json summary;          // values of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
+  Json rank;             // values of this rank: waits, CPU, data, bytes sent
 };
 
 struct ProgressOptions {
@@ -47,7 +47,7 @@ struct ProgressOptions {
   std::function<void(InjectPoint, int64_t)> reached = nullptr;
 };
 
-// What a row of the data counts for in the summary.
+// Instances of one row in the counts of the summary.
 struct RowCounts {
   int64_t instances = 1;
   int64_t tokens = 0;  // 0: rows are not text
@@ -72,11 +72,11 @@ class TrainingProgress {
   void set_length(const TrainConfig& train, const TrainingLength& length, const RowCounts& rows);
   const TrainingLength& length() const { return length_; }
   const TrainConfig& train() const { return train_; }
-  // Collective. The checkpoint that train.resume names; nullopt for a training from the beginning.
+  // Collective. Returns the checkpoint for train.resume; nullopt for a training from the beginning.
   std::optional<CheckpointInfo> checkpoint();
   // Collective. Restores the strategy's state, the generators and the counts of the checkpoint.
   void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data);
-  // Continues after `from.step` steps, in the numbering of this run. Rank 0 logs the notes before.
+  // Continues after `from.step` steps, in the numbering of this run. Before that, rank 0 logs the notes.
   void log_notes(const Resumed& from) const;
   void continue_at(Strategy& strategy, const CheckpointInfo& info, int64_t step);
   bool owns(const CheckpointInfo& info) const { return checkpoints().owns(info); }
@@ -88,30 +88,30 @@ class TrainingProgress {
   // --- Steps ---
   int64_t step() const { return step_; }  // steps done
   void next_step() { ++step_; }
-  int64_t first_step() const { return first_step_; }  // of this process
+  int64_t first_step() const { return first_step_; }  // first step of this process
   bool resumed() const { return first_step_ > 0; }
   void reached(InjectPoint point, int64_t number) const;
-  // Returns true if all ranks stop here. Every rank calls this at the same points in the same order: between steps,
-  // and between the batches of an evaluation.
+  // Returns true if all ranks stop here. Every rank calls it at the same points in the same order: between steps, and
+  // between the batches of an evaluation.
   bool stops();
   bool stopped() const { return stopped_; }
   void check_aborted() const;
   bool logs_step(int64_t done) const;
   // Counts a batch of `rows` global rows, over all members.
   void count_rows(int64_t rows) { rows_ += rows; }
-  // Takes the metrics and the scalars of a step's update.
+  // Counts the metrics and the scalars of a step's update.
   void count(const StepResult& result);
-  int64_t updates() const { return updates_; }  // made by this process, including skipped ones
+  int64_t updates() const { return updates_; }  // updates of this process, with skipped ones
   bool skipped_all() const;                     // the loss scaler skipped every update of this process
 
   // --- Reports ---
   void report_first_step() const;
-  // Collective. Sums of the metrics counted since the last call.
+  // Collective. Sums the metrics that were counted since the last call.
   std::map<std::string, MetricValue> reduce_metrics() { return train_metrics_.reduce(*context_.world); }
   void check_generators() { generators_.check_drawn(resumed()); }
   void record_training(int64_t done, const std::map<std::string, MetricValue>& values);
   void record_evaluation(int64_t done, const std::map<std::string, MetricValue>& values);
-  // Sends the progress line to the supervisor: at a logged step, else a few times a second.
+  // Sends the progress line to the supervisor: at a logged step, otherwise a few times a second.
   void post_progress(int64_t done, bool log_step);
 
   // --- Training clock: evaluation and checkpoints stop it ---
@@ -122,7 +122,7 @@ class TrainingProgress {
   // --- Checkpoints and the end ---
   // Collective. Saves the state after `done` steps.
   void save(Strategy& strategy, int64_t done, const SavedState& more);
-  // Takes the statistics of the loop at one moment: the last evaluation and checkpoint must not count.
+  // Records the statistics of the loop at one moment, because the last evaluation and checkpoint must not count.
   void end_loop(const DataTime& data);
   // Collective, after end_loop.
   TrainingResult result(Strategy& strategy);
@@ -161,7 +161,7 @@ class TrainingProgress {
   int64_t updates_ = 0;
   at::Tensor skipped_;  // updates of this process that the loss scaler skipped; undefined without a scaler
   at::Tensor learning_rate_;
-  at::Tensor gradient_norm_;  // of the last update; undefined if not computed
+  at::Tensor gradient_norm_;  // norm of the last update; undefined if not computed
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 
   ResourceUsage before_;  // the loop

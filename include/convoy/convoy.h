@@ -1,4 +1,4 @@
-// The library of convoy: distributed training for programs that have a module, an optimizer and a loop of their own.
+// The library of convoy: distributed training for programs that bring their own module, optimizer and training loop.
 //
 //   #include <convoy/convoy.h>
 //
@@ -9,7 +9,7 @@
 //   model_of.h   model_of: a model for convoy's own strategies, from torch modules
 //   load.h       load: a trained model, for a program that serves it
 //
-// Besides: mpi.h for applications that call MPI themselves, and plugin.h for plugins of `convoy run`.
+// Two more headers: mpi.h for applications that call MPI themselves, and plugin.h for plugins of `convoy run`.
 // Link convoy::convoy. docs/howto/own_program.md changes a plain LibTorch program step by step.
 #pragma once
 #include "convoy/job.h"

@@ -1,5 +1,5 @@
-// model_of: a Model with one block per torch module, for plugins. Every strategy then trains modules that nobody
-// rewrote, and `convoy verify` and `convoy explain` work.
+// model_of: a Model with one block per torch module, for plugins. Every strategy then trains unchanged modules, and
+// `convoy verify` and `convoy explain` work.
 //
 //   CONVOY_PLUGIN(registry) {
 //     registry.catalogues.kinds["model"].push_back({"net", "two layers", {}});
@@ -11,10 +11,10 @@
 //     });
 //   }
 //
-// Each module maps one tensor to one tensor. Names of tensors are their paths in the Sequential: "1.weight". Initial
-// values come from torch's generator, seeded by the run's seed and the name of the block, so they are the same in every
-// layout. Dropout of torch draws from that generator too, so its draws depend on the layout.
-// Header only: a plugin needs no other library than convoy::core.
+// Each module maps one tensor to one tensor. Names of tensors are their paths in the Sequential: "1.weight".
+// Initial values come from torch's generator, seeded by the run's seed and the name of the block. So they are equal in
+// every layout. torch's dropout draws from the same generator, so its draws depend on the layout.
+// The header is enough: a plugin links only convoy::core.
 #pragma once
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -66,7 +66,7 @@ class ModuleBlock : public Block {
 
 struct ModuleModelOptions {
   std::string input = "features";      // field of the batch that block 0 takes
-  std::string loss = "cross_entropy";  // unless the configuration names one
+  std::string loss = "cross_entropy";  // loss if the configuration names none
   // Metrics of an evaluation batch besides the loss, such as accuracy() of core/metrics/model_metrics.h. Null: none.
   std::function<std::vector<Metric>(const TensorList& outputs, const Batch& batch, Layers& layers)> metrics = nullptr;
 };
@@ -98,12 +98,12 @@ class ModuleModel : public Model {
   ModuleModelOptions options_;
 };
 
-// A rank makes only the modules of its own blocks.
+// Each rank makes only the modules of its local blocks.
 inline ModelPtr model_of(std::vector<ModuleRecipe> blocks, ModuleModelOptions options = {}) {
   return std::make_shared<ModuleModel>(std::move(blocks), std::move(options));
 }
 
-// `make` is called once for each block and once more, so prefer a list of recipes if building the whole is expensive.
+// Calls `make` once for each block and once more. Prefer a list of recipes if building the whole model is expensive.
 inline ModelPtr model_of(const std::function<torch::nn::Sequential()>& make, ModuleModelOptions options = {}) {
   std::vector<ModuleRecipe> blocks;
   for (const auto& child : make()->named_children())

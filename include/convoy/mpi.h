@@ -1,4 +1,4 @@
-// Job over an MPI communicator of the application: convoy::Job job(communicator).
+// Creates a Job over an MPI communicator of the application: convoy::Job job(communicator).
 #pragma once
 #include <mpi.h>
 

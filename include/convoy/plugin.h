@@ -1,5 +1,5 @@
-// Everything that a plugin needs: models, losses, data sets and transforms of your own, in a shared library that convoy
-// loads. docs/extending.md explains each; docs/examples/plugin has three.
+// Headers for plugins: your models, losses, data sets and transforms, in a shared library that convoy loads.
+// docs/extending.md explains each; docs/examples/plugin has three.
 //
 //   CONVOY_PLUGIN(registry) {
 //     registry.catalogues.kinds["loss"].push_back({"huber", "squared near the target", {…options…}});

@@ -5,12 +5,12 @@
 //   convoy::Replicas replicas(job, *net, adam);
 //
 // All ranks start with the parameters and buffers of rank 0. Gradients are all-reduced in buckets during the backward
-// pass. The module may be of any class, with tied, frozen and unused parameters. A parameter that has not received a
-// gradient on any rank so far is left to a torch optimizer without a gradient; from then on it
-// gets zeros in steps without one.
-// The optimizer may be any of torch::optim that steps by gradients alone, so not LBFGS. The state of SGD, Adam, AdamW,
-// Adagrad and RMSprop and of classes derived from them is saved in checkpoints. With a torch optimizer on a GPU, each
-// update waits for the device once, to learn if the gradients are finite; a fused optimizer does not wait.
+// pass.
+// The module may be of any class, with tied, frozen and unused parameters. A torch optimizer sees no gradient for a
+// parameter until some rank has computed one. After that, the parameter gets zeros in steps without a gradient.
+// The optimizer may be any of torch::optim that steps by gradients alone, so not LBFGS. Checkpoints contain the state
+// of SGD, Adam, AdamW, Adagrad, RMSprop and classes derived from them. With a torch optimizer on a GPU, each update
+// waits for the device once, to learn if the gradients are finite. A fused optimizer does not wait.
 // Calls, threads, errors: convoy/trained.h. Error(disagreement) if the ranks' modules differ in the name, shape, dtype
 // or number of parameters.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace convoy {
 
-// Values that are not set have the defaults of the same keys in a YAML file (docs/config.md, strategy ddp).
+// Values that are not set have the defaults of the same keys in YAML (docs/config.md, strategy ddp).
 
 struct OuterOptions {
   std::optional<double> lr, momentum;
@@ -30,18 +30,18 @@ struct SyncRule {
   std::optional<int64_t> every;     // gradients: steps per update; else updates between synchronisations
   std::optional<int64_t> start_after;
   std::optional<std::string> moments;  // local or averaged
-  OuterOptions outer;                  // of diloco
+  OuterOptions outer;                  // outer optimizer of diloco
 };
 struct SyncGroupOptions : SyncRule {
   std::string match;  // regular expression, searched anywhere in a parameter's name
 };
 struct SyncOptions : SyncRule {
   std::optional<std::string> compress;   // none, fp16 or bf16: gradients in messages
-  std::vector<SyncGroupOptions> groups;  // the first match counts; the rest follows the rule above
+  std::vector<SyncGroupOptions> groups;  // the first match decides; other parameters follow the rule above
 };
 
 struct ReplicaOptions {
-  std::optional<double> clip_norm;  // gradients are scaled down to this norm over all parameters
+  std::optional<double> clip_norm;  // scales gradients down to this norm over all parameters
   std::string precision;            // "": that of the parameters; bf16, fp16: products by autocast
   LossScaleOptions loss_scale;
   SyncOptions sync;

@@ -1,4 +1,4 @@
-// Batches of a Run: options, one rank's rows, and the range over them.
+// Batches of a Run: options, one rank's rows, and the range of batches.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/stack.h>
@@ -19,7 +19,7 @@
 
 namespace convoy {
 
-// An interval.
+// An interval in steps or epochs.
 struct Every {
   enum class Unit { never, steps, epochs };
   Unit unit = Unit::never;
@@ -32,12 +32,11 @@ struct Every {
 
 enum class Best { highest, lowest };
 
-// Keys and values of the section `data`, as of `convoy run --set data.KEY=VALUE`: {"path", "shop.csv"}.
+// Keys and values of the section `data`, as in `convoy run --set data.KEY=VALUE`: {"path", "shop.csv"}.
 using DataOptions = std::vector<std::pair<std::string, std::string>>;
 
 // Options that are not set have the value of the job: `seed`, `train.checkpoint_every`, `train.keep_last` and
-// `train.log_every` of its YAML file or of --set, or the defaults of these keys. A value that the user of the program
-// wrote there wins over a value that is set here.
+// `train.log_every` in YAML or --set, or their defaults. A value that the user wrote there overrides a value set here.
 struct ShareOptions {
   int64_t epochs = 1;       // 0: no limit; max_steps ends the training
   int64_t batch_size = 64;  // rows of a global batch, over all ranks
@@ -46,25 +45,25 @@ struct ShareOptions {
   bool drop_last = false;  // leave out the last batch of an epoch if it is smaller
   std::optional<uint64_t> seed = {};
   std::optional<Every> checkpoint_every = {};
-  std::optional<int64_t> keep_last = {};  // checkpoints; 0: all
-  std::optional<int64_t> log_every = {};  // steps
-  // Batches that a thread reads ahead; 0: no thread. Not set: 0 for data sets of torch::data, because a data set that
-  // draws from LibTorch's generators cannot be read ahead and resume exactly; data.prefetch for those of convoy.
+  std::optional<int64_t> keep_last = {};  // checkpoints to keep; 0: all
+  std::optional<int64_t> log_every = {};  // steps between metrics
+  // Batches that a thread reads ahead; 0: no thread. Default for data sets of convoy: data.prefetch. Default for data
+  // sets of torch::data: 0, because one that draws from LibTorch's generators cannot be read ahead and resume exactly.
   std::optional<int64_t> prefetch = {};
 };
 
 // This rank's rows of a global batch, on the device of the rank. A rank may get no rows; its tensors then have 0 rows.
-// For loops over indices the tensors are undefined.
+// Loops over indices have undefined tensors.
 struct ShareBatch {
-  at::Tensor data;    // data and target of the examples; fields "features" and "target" of a data set of convoy
-  at::Tensor target;  // undefined if the data set has none
+  at::Tensor data;    // features of the examples; field "features" of a data set of convoy
+  at::Tensor target;  // field "target"; undefined if the data set has none
   std::vector<std::pair<std::string, at::Tensor>> fields;  // all tensors of a data set of convoy, by name
   at::Tensor indices;                                      // int64 on the CPU: row numbers in the data set
-  int64_t rows = 0;                                        // of this rank
+  int64_t rows = 0;                                        // rows of this rank
   int64_t first_row = 0;                                   // number of its first row in the global batch
-  int64_t global_rows = 0;                                 // over all ranks
-  int64_t step = 0;                                        // from 0
-  int64_t epoch = 0;                                       // from 1
+  int64_t global_rows = 0;                                 // rows over all ranks
+  int64_t step = 0;                                        // counts from 0
+  int64_t epoch = 0;                                       // counts from 1
   bool ends_epoch = false;                                 // last batch of an epoch
 
   const at::Tensor& at(const std::string& field) const;  // Error(config) that lists the fields
@@ -72,7 +71,7 @@ struct ShareBatch {
 
 // A range of batches, for one range-based for loop.
 //
-// In a training loop, leaving the body by `break` after step() completes that step. Errors: as those of Run.
+// Leaving the body of a training loop by `break` after step() completes that step. Errors: as for Run.
 class Share {
  public:
   class Iterator {
@@ -105,7 +104,7 @@ class Share {
   Iterator begin() { return Iterator(next() ? this : nullptr); }
   Iterator end() { return Iterator(nullptr); }
   int64_t steps_per_epoch() const;
-  int64_t steps() const;  // of the whole range, with those before a resume
+  int64_t steps() const;  // steps of the whole range, with those before a resume
 
   struct Impl;
   explicit Share(std::unique_ptr<Impl> impl);
@@ -117,7 +116,7 @@ class Share {
   std::unique_ptr<Impl> impl_;
 };
 
-// Adapters from data sets of torch::data and from kept objects. Not for use by programs.
+// Adapters for data sets of torch::data and for objects of Run::keep. Internal.
 namespace detail {
 
 struct Rows {

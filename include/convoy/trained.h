@@ -1,19 +1,19 @@
-// Trained: a module and its optimizer, trained by all ranks together. Base of Replicas and Shards.
+// Trained: a module and its optimizer, trained by all ranks together. Base class of Replicas and Shards.
 //
-// A loss is a sum over rows, never a mean: `step` receives the sum and the number of rows, or the weight. Gradients are
-// those of the sum over all ranks divided by the weight over all ranks. So shares may differ in size, and a rank
+// A loss is a sum over rows, never a mean: `step` receives the sum and the number of rows, or the weight. The gradient
+// is that of the sum over all ranks, divided by the weight over all ranks. So shares may differ in size, and a rank
 // without rows calls step() as well.
 //
 //   replicas.step(loss_sum(net->forward(batch.data), batch.target), batch.rows);
 //
-// Do not call backward() on this loss, nor step() of the optimizer: `step` does both. Learning-rate schedulers work as
-// usual.
+// `step` calls backward() on this loss and step() of the optimizer; do not call them yourself. Learning-rate schedulers
+// work as usual.
 // Call order: every rank makes the same number of calls of step and accumulate, in the same order.
 // Threads: the thread of the rank.
 // Ownership: module, optimizer and job outlive this object. Parameters stay the same tensor objects; their memory
 // moves.
-// Errors: CommError if a peer is gone, too slow, or made another call. Error(training) with rank and step if a loss or
-// a gradient is not finite; the update was not applied. After either, only destruction is allowed.
+// Errors: CommError if a peer is gone, too slow, or made a different call. Error(training) with rank and step if a loss
+// or a gradient is not finite; then nothing was updated. After either, only destruction is allowed.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -30,14 +30,14 @@ namespace convoy {
 
 class Job;
 
-// Parameters with another learning rate or weight decay.
+// A set of parameters with a separate learning rate or weight decay.
 struct FusedGroup {
   std::string match;  // regular expression, searched anywhere in a parameter's name
   std::optional<double> lr, weight_decay;
 };
 
 // An optimizer of convoy, which updates all parameters in one loop: sgd, adam, adamw or adagrad. Values that are not
-// set have the defaults of the same keys in a YAML file (docs/config.md, section optimizer).
+// set have the defaults of the same keys in YAML (docs/config.md, section optimizer).
 struct FusedOptimizer {
   explicit FusedOptimizer(std::string optimizer, std::optional<double> rate = {})
       : name(std::move(optimizer)), lr(rate) {}
@@ -46,10 +46,10 @@ struct FusedOptimizer {
   std::optional<double> lr, weight_decay, momentum, eps;
   std::optional<bool> nesterov;
   std::optional<std::pair<double, double>> betas;
-  std::vector<FusedGroup> groups;  // the first match counts
+  std::vector<FusedGroup> groups;  // a parameter belongs to the first group that matches
 };
 
-// Dynamic factor on the loss under fp16. Not set: as the keys of strategy.loss_scale.
+// Dynamic factor on the loss under fp16. Values that are not set have the defaults of strategy.loss_scale.
 struct LossScaleOptions {
   std::optional<double> initial, growth, backoff;
   std::optional<int64_t> growth_interval;
@@ -58,11 +58,11 @@ struct LossScaleOptions {
 // Tensors are on the device of the rank; reading one waits for the device.
 struct StepReport {
   bool updated = false;      // false: gradients were accumulated
-  at::Tensor gradient_norm;  // [], of the mean loss, before clipping; undefined without an update
-  at::Tensor skipped;        // bool [], fp16: gradients overflowed, and no update was made; else undefined
+  at::Tensor gradient_norm;  // [], norm of the mean gradient before clipping; undefined without an update
+  at::Tensor skipped;        // bool [], fp16: gradients overflowed and nothing was updated; else undefined
 };
 
-// Products run in half precision while it lives; destroy it before `step`. Without effect in other precisions.
+// Runs products in half precision during its lifetime; destroy it before `step`. Has no effect in other precisions.
 class Autocast {
  public:
   Autocast(Autocast&&) noexcept;
@@ -75,8 +75,8 @@ class Autocast {
   std::unique_ptr<Impl> impl_;
 };
 
-// While it lives, the module is in evaluation mode and has the parameters that a checkpoint would hold: under local
-// training (SyncOptions::what) the mean over ranks. Creating one is collective.
+// Puts the module into evaluation mode during its lifetime, with the parameters that a checkpoint would contain. Under
+// local training (SyncOptions::what) these are the mean over ranks. Creating one is collective.
 class Evaluation {
  public:
   Evaluation(Evaluation&&) noexcept;
@@ -95,28 +95,28 @@ class Trained {
   Trained(const Trained&) = delete;
   Trained& operator=(const Trained&) = delete;
 
-  // Backward, sum over ranks, update. `loss_sum`: one number, the sum over this rank's rows. `weight`: one number
-  // without graph, such as the number of tokens that count.
+  // Runs backward, sums gradients over ranks and updates. `loss_sum`: one number, the sum over this rank's rows.
+  // `weight`: one number without graph, such as the number of tokens that count.
   StepReport step(const at::Tensor& loss_sum, int64_t rows);
   StepReport step(const at::Tensor& loss_sum, const at::Tensor& weight);
-  // The same on a rank without rows.
+  // Does the same on a rank without rows.
   StepReport step();
 
-  // Backward only. The next `step` makes one update of all gradients since the last one.
+  // Runs backward only. The next `step` makes one update of all gradients since the last one.
   void accumulate(const at::Tensor& loss_sum, int64_t rows);
   void accumulate(const at::Tensor& loss_sum, const at::Tensor& weight);
   void accumulate();
 
-  // For the forward passes of precision bf16 and fp16.
+  // Returns the Autocast for forward passes of precision bf16 and fp16.
   Autocast autocast() const;
   Evaluation evaluation();
 
-  // Learning rate of the first parameter group.
+  // Returns the learning rate of the first parameter group.
   double learning_rate() const;
-  // Of a fused optimizer, from the next update on; rates of its groups follow in proportion. Error(config) for another
-  // optimizer: set the rate there.
+  // Sets the learning rate of a fused optimizer from the next update on; the rates of its groups change in proportion.
+  // Error(config) for a torch optimizer: set the rate there.
   void set_learning_rate(double rate);
-  int64_t updates() const;  // made so far, skipped ones included
+  int64_t updates() const;  // number so far, with skipped ones
   torch::nn::Module& module() const;
 
   // Internal: api/trained_impl.h.

@@ -23,20 +23,22 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void refuse_ended(const std::string& folder, const std::string& status) {
   throw Error(Failure::output,
-              str(folder, ": no process runs this farm (it is ", status == "running" ? "left unfinished" : status,
-                  "); run the pipeline alone, or put it into the farm's file and start that with another --output"));
+              str(folder, ": no process runs this farm (status: ", status == "running" ? "unfinished" : status,
+                  "); run the pipeline alone with `convoy run`, or add it to the farm's file and start that file with "
+                  "another --output"));
 }
 
 // Owner of the farm's lock, if any. Refuses a folder without a farm.
 LockOwner farm_owner(const std::string& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none))
-    throw Error(Failure::command_line, str(folder, ": there is no such folder; give a farm's, such as runs/farm"));
+    throw Error(Failure::command_line,
+                str(folder, ": no such folder; give the run folder of a farm, such as runs/farm"));
   if (!read_summary(folder).contains("pipelines") && !fs::exists(folder + "/journal.jsonl", none))
     throw Error(Failure::command_line,
                 str(folder,
-                    ": holds no run of several pipelines, to which one could be added; start one by `convoy run` "
-                    "of a file that lists pipelines, or run this one by itself"));
+                    ": is not the run folder of a farm; start a farm with `convoy run FARM.yaml`, or run this "
+                    "pipeline alone with `convoy run`"));
   return lock_owner(folder);
 }
 
@@ -56,8 +58,8 @@ void check_name(const std::string& folder, const Pipeline& pipeline) {
   bool known = fs::exists(str(folder, "/pipelines/", name), none);
   for (const char* end : {".yaml", ".yaml.taken"}) known = known || fs::exists(str(folder, "/inbox/", name, end), none);
   if (known)
-    throw ConfigError(pipeline.mark, "name",
-                      str("is '", name, "', as another pipeline of ", folder, " is; give it another"));
+    throw ConfigError(pipeline.location, "name",
+                      str("is '", name, "', the name of another pipeline in ", folder, "; choose another name"));
 }
 
 // Translates refusals: the farm names its inbox file and lines, the user knows `file`.
@@ -76,7 +78,7 @@ struct Author {
     const size_t location_end = line.find(": "), key_end = line.find(": ", location_end + 2);
     if (line.rfind(inbox_file, 0) == 0 && key_end != std::string::npos) {
       const std::string key = line.substr(location_end + 2, key_end - location_end - 2);
-      return to_string(mark(key)) + line.substr(location_end);
+      return to_string(location(key)) + line.substr(location_end);
     }
     for (size_t at = 0; (at = line.find(inbox_file, at)) != std::string::npos; at += file.size())
       line.replace(at, inbox_file.size(), file);
@@ -84,12 +86,12 @@ struct Author {
   }
 
   // Source location of a key: NAME.KEY is the pipeline's, any other key its configuration's.
-  SourceLocation mark(const std::string& key) const {
+  SourceLocation location(const std::string& key) const {
     const std::string prefix = pipeline.name + ".";
-    if (key.rfind(prefix, 0) != 0) return mark_of(pipeline.config, key);
+    if (key.rfind(prefix, 0) != 0) return location_of(pipeline.config, key);
     const Node root = read_yaml_file(file);
     const Node* value = root.find(key.substr(prefix.size()));
-    return value == nullptr ? pipeline.mark : value->mark;
+    return value == nullptr ? pipeline.location : value->location;
   }
 };
 
@@ -125,10 +127,12 @@ void submit(const std::string& folder, const std::string& file, const Pipeline& 
   const Author author{file, pipeline};
   if (!answered(folder, path, author, arguments.wait)) {
     if (unlink(path.c_str()) == 0)
-      throw Error(Failure::hang, str("not added: the farm in ", folder, " did not answer within ", arguments.wait,
-                                     " s; is it stopped, or its host very busy? Try again, or wait longer by --wait"));
+      throw Error(Failure::hang,
+                  str("not added: the farm in ", folder, " did not answer within ", arguments.wait,
+                      " s; its process may be stopped, or its host busy: try again, or set a longer --wait"));
     if (!answered(folder, path, author, 1))  // the farm took it at this moment
-      throw Error(Failure::io, str(path, ": vanished without an answer from the farm; see ", folder, "/journal.jsonl"));
+      throw Error(Failure::io,
+                  str(path, ": was removed without an answer of the farm; see ", folder, "/journal.jsonl"));
   }
   std::cout << pipeline.name << ": in the queue of " << arguments.folder << ", priority " << pipeline.options.priority
             << (pipeline.options.preempt ? ", may preempt" : "") << "; watch it by: convoy top " << arguments.folder

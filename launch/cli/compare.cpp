@@ -124,7 +124,7 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
   std::vector<std::string> keys;
   for (const ListedRun& run : runs)
     for (const Difference& difference :
-         differences(without_marks(runs.front().config), without_marks(run.config), {"name"}))
+         differences(without_locations(runs.front().config), without_locations(run.config), {"name"}))
       if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
   std::vector<std::pair<std::string, std::vector<Json>>> table;
   for (const std::string& key : keys) {
@@ -132,7 +132,7 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     std::vector<Json> values;
     for (const ListedRun& run : runs) {
-      const Json config = without_marks(run.config);
+      const Json config = without_locations(run.config);
       const Json::json_pointer place(pointer);
       values.push_back(config.contains(place) ? config[place] : Json());
     }

@@ -19,8 +19,8 @@ void check_names(const std::vector<std::string>& names) {
     if (all.count(name) != 0) continue;
     const std::string near = nearest(name, known);
     throw Error(Failure::command_line,
-                str("--compare: there is no strategy '", name, "'; ",
-                    near.empty() ? "there are " + join(known, ", ") : "did you mean " + near + "?"));
+                str("--compare: unknown strategy '", name, "'; ",
+                    near.empty() ? "valid are " + join(known, ", ") : "did you mean " + near + "?"));
   }
 }
 

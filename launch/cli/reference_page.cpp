@@ -15,21 +15,22 @@ const char* const introduction = R"(# Configuration
 
 <!-- Made by `convoy list --markdown > docs/config.md` from the options that check the file; a test compares both. -->
 
-A run is one YAML file: `convoy run FILE`. The file is read strictly. Unknown, duplicate, mistyped and contradictory
-keys end with the file, line, column and key and the nearest valid one; [errors.md](errors.md) lists them all. The run
-folder keeps the file with every default filled in.
+A run is one YAML file: `convoy run FILE`. convoy reads it strictly: it refuses unknown, duplicate, mistyped and
+contradictory keys, with file, line, column and the nearest valid key ([errors.md](errors.md)). The run folder keeps
+the file with every default filled in.
 
 - **Components** (model, data, loss, optimizer, strategy, …) are maps with a `name` from a catalogue and the options of
   that entry. `strategy: ddp` is short for `strategy: {name: ddp}`. Examples below show parts of a file.
 - **Durations** are seconds, or a number with a unit: `90s`, `1.5 min`, `2h`. **Sizes** are bytes, or `512 MiB`, `2GB`.
   **Intervals** are `100 steps`, `1 epoch` or `never`.
 - **Integers** are written in digits, without leading zeros, points or exponents. Numbers may be `1`, `1.0` or `1e-3`.
-  Booleans are `true` and `false` and nothing else.
-- **`${VAR}`** in a value is replaced from the environment; between `{ }` or `[ ]` put it in quotes; `$${` stands for a
-  literal `${`.
+  Booleans are only `true` and `false`.
+- **`${VAR}`** in a value becomes the value of the environment variable. Between `{ }` or `[ ]` put it in quotes. `$${`
+  is a literal `${`.
 - **`--set KEY=VALUE`** changes a key: `--set train.batch.global=512`, `--set data.transforms.0.name=flip`. VALUE is
-  YAML, so `[1, 2]` and `{a: 1}` work. Later ones win. When `--set strategy.name=X` names another component, keys of the
-  file that X does not take are left out with a warning; keys from `--set` must be valid.
+  YAML, so `[1, 2]` and `{a: 1}` work. The last `--set` of a key wins. `--set strategy.name=X` may name another
+  component: then convoy drops the keys of the file that X does not have, with a warning. Keys from `--set` must be
+  valid.
 - Keys are plain names. YAML's tags, merge keys, second documents and tabs as indentation are refused.
 
 )";
@@ -241,7 +242,7 @@ void unknown_command(const std::string& word, const std::vector<std::string>& co
   const std::string near = nearest(word, commands);
   throw Error(Failure::command_line,
               str("convoy: unknown command '", word, "'; ",
-                  near.empty() ? "commands are " + join(commands, ", ") + "." : "did you mean " + near + "?",
+                  near.empty() ? "valid are " + join(commands, ", ") + "." : "did you mean " + near + "?",
                   " Type `convoy --help`"));
 }
 

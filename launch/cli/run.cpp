@@ -33,7 +33,7 @@ int run_launched(Node tree, const RunArguments& arguments, const Variables& vari
     AgentRequest request{as, variables, rank_program()};
     request.requested_folder = requested_folder(folder_request(run));
     request.rendezvous = run.config.launch.rendezvous;
-    request.config = without_marks(run.config.resolved);
+    request.config = without_locations(run.config.resolved);
     return run_as_agent(loop, request, host);
   } catch (const Error& error) {
     if (as.rank == 0) std::cerr << error.what() << '\n';
@@ -65,8 +65,8 @@ int run_command(const RunArguments& arguments) {
     }
   if (!arguments.hosts.empty()) {
     if (as.launcher != Launcher::none)
-      throw Error(Failure::command_line, str("--hosts starts ranks by itself, and this is rank ", as.rank, " of ",
-                                             name_of(as.launcher), " already; leave one of them out"));
+      throw Error(Failure::command_line, str("--hosts conflicts with ", name_of(as.launcher),
+                                             ", which started this process as rank ", as.rank, "; use one of them"));
     host_shares(arguments.hosts);  // checks the option before anything else
     PreparedRun run = prepare(std::move(tree), arguments, variables, as);
     EventLoop loop;

@@ -80,7 +80,7 @@ std::vector<std::string> member_overrides(const UsedRun& run) {
   if (!plugin) throw error;
   std::string reason = error.what();
   if (const std::string prefix = error.key() + ": "; begins_with(reason, prefix)) reason.erase(0, prefix.size());
-  throw ConfigError(error.mark(), error.key(),
+  throw ConfigError(error.location(), error.key(),
                     str(reason, "; if it has moved, add --set ", error.key(), "=/its/new/place"), error.kind());
 }
 
@@ -173,7 +173,7 @@ RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, co
 }  // namespace
 
 Json configuration_to_use(const UsedRun& run, bool by_strategy) {
-  Json config = without_marks(run.config);
+  Json config = without_locations(run.config);
   for (const char* key : {"launch", "loss_scale"}) config.erase(key);
   config["backend"] = "auto";
   config["log"] = {{"level", "warning"}};

@@ -46,7 +46,7 @@ class TemporaryFolder {
     path_ = (temporary_folder() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
     if (mkdtemp(path_.data()) == nullptr)
       throw Error(Failure::io,
-                  str(path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder"));
+                  str(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder"));
   }
   ~TemporaryFolder() {
     std::error_code none;
@@ -126,7 +126,7 @@ std::string read_loss_fault(const std::string& states) { return read_file_if_any
 
 // A note if no step compared shares of unequal sizes, else "".
 std::string uneven_text(const std::string& states, const Division& division) {
-  if (!std::filesystem::exists(states + "/no_ragged_batch.txt")) return "";
+  if (!std::filesystem::exists(states + "/no_uneven_batch.txt")) return "";
   return str(
       "no step had uneven shares: mistakes that only uneven shares show stay hidden; they need --steps 2 or more, a "
       "global batch of at least ",
@@ -153,9 +153,9 @@ std::vector<StepDifferences> differences_in(const std::string& path, const std::
 void check_synchronised(const Options& section) {
   const std::string agreed = "gradients";
   if (!section.json().contains("what") || section.text("what") == agreed) return;
-  section.fail("what", str("is ", section.text("what"),
-                           ", under which ranks train locally between exchanges, so results differ from those of ",
-                           reference_strategy().name, "; verify with ", agreed));
+  section.fail("what",
+               str("is ", section.text("what"), ": ranks make local updates, so the results differ from those of ",
+                   reference_strategy().name, "; verify with ", agreed));
 }
 
 }  // namespace
@@ -236,8 +236,8 @@ int verify_command(const VerifyArguments& arguments) {
   const LaunchedAs as = launched_as(variables);
   if (as.launcher != Launcher::none)
     throw Error(Failure::command_line,
-                str("convoy verify starts its ranks itself, and ", name_of(as.launcher),
-                    " has started it; type it alone, with --ranks N, and --set backend=mpi for mpi"));
+                str("convoy verify starts its ranks itself, so it does not run under ", name_of(as.launcher),
+                    "; type `convoy verify` without it, with --ranks N, and with --set backend=mpi for MPI"));
   const Node tree = read_yaml_file(arguments.run.config, arguments.run.overrides);
   refuse_several(tree, arguments.run.config);
   const RunConfig written = read_run_tree(tree, all_catalogues());

@@ -174,11 +174,11 @@ StallDiagnosis diagnose_wait(const Stall& stall, const std::vector<RankStatus>& 
   StallDiagnosis diagnosis;
   diagnosis.ranks = stalled_ranks(statuses, missing, members);
   const std::string what = short_call(stall.call), waited = human_seconds(stall.seconds);
-  const bool come = !diagnosis.ranks.empty() && std::all_of(diagnosis.ranks.begin(), diagnosis.ranks.end(),
-                                                            [&](int rank) { return contains(missing, rank); });
+  const bool not_reached = !diagnosis.ranks.empty() && std::all_of(diagnosis.ranks.begin(), diagnosis.ranks.end(),
+                                                                   [&](int rank) { return contains(missing, rank); });
   const std::string has = diagnosis.ranks.size() == 1 ? " has" : " have";
-  if (come)
-    diagnosis.message = str(rank_list(diagnosis.ranks), has, " not come to ", what, " for ", waited);
+  if (not_reached)
+    diagnosis.message = str(rank_list(diagnosis.ranks), has, " not reached ", what, " for ", waited);
   else if (!diagnosis.ranks.empty())
     diagnosis.message = str(rank_list(diagnosis.ranks), diagnosis.ranks.size() == 1 ? " keeps" : " keep",
                             " the others waiting: ", rank_list({stall.rank}), " has waited ", waited, " in ", what);
@@ -196,7 +196,7 @@ StallDiagnosis diagnose_step(const Stall& stall, const std::vector<RankStatus>& 
   if (diagnosis.ranks.empty()) diagnosis.ranks = {stall.rank};
   const RankStatus* status = status_of(statuses, diagnosis.ranks.front());
   diagnosis.message = str(rank_list(diagnosis.ranks), diagnosis.ranks.size() == 1 ? " has" : " have", " been in ",
-                          status != nullptr ? position_text(*status) : "one place", " for ",
+                          status != nullptr ? position_text(*status) : "one position", " for ",
                           human_seconds(status != nullptr ? status->report.age : stall.seconds), ", longer than ",
                           human_seconds(stall.limit), " (launch.step_timeout)");
   return diagnosis;
@@ -244,7 +244,7 @@ StallDiagnosis collective_mismatch(const std::vector<RankStatus>& statuses) {
     if (callers_by_hash.size() < 2) continue;
     diagnosis.kind = Failure::disagreement;
     diagnosis.message =
-        str("the ranks called different things as call ", which.second, " of group ", which.first, ": ");
+        str("the ranks called different operations as call ", which.second, " of group ", which.first, ": ");
     std::vector<Callers> in_order;
     for (const auto& [hash, callers] : callers_by_hash) in_order.push_back(callers);
     std::sort(in_order.begin(), in_order.end());

@@ -15,7 +15,7 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Extra time for ranks, which report their own time limits first.
+// Extra time for ranks, so that they report their time limits first.
 constexpr double set_up_slack = 0.5;
 // Largest delay of timers on a busy host.
 constexpr double longest_delay = 3;

@@ -215,7 +215,7 @@ Timing timing(const Reader& reader, double least, bool above) {
 template <class Item, class Key>
 void check_ascending(const Reader& reader, const char* name, const std::vector<Item>& items, Key key) {
   for (size_t index = 1; index < items.size(); ++index)
-    if (key(items[index]) <= key(items[index - 1])) reader.fail(name, "must ascend");
+    if (key(items[index]) <= key(items[index - 1])) reader.fail(name, "must be in ascending order");
 }
 
 StepTimings steps_from(const Reader& reader) {
@@ -323,8 +323,8 @@ void check_calibration(const Calibration& calibration, const Json& resolved, con
                                          "optimizer.lr",       "optimizer.schedule", "optimizer.clip_norm"};
   const std::string key = first_difference(calibration.run, timed_sections(resolved), ignored);
   if (key.empty()) return;
-  throw Error(Failure::config, str(path, ": was measured for another configuration: ", key,
-                                   " differs; measure this one with --calibrate"));
+  throw Error(Failure::config, str(path, ": was measured for another configuration (", key,
+                                   " differs); measure this configuration with --calibrate"));
 }
 
 HostLink parse_link(const std::string& text) {
@@ -400,7 +400,7 @@ Calibration calibration_from_json(const Json& json, const std::string& path) {
   const Reader reader(json, path);
   if (reader.text("format") != format) reader.fail("format", str("must be \"", format, "\""));
   if (const int found = reader.whole("version", 1); found != format_version)
-    reader.fail("version", str("is ", found, ", and this convoy reads ", format_version));
+    reader.fail("version", str("is ", found, ", but this convoy reads version ", format_version));
   Calibration calibration;
   calibration.made = reader.text("made");
   calibration.convoy = reader.text("convoy");
@@ -435,7 +435,7 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
   } catch (const Error& error) {
     // Drops the advice after "; ", which is for runs and their --output.
     const std::string what = error.what();
-    throw Error(Failure::output, str(what.substr(0, what.find("; ")), "; change to a folder that may be written"));
+    throw Error(Failure::output, str(what.substr(0, what.find("; ")), "; change to a folder that you may write"));
   }
 }
 

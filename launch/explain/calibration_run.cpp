@@ -201,9 +201,9 @@ class MeasurementJob {
                   "--calibrate: " + abort->message);
     if (timed_out_)
       throw Error(Failure::hang,
-                  str("--calibrate: the ranks had not measured within ", time_limit.count() / 1000,
-                      " s; one step of this model may take longer than that, this machine may be busy, or the data on "
-                      "a slow disk"));
+                  str("--calibrate: the measurement did not end within ", time_limit.count() / 1000,
+                      " s; perhaps a step of this model takes longer, this machine is busy, or the data is on a slow "
+                      "disk"));
     if (failed_)
       throw Error(Failure::training,
                   str("--calibrate: convoy-rank ", end_text(*failed_), output_.empty() ? "" : ":\n" + output_));

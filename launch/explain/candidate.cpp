@@ -139,7 +139,7 @@ std::string zero_or_bytes(double bytes) { return bytes == 0 ? "0" : human_bytes(
 Json shared_keys(const Options& values, const std::vector<Option>& options, bool written_only) {
   Json shared = Json::object();
   for (const Option& option : options) {
-    if (!values.has(option.name) || (written_only && values.marks().count(option.name) == 0)) continue;
+    if (!values.has(option.name) || (written_only && values.locations().count(option.name) == 0)) continue;
     const Json& found = values.at(option.name);
     const bool nested = option.type == OptionType::section && found.is_object();
     const Json value = nested ? shared_keys(values.section(option.name), option.options, written_only) : found;
@@ -160,7 +160,7 @@ PreparedRun described_run(const RunArguments& arguments) {
   run.described = describe_run(run.rank_program, run.config.resolved, "activations");
   if (const std::string reason = run.described.value("unmeasured", ""); !reason.empty())
     run.warnings.push_back(
-        "activations are not measured: the model does not run by shapes alone, and is too large to run here: " +
+        "activations are not measured: the model needs values, not only shapes, and is too large to run here: " +
         reason);
   return run;
 }

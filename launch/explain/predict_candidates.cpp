@@ -107,7 +107,7 @@ class CandidatePredictor {
     Candidate candidate = candidate_under(run_, reference_strategy().name, topology, overrides);
     if (!candidate.refused.empty())
       throw Error(Failure::config,
-                  str("no reference for step times: ", candidate.strategy, " is refused: ", candidate.refused));
+                  str("step times need a run of ", candidate.strategy, ", which is refused: ", candidate.refused));
     return candidate;
   }
 
@@ -180,8 +180,8 @@ class CandidatePredictor {
       return sample_blocks(asked ? available : std::min(available, most_measured), measured, request);
     if (bytes > available)
       throw Error(Failure::out_of_memory,
-                  str("a step takes ", human_bytes(bytes), " a rank, and there are ", human_bytes(available),
-                      " for it; take fewer rows a batch, or read --calibration FILE of a larger host"));
+                  str("a step needs ", human_bytes(bytes), " per rank, but this host has only ", human_bytes(available),
+                      "; use a smaller train.batch, or --calibration FILE from a larger host"));
   }
 
   void sample_blocks(double available, const Candidate& measured, MeasurementRequest& request) const {
@@ -198,15 +198,16 @@ class CandidatePredictor {
       request.sampled.back().names.push_back(block.name);
     }
     if (bytes > available)
-      throw Error(Failure::out_of_memory,
-                  request_.keep
-                      ? str("one block of each kind takes ", human_bytes(bytes), " a rank, and this host has ",
-                            human_bytes(available), " for each; type --calibrate on a larger host, whose ", file_name,
-                            " --calibration reads here, or explain a model with smaller layers")
-                      : str("the model is too large for a quick measurement: one block of each kind takes ",
-                            human_bytes(bytes), " a rank, and without --calibrate at most ", human_bytes(available),
-                            " are used; add --calibrate, here or on a host with more memory, whose ", file_name,
-                            " --calibration reads here. Bytes sent and memory are exact without it"));
+      throw Error(
+          Failure::out_of_memory,
+          request_.keep
+              ? str("one block of each kind needs ", human_bytes(bytes), " per rank, but this host has only ",
+                    human_bytes(available), "; measure with --calibrate on a larger host, and give its ", file_name,
+                    " to --calibration here")
+              : str("the model is too large for a quick measurement: one block of each kind needs ", human_bytes(bytes),
+                    " per rank, but without --calibrate explain uses at most ", human_bytes(available),
+                    "; add --calibrate here, or on a host with more memory and give its ", file_name,
+                    " to --calibration here. Bytes sent and memory are exact without it"));
     request.alone_rows = {2, 1};
     if (!request.together.empty()) request.together_rows = {2, 1};
   }

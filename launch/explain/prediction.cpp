@@ -201,7 +201,7 @@ class Predictor {
     const bool measured_gpu = calibration_.device != "cpu";
     if (measured_gpu != sharing_.gpus) {
       result_.reason =
-          str("the calibration was measured on ", measured_gpu ? "a GPU" : "cores", ", and its ranks are on ",
+          str("the calibration was measured on ", measured_gpu ? "a GPU" : "cores", ", but its ranks run on ",
               sharing_.gpus ? "GPUs" : "cores", "; measure there with --calibrate");
       return false;
     }
@@ -214,15 +214,15 @@ class Predictor {
     double each = pass.value;
     if (work.cut && work.passes > 0) {
       // Every rank issues all operations. The fixed cost of a pass is divided only as far as it moves weights.
-      const double share = work.own / work.passes;
+      const double share = work.busy / work.passes;
       const Estimate overhead = pass_overhead(calibration_, sharing_.ranks, threads);
       const double whole = overhead.value / 2 * (1 - share);
       each += share > 0 ? whole / share : 0;
       doubts.push_back(whole * work.passes);
     }
-    const double span = std::max(work.span, work.own);
-    one.compute = work.own * each * sharing_.slowdown();
-    one.idle = (span - work.own) * each * sharing_.slowdown();
+    const double span = std::max(work.span, work.busy);
+    one.compute = work.busy * each * sharing_.slowdown();
+    one.idle = (span - work.busy) * each * sharing_.slowdown();
     const Estimate update = update_seconds(calibration_, sharing_.ranks, threads);
     const double updates = work.updates * work.updated;
     one.update = updates * update.value * sharing_.slowdown();
@@ -248,8 +248,8 @@ class Predictor {
         if (!link_) {
           result_ = {};
           result_.reason =
-              "its ranks are on several hosts, and their link is unknown: add --link LATENCY,BANDWIDTH, as in "
-              "--link 20us,12GB/s";
+              "its ranks run on several hosts, but the link between them is unknown; add --link "
+              "LATENCY,BANDWIDTH, such as --link 20us,12GB/s";
           return false;
         }
         HostLink shared = *link_;

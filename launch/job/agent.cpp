@@ -15,7 +15,8 @@ constexpr char hello_mark[] = "convoy-hello ";
 Json parsed(const std::string& line) {
   Json json = Json::parse(line, nullptr, false);
   if (!json.is_object())
-    throw Error(Failure::rendezvous, "the line on standard input is not from `convoy run --hosts`");
+    throw Error(Failure::rendezvous,
+                "standard input has no request of `convoy run --hosts`; do not start an agent yourself");
   return json;
 }
 

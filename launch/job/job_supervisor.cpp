@@ -214,7 +214,7 @@ bool JobSupervisor::same_size(const Json& body) {
   const std::string from = body.at("size_from").get<std::string>();
   fail({Failure::config, process, -1, 0, body.at("host").at("name").get<std::string>(),
         str("rank ", process, " was started as one of ", size, from.empty() ? "" : " (" + from + ")",
-            ", and the supervisor expects ", here, "; start all ranks with the same number")});
+            ", but the supervisor expects ", here, " ranks; start all ranks with the same number")});
   return false;
 }
 
@@ -227,7 +227,7 @@ bool JobSupervisor::same_config(const Json& body) {
   const int process = body.at("process").get<int>();
   fail({Failure::config, process, -1, 0, body.at("host").at("name").get<std::string>(),
         str(key, ": rank ", process,
-            " was started with another one than rank 0; start all ranks with the same "
+            " and rank 0 were started with different values; start all ranks with the same "
             "configuration and the same --set")});
   return false;
 }
@@ -271,8 +271,8 @@ void JobSupervisor::left(int id, bool orderly) {
     return fail(reason);
   }
   fail({Failure::internal, first_rank(process), step_of(first_rank(process)), SIGKILL, participant.host,
-        str("the convoy of ", label(process), " went away ", orderly ? "before its rank ended" : "without a word",
-            ": it was killed, or its host is gone")});
+        str("the convoy of ", label(process), " left the control channel ",
+            orderly ? "before its rank ended" : "without notice", ": it was killed, or its host is lost")});
 }
 
 void JobSupervisor::heartbeat_lost(int id, double seconds) {
@@ -343,8 +343,8 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
   });
 }
 
-// Waits for the cause: the agent killed its process because the job failed, or because the agent's own starter is gone.
-// Either reason may take a moment to arrive, and until then the job is not over.
+// Waits for the cause: the agent killed its process because the job failed, or because the process that started the
+// agent has ended. Either reason may take a moment to arrive, and until then the job is not over.
 void JobSupervisor::ended_by_agent(int process, const ProcessEnd& end) {
   participants_[static_cast<size_t>(process)].end = end;
   if (cause_ || saved()) return;
@@ -354,7 +354,7 @@ void JobSupervisor::ended_by_agent(int process, const ProcessEnd& end) {
     if (cause_) return;
     const int rank = first_rank(process);
     fail({Failure::rendezvous, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host,
-          str("the convoy of ", label(process), " killed it: the process that had started that convoy is gone")});
+          str("the convoy of ", label(process), " ended it, because the process that started that convoy has ended")});
   });
 }
 
@@ -449,7 +449,7 @@ void JobSupervisor::stop(int signal) {
   if (kind == StopRequests::Kind::first) return request_stop(signal);
   if (kind == StopRequests::Kind::again)
     fail({Failure::stopped, -1, -1, 0, "",
-          str("asked ", stop_signal_ != 0 ? "twice to stop" : "to stop at once", ": ranks were killed")});
+          str("stop requested ", stop_signal_ != 0 ? "twice" : "at once", ": ranks were killed")});
 }
 
 void JobSupervisor::request_stop(int signal) {

@@ -35,7 +35,7 @@ struct JobRequest {
   bool resumes = true;                // a stop leaves a checkpoint from which the same command resumes
   bool stops_at_once = false;         // ranks have nothing to save, and are killed on a request to stop
   LaunchConfig launch;
-  Json config = {};  // without_marks; agents compare it with the configuration that they read; null: no comparison
+  Json config = {};  // without_locations; agents compare it with the configuration that they read; null: no comparison
 };
 
 struct JobEvents {

@@ -70,7 +70,7 @@ std::string launcher_address(const LaunchedAs& as, const Variables& variables) {
 
 RendezvousFile::RendezvousFile(const std::string& folder, const std::string& job, const ChannelAddress& address)
     : path_(path_of(folder, job)) {
-  refuse_writable_by_others(folder);  // leaves nothing behind if it refuses
+  refuse_writable_by_others(folder);  // creates no file if it refuses
   try {
     make_private_folder(folder);
   } catch (const Error& error) {

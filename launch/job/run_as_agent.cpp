@@ -87,7 +87,7 @@ class RankAgent : public SupervisedAgent {
       make_private_folder(folder + "/logs");
     } catch (const Error& error) {
       throw Error(Failure::output,
-                  str(folder, ": cannot be made on ", host_.name, ": ", error.what(), "; give another --output"));
+                  str(folder, ": cannot be created on ", host_.name, ": ", error.what(), "; give another --output"));
     }
     refuse_writable_by_others(folder);
     refuse_link(folder + "/logs");
@@ -247,8 +247,7 @@ int run_agent_for_host(EventLoop& loop) {
   InputLines input(loop);
   const std::optional<std::string> first = input.next();
   if (!first)
-    throw Error(Failure::command_line,
-                "convoy agent is what `convoy run --hosts` starts on other hosts, not a command to type");
+    throw Error(Failure::command_line, "convoy agent: `convoy run --hosts` starts it on other hosts; do not type it");
   const RemoteRequest request = remote_request(*first);
   RemoteHello hello;
   hello.version = version;

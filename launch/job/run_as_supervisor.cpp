@@ -34,13 +34,11 @@ class SupervisorRun {
       folder = open_run_folder(wanted);
     } catch (const Error& error) {
       // mpirun itself ends the other ranks.
-      if (run_.as.launcher != Launcher::open_mpi)
-        send_away(request, wanted, exit_code_of(error.kind()), milliseconds(5000));
+      if (run_.as.launcher != Launcher::open_mpi) send_away(request, wanted, exit_code_of(error.kind()));
       throw;
     }
     if (reported_done(folder)) {
-      // A rank that starts late would wait for a supervisor as long.
-      send_away(request, wanted, exit_code::done, to_milliseconds(run_.config.launch.rendezvous));
+      send_away(request, wanted, exit_code::done);
       return exit_code::done;
     }
     RunAttempt::Actions actions;
@@ -90,8 +88,10 @@ class SupervisorRun {
                                      stopping ? " before all ranks had saved" : "")});
   }
 
-  // Ends the other ranks with `code` when there is nothing to train. Waits for them at most for `limit`.
-  void send_away(const JobRequest& request, const RunFolderRequest& wanted, int code, milliseconds limit) {
+  // Ends the other ranks with `code` when there is nothing to train. Waits for them at most as long as a rank that
+  // starts late would wait for a supervisor.
+  void send_away(const JobRequest& request, const RunFolderRequest& wanted, int code) {
+    const milliseconds limit = to_milliseconds(run_.config.launch.rendezvous);
     bool stopped = false;
     loop_.on_signal([&](int) { stopped = true; });
     try {

@@ -104,7 +104,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   wanted.backend = run.config.backend;
   wanted.ranks.resize(static_cast<size_t>(request.processes));
   request.launch = run.config.launch;
-  request.config = without_marks(run.config.resolved);
+  request.config = without_locations(run.config.resolved);
   request.resumes = run.snapshots.is_null() && run.arguments.bench.is_null() && run.arguments.use.is_null();
   request.stops_at_once = !run.arguments.use.is_null();
   start_summary(wanted);
@@ -129,7 +129,7 @@ void RunAttempt::begin_failed(const Error& error) {
 
 // The configuration without source locations, with the values that the folder's run keeps.
 Json RunAttempt::configuration() const {
-  Json config = without_marks(run_.config.resolved);
+  Json config = without_locations(run_.config.resolved);
   config["train"].update(folder_.train);
   return config;
 }

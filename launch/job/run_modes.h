@@ -41,7 +41,7 @@ struct AgentRequest {
   std::string requested_folder = {};
   double rendezvous = LaunchConfig().rendezvous;  // seconds
   std::vector<int> processes = {};                // indices into the job's processes; empty: that of as.rank
-  Json config = {};  // the configuration if this process read it itself (without_marks), else null
+  Json config = {};  // the configuration if this process read it itself (without_locations), else null
   int input = -1;    // descriptor that reaches its end when the starter of this process is gone
 };
 int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host);

@@ -99,7 +99,7 @@ class HostsRun {
   // Host of each rank. A number of ranks in the file counts only if the command line gives none.
   std::vector<int> wanted_hosts() {
     const int64_t ranks = run_.config.launch.ranks;
-    const bool typed = mark_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
+    const bool typed = location_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
     std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0);
     run_.as.size_from = "--hosts";
     if (!hosts.empty()) run_.config.launch.ranks = static_cast<int64_t>(hosts.size());
@@ -111,8 +111,8 @@ class HostsRun {
 
   void ask_hosts() {
     if (remote_shell_.empty())
-      throw ConfigError(mark_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
-                        "is empty, and --hosts needs a program that executes a command on another host");
+      throw ConfigError(location_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
+                        "is empty, but --hosts needs a program that runs a command on another host");
     const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
                                 run_.config.program.empty() ? "" : run_.config.program.front()};
     for (size_t i = 0; i < shares_.size(); ++i) {
@@ -129,7 +129,7 @@ class HostsRun {
     }
     const double limit = run_.config.launch.rendezvous;
     loop_.run_until([&] { return stopped_ || answered(); }, to_milliseconds(limit));
-    if (stopped_) throw Error(Failure::stopped, "asked to stop before the hosts had answered");
+    if (stopped_) throw Error(Failure::stopped, "stop requested before the hosts had answered");
     check_answers(limit);
   }
 
@@ -146,7 +146,7 @@ class HostsRun {
         refuse(one, str(program_path(), " is version ", one.hello->version, " there and ", version, " here"));
       if (one.end && !one.hello)
         refuse(one, str(shell_name(one), " ", end_text(*one.end), " before convoy answered",
-                        one.last_line.empty() ? "" : ": " + one.last_line, "; it was to execute ", program_path(),
+                        one.last_line.empty() ? "" : ": " + one.last_line, "; it should execute ", program_path(),
                         " there: try `", join(remote_shell_, " "), " ", one.name, " ", program_path(), " --version`"));
       if (!one.hello) unanswered.push_back(one.name);
     }
@@ -159,8 +159,8 @@ class HostsRun {
     for (const Call& one : calls_) {
       const auto [same, fresh] = names.emplace(one.hello->host.name, one.name);
       if (!fresh)
-        throw Error(Failure::command_line, str("--hosts: ", same->second, " and ", one.name, " are one host, ",
-                                               one.hello->host.name, "; write it once, as in ", one.name, ":2"));
+        throw Error(Failure::command_line, str("--hosts: ", same->second, " and ", one.name, " are the same host, ",
+                                               one.hello->host.name, "; write it once, such as ", one.name, ":2"));
     }
   }
 
@@ -182,8 +182,8 @@ class HostsRun {
     for (const Call& one : calls_)
       if (one.processes.empty())
         throw Error(Failure::command_line,
-                    str("--hosts: ", one.name, " would get none of the ", placed.job.ranks.size(), " ranks in ",
-                        placed.job.processes.size(), " processes; leave it out, or ask for more with --ranks"));
+                    str("--hosts: ", one.name, " gets none of the ", placed.job.ranks.size(), " ranks in ",
+                        placed.job.processes.size(), " processes; leave it out, or give more --ranks"));
     return placed;
   }
 
@@ -212,7 +212,7 @@ class HostsRun {
                            ", from which the other hosts are reached (launch.address names another)"));
       return sources.front();
     }
-    throw Error(Failure::rendezvous, str("--hosts: no address of this host is one that all hosts can reach: ",
+    throw Error(Failure::rendezvous, str("--hosts: this host has no address that all hosts can reach: ",
                                          join(networks_text, "; "), "; set launch.address"));
   }
 

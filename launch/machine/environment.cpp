@@ -37,7 +37,7 @@ class Reader {
     const long number = std::strtol(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || number < 0 || number > std::numeric_limits<int>::max())
       throw Error(Failure::config,
-                  str("environment: ", name, "=", value, " is not a count; unset it, or start through the launcher"));
+                  str("environment: ", name, "=", value, " is not a count; unset it, or start with the launcher"));
     return static_cast<int>(number);
   }
 
@@ -49,7 +49,7 @@ class Reader {
       if (!has(name)) missing.push_back(name);
     if (!missing.empty())
       throw Error(Failure::config,
-                  str("environment: ", join(there, ", "), " set but not ", join(missing, ", "), ": ", set,
+                  str("environment: ", join(there, ", "), " set, but not ", join(missing, ", "), ": ", set,
                       " sets all of them; set the missing ones, or `unset ", join(there, " "), "`"));
   }
 
@@ -259,7 +259,7 @@ LaunchedAs launched_as(const Variables& variables) {
     as.job = file_safe(as.job);
   } else if (!as.channel.empty()) {
     throw Error(Failure::config,
-                "environment: CONVOY_CHANNEL set but no launcher's rank: it is for what `convoy run` itself starts; "
+                "environment: CONVOY_CHANNEL set without the rank of a launcher; only `convoy run` sets it; "
                 "`unset CONVOY_CHANNEL`");
   }
   as.inherited = inherited_by(as, read);

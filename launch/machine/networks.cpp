@@ -20,7 +20,7 @@ HostShare share_of(const std::string& item) {
   if (!item.empty() && item.front() == '[') {
     const size_t close = item.find(']');
     if (close == std::string::npos || (close + 1 < item.size() && item[close + 1] != ':'))
-      refuse(item, "has no whole [ ]");
+      refuse(item, "has a [ without ]");
     share.name = item.substr(1, close - 1);
     count = item.substr(close + 1);
   } else {
@@ -29,10 +29,10 @@ HostShare share_of(const std::string& item) {
     count = colon == std::string::npos ? "" : item.substr(colon);
   }
   if (share.name.empty()) refuse(item, "names no host");
-  if (share.name.front() == '-') refuse(item, "begins with -, as an option does");
+  if (share.name.front() == '-') refuse(item, "begins with -, like an option");
   for (const char c : share.name)
     if (static_cast<unsigned char>(c) <= ' ' || c == 127 || c == '/')
-      refuse(item, "has a character that no host's name has");
+      refuse(item, "has a character that host names do not have");
   if (count.empty()) return share;
   count.erase(0, 1);
   if (count.empty() || count.size() > 6 || count.find_first_not_of("0123456789") != std::string::npos ||
@@ -47,9 +47,9 @@ std::string quoted(const std::string& word) {
   std::string text = "'";
   for (const char c : word) {
     if (c == '\n' || c == '\r' || c == '\\' || c == '!')
-      throw Error(Failure::config, str("--hosts: ", word.substr(0, 200), ": shells differ in how they read ",
+      throw Error(Failure::config, str("--hosts: ", word.substr(0, 200), ": shells do not agree how to read ",
                                        c == '\\' || c == '!' ? str("'", c, "'") : "a line break",
-                                       "; put convoy and its folder where no path has one"));
+                                       "; move convoy and the working folder to paths without it"));
     text += c == '\'' ? "'\\''" : std::string(1, c);
   }
   return text + "'";
@@ -90,14 +90,14 @@ std::vector<HostShare> host_shares(const std::vector<std::string>& items) {
   std::set<std::string> seen;
   for (const std::string& item : items) {
     shares.push_back(share_of(item));
-    if (!seen.insert(shares.back().name).second) refuse(item, "is there twice");
+    if (!seen.insert(shares.back().name).second) refuse(item, "is written twice");
   }
   const auto with_count =
       std::count_if(shares.begin(), shares.end(), [](const HostShare& share) { return share.ranks > 0; });
   if (with_count != 0 && with_count != static_cast<long>(shares.size()))
     throw Error(Failure::command_line,
-                "--hosts: some hosts have a number of ranks and others none; write it for all, as in --hosts "
-                "node1:4,node2:4, or for none, and --ranks");
+                "--hosts: only some hosts have a number of ranks; write it for all, as in --hosts "
+                "node1:4,node2:4, or for none and give --ranks");
   return shares;
 }
 
@@ -106,8 +106,9 @@ std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks) {
   for (size_t host = 0; host < shares.size(); ++host)
     hosts.insert(hosts.end(), static_cast<size_t>(shares[host].ranks), static_cast<int>(host));
   if (ranks > 0 && !hosts.empty() && static_cast<int>(hosts.size()) != ranks)
-    throw Error(Failure::command_line, str("--hosts gives ", hosts.size(), " ranks and --ranks (launch.ranks) ", ranks,
-                                           "; leave one of them out"));
+    throw Error(Failure::command_line,
+                str("--hosts = ", hosts.size(), " ranks conflicts with --ranks (launch.ranks) = ", ranks,
+                    "; leave one of them out"));
   return hosts;
 }
 

@@ -156,7 +156,7 @@ Division divide(const std::vector<Core>& cores, const std::vector<Affinity>& ran
       throw ConfigError(
           {}, "launch.cores_per_rank",
           str(division.each, " × ", ranks.size(), " ranks on ", host, " are ", wanted, " cores, but this run may use ",
-              threads.size(), "; use fewer ranks, or launch.cores_per_rank=auto to share"));
+              threads.size(), "; use fewer ranks, or launch.cores_per_rank=auto"));
     division.pool = CorePool(wanted > cores.size() ? threads : cores);
     return division;
   }
@@ -225,21 +225,21 @@ class Group {
   std::string place_listed(RankPlan& rank, size_t position) {
     if (position >= launch_.cores.size())
       throw ConfigError({}, "launch.cores",
-                        str("has ", plural(launch_.cores.size(), "item"), ", and ", host_.name,
-                            " has more ranks than that; add one for each, or take launch.bind=core"));
+                        str("has ", plural(launch_.cores.size(), "item"), ", but ", host_.name,
+                            " has more ranks; write one item for each rank, or set launch.bind=core"));
     rank.cores = hardware_threads_from_text(launch_.cores[position]);
     std::sort(rank.cores.begin(), rank.cores.end());
     const std::vector<int> may = hardware_threads_of(host_.cores);
     for (int thread : rank.cores) {
       if (!std::binary_search(may.begin(), may.end(), thread))
-        throw ConfigError(
-            {}, str("launch.cores.", position),
-            str("names core ", thread, ", and this run may use ", hardware_threads_text(may), " on ", host_.name));
+        throw ConfigError({}, str("launch.cores.", position),
+                          str("names core ", thread, ", but this run may use cores ", hardware_threads_text(may),
+                              " of ", host_.name));
       const auto [found, fresh] = owner_of_.emplace(thread, rank.rank);
       if (!fresh)
         throw ConfigError({}, str("launch.cores.", position),
-                          str("gives core ", thread, " of ", host_.name, " a second time, after rank ", found->second,
-                              "; ranks that are to share cores take launch.bind=none"));
+                          str("gives core ", thread, " of ", host_.name, " also to rank ", found->second,
+                              "; to let ranks share cores, set launch.bind=none"));
     }
     rank.threads = static_cast<int>(restricted(host_.cores, rank.cores).size());
     return "launch.cores";
@@ -263,8 +263,8 @@ class Group {
     std::string warning = str(ranks, " ranks share ", plural(threads, "core"), " on ", host_.name,
                               ": expect less speed; ranks wait passively");
     if (threads < hardware_threads_of(host_.cores).size())
-      warning += str("; that is what their launcher bound them to, of ", hardware_threads_of(host_.cores).size(),
-                     " that the job may use: --set launch.bind=convoy divides all of them");
+      warning += str("; their launcher bound them there, but the job may use ", hardware_threads_of(host_.cores).size(),
+                     " cores: --set launch.bind=convoy divides all of them");
     result_.warnings.push_back(warning);
   }
 
@@ -294,7 +294,7 @@ void warn_of_overlaps(const JobPlan& job, const Topology& topology, const std::v
       result.shared = true;
       result.warnings.push_back(
           str("ranks ", ranks_text(ranks), " share core ", core.id, " of ", topology.hosts[host].name,
-              ", as their launcher bound them: expect less speed; --set launch.bind=convoy divides "
+              " because their launcher bound them to it: expect less speed; --set launch.bind=convoy divides "
               "the cores of the job among them"));
       break;  // one example suffices
     }

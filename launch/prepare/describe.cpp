@@ -54,7 +54,7 @@ void check_plugins(RunConfig& config, const std::string& rank_program) {
     try {
       trusted_plugin_file(path);
     } catch (const Error& error) {
-      throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
+      throw ConfigError(location_of(config.resolved, key), key, error.what(), error.kind());
     }
   }
   const Json described = describe_run(rank_program, config.resolved);
@@ -225,17 +225,36 @@ std::string join_plugins(const Json& resolved) {
   return join(paths, ", ");
 }
 
-// The last line is the answer: a plugin may have printed lines before.
+std::string without_newlines_at_end(const std::string& text) { return text.substr(0, text.find_last_not_of('\n') + 1); }
+
+// The last line is the answer, or the end of an error: a plugin may have printed lines before.
+Json answer_in(const DescribeResult& described) {
+  const std::string lines = without_newlines_at_end(described.output);
+  return Json::parse(lines.substr(lines.rfind('\n') + 1), nullptr, false);
+}
+
+// Code of a plugin can end the process as exit code and text of its choice. So convoy-rank marks its own errors.
+[[noreturn]] void fail_without_answer(const DescribeResult& described, const Json& resolved) {
+  const std::string plugins = join_plugins(resolved), message = without_newlines_at_end(described.error);
+  throw Error(Failure::training, "convoy-rank --describe ended without an answer",
+              described.end.code == 0 ? "" : str(", with exit code ", described.end.code), ": ",
+              plugins.empty() ? "a library that it loads" : "the code of a plugin (" + plugins + ")",
+              " ended the process, for example by _exit; throw an exception instead",
+              message.empty() ? "" : str(". It printed:\n", message));
+}
+
+// True if convoy-rank itself ended with an exit code: by an error (launch/rank/main.cpp) or as its crash report says.
+bool ended_itself(const DescribeResult& described) {
+  const Json answer = answer_in(described);
+  if (answer.is_object() && answer.contains(describe_failed_key)) return true;
+  const std::string message = without_newlines_at_end(described.error);
+  return begins_with(message.substr(message.rfind('\n') + 1), "convoy-rank: ");
+}
+
 Json answer_of(const DescribeResult& described, const Json& resolved) {
-  const std::string& output = described.output;
-  const std::string lines = output.substr(0, output.find_last_not_of('\n') + 1);
-  const Json answer = Json::parse(lines.substr(lines.rfind('\n') + 1), nullptr, false);
-  if (answer.is_object()) return answer;
-  const std::string plugins = join_plugins(resolved);
-  throw Error(Failure::training,
-              str("convoy-rank --describe ended without an answer: ",
-                  plugins.empty() ? "a library that it loads" : "the code of a plugin (" + plugins + ")",
-                  " ended the process, for example by _exit; throw an exception instead"));
+  const Json answer = answer_in(described);
+  if (!answer.is_object()) fail_without_answer(described, resolved);
+  return answer;
 }
 
 }  // namespace
@@ -250,16 +269,16 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
   DescribeResult described = run(command, resolved, limit);
   if (described.late) {
     const std::string stacks = take_stacks(described.error);
-    throw Error(Failure::hang,
-                str("convoy-rank --describe did not answer within ",
-                    human_seconds(std::chrono::duration<double>(limit).count()),
-                    " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
-                    "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
-                    stacks.empty() ? "; it reported no stack, like a process that is still loading its libraries"
-                                   : ". Its stacks:" + stacks));
+    throw Error(
+        Failure::hang,
+        str("convoy-rank --describe did not answer within ",
+            human_seconds(std::chrono::duration<double>(limit).count()),
+            " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
+            "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
+            stacks.empty() ? "; it reported no stack: it may still load its libraries" : ". Its stacks:" + stacks));
   }
   if (described.end.ok()) return answer_of(described, resolved);
-  const std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
+  const std::string message = without_newlines_at_end(described.error);
   const std::string who =
       str("convoy-rank --describe, which loads the plugins, the data set and the model, ", end_text(described.end));
   if (!described.end.lack.empty() && described.end.code != exit_code::out_of_memory)
@@ -268,7 +287,11 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
       message.find("torch") != std::string::npos)
     throw Error(Failure::config, message,
                 "; name the LibTorch that convoy was built with: Torch_DIR=/path/to/libtorch convoy …");
-  if (described.end.signal == 0) throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
+  if (described.end.signal == 0) {
+    const bool started = described.end.code != exit_code::not_found && described.end.code != exit_code::cannot_execute;
+    if (started && !ended_itself(described)) fail_without_answer(described, resolved);
+    throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
+  }
   if (described.end.signal == SIGKILL)
     throw Error(Failure::training, str(who, "; it may have been out of memory: see `dmesg` as root"));
   throw Error(Failure::training, str(who, message.empty() ? "" : ":\n", message));
@@ -284,7 +307,7 @@ Json ask_rank_program(const std::string& rank_program, const std::vector<std::st
   if (result.late)
     throw Error(Failure::hang, what, " did not end within ", human_seconds(limit),
                 stacks.empty() ? "" : ". Its stacks:" + stacks);
-  const std::string message = result.error.substr(0, result.error.find_last_not_of('\n') + 1);
+  const std::string message = without_newlines_at_end(result.error);
   if (!result.end.ok()) {
     if (!result.end.lack.empty() && result.end.code != exit_code::out_of_memory)
       throw Error(Failure::out_of_memory, what, " ", end_text(result.end), ": ", result.end.lack);

@@ -23,12 +23,16 @@ void check_plugins(RunConfig& config, const std::string& rank_program);
 inline constexpr char describe_stack_line[] = "convoy-stack ";
 int describe_stacks_signal();
 
+// A child that answers requests ends each error of its own with {describe_failed_key: kind} on standard output. An end
+// without it, or without the line of a crash report, is one that code of a plugin made, as by _exit.
+inline constexpr char describe_failed_key[] = "failed";
+
 // Gives the resolved configuration to `convoy-rank --describe`, which loads the plugins and checks their options.
 // Returns {"version", "config": completed} and, depending on `what`:
 //   ""             nothing more
 //   "blocks"       "model": a ModelDescription with counts (strategies/plans/catalogue.h); makes data set and model
 //   "activations"  the same, after a forward pass of one micro-batch
-//   "figures"      "figures": EvaluationMetrics (strategies/plans/options/ensemble.h), or null
+//   "metrics"      "metrics": EvaluationMetrics (strategies/plans/options/ensemble.h), or null
 // A failure of `convoy-rank` throws Error with its message and code. After `limit` (by default launch.rendezvous of the
 // configuration) it is killed and Error(hang) reports its stacks. The call returns soon after `limit`, even if another
 // process keeps the pipes open.

@@ -23,9 +23,9 @@ namespace convoy {
 namespace {
 
 // Source location of the key, else the file.
-SourceLocation location_of(const PreparedRun& run, const std::string& key) {
-  const SourceLocation mark = mark_of(run.config.resolved, key);
-  return mark.file.empty() ? SourceLocation{run.arguments.config, 0, 0} : mark;
+SourceLocation key_location(const PreparedRun& run, const std::string& key) {
+  const SourceLocation location = location_of(run.config.resolved, key);
+  return location.file.empty() ? SourceLocation{run.arguments.config, 0, 0} : location;
 }
 
 // Adds the source location to an error of planning, which knows no locations.
@@ -33,11 +33,11 @@ SourceLocation location_of(const PreparedRun& run, const std::string& key) {
   const std::string prefix = error.key() + ": ";
   std::string reason = error.what();
   if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
-  throw ConfigError(location_of(run, error.key()), error.key(), reason, error.kind());
+  throw ConfigError(key_location(run, error.key()), error.key(), reason, error.kind());
 }
 
 [[noreturn]] void refuse_backend(const PreparedRun& run, const std::string& reason, Failure kind = Failure::config) {
-  throw ConfigError(location_of(run, "backend"), "backend", reason, kind);
+  throw ConfigError(key_location(run, "backend"), "backend", reason, kind);
 }
 
 const BackendEntry& backend_entry(const std::string& name) {
@@ -51,14 +51,14 @@ const BackendEntry& backend_entry(const std::string& name) {
 void resolve_rank_count(PreparedRun& run) {
   const int64_t wanted = run.config.launch.ranks;
   if (run.as.launcher == Launcher::none || wanted == 0 || wanted == run.as.size) return;
-  const SourceLocation mark = location_of(run, "launch.ranks");
-  const bool typed = mark.file.rfind("--set", 0) == 0;
+  const SourceLocation location = key_location(run, "launch.ranks");
+  const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
-    throw ConfigError(mark, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-                      str(wanted, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
-                          " started ", run.as.size, "; leave it out"));
-  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " is for convoy alone; ",
-                             name_of(run.as.launcher), " started ", run.as.size, " (", run.as.size_from, ")"));
+    throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+                      str(wanted, " conflicts with ", run.as.size_from, "=", run.as.size, " of ",
+                          name_of(run.as.launcher), "; leave it out"));
+  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " has no effect under ",
+                             name_of(run.as.launcher), ", which started ", run.as.size, " (", run.as.size_from, ")"));
   run.config.launch.ranks = run.as.size;
   run.config.resolved["launch"]["ranks"] = run.as.size;
 }
@@ -71,8 +71,8 @@ void check_backend(const PreparedRun& run) {
   if (!entry.built) refuse_backend(run, str("this build has no ", name, "; ", entry.how_to_get));
   const bool several = run.as.launcher != Launcher::none && run.as.size > 1;
   if (entry.threads_only && several)
-    refuse_backend(run, str(name, " reaches the threads of one process only, and ", name_of(run.as.launcher),
-                            " started ", run.as.size, "; use gloo or mpi, or start convoy alone"));
+    refuse_backend(run, str(name, " connects only the threads of one process, but ", name_of(run.as.launcher),
+                            " started ", run.as.size, " processes; use gloo or mpi, or start convoy alone"));
   if (name == "mpi" && several && !run.as.pmi)
     refuse_backend(run, run.as.launcher == Launcher::slurm
                             ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
@@ -94,7 +94,7 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
   }
   if (backend_entry(config.backend).needs_gpu && !on_gpus)
     refuse_backend(run,
-                   str(config.backend, " needs GPUs, and ", config.device == "cpu" ? "device is cpu" : "none was found",
+                   str(config.backend, " needs GPUs, but ", config.device == "cpu" ? "device is cpu" : "none was found",
                        "; use gloo or mpi"),
                    Failure::device_missing);
 }
@@ -136,7 +136,7 @@ void check_frozen(const RunConfig& config, const ModelDescription& model) {
   if (frozen > 0 && !trained.empty()) return;
   const std::string more = trained.size() > shown ? str(", … (", trained.size(), ")") : "";
   trained.resize(std::min(trained.size(), shown));
-  throw ConfigError(mark_of(config.resolved, "model.freeze"), "model.freeze",
+  throw ConfigError(location_of(config.resolved, "model.freeze"), "model.freeze",
                     frozen == 0 ? str("matches no parameter of the model, which has ", join(trained, ", "), more)
                                 : "matches every parameter of the model, so that nothing would be trained");
 }
@@ -161,11 +161,11 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                        placed.job.ranks.size(), " ranks; take fewer ranks, or gloo or mpi"),
                    Failure::device_missing);
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
-    throw ConfigError(location_of(run, config.program.empty() ? "strategy.name" : "program"),
+    throw ConfigError(key_location(run, config.program.empty() ? "strategy.name" : "program"),
                       config.program.empty() ? "strategy" : "program",
                       str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
-                          placed.job.backend, " wants ", placed.job.processes.size(), " processes, but ",
-                          run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
+                          placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ",
+                          run.as.size_from, "=", rank_hosts.size(), "; start that number, or start convoy alone"));
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job) || frozen_names(config.model.options)) {
     const Json described =
@@ -215,8 +215,8 @@ void check_visible(const JobPlan& job, const std::vector<Host>& host_of_rank) {
           std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == device.uuid; }))
         continue;
       throw Error(Failure::device_missing,
-                  str("rank ", rank.rank, " on ", host.name, " is to use ", device.uuid,
-                      ", which its launcher hides from it; start one rank for each GPU that is shown, or show all "
+                  str("rank ", rank.rank, " on ", host.name, " needs ", device.uuid,
+                      ", which its launcher hides from it; start one rank for each visible GPU, or make all visible "
                       "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)"));
     }
   }
@@ -230,9 +230,9 @@ void check_batch_size(const RunConfig& config, double row_elements) {
   const double elements = double(config.train.batch.rows) * members * row_elements;
   if (elements <= most_batch_elements) return;
   const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
-  throw ConfigError(mark_of(config.resolved, key), key,
-                    str("is ", config.train.batch.rows, ", which makes a batch of ", elements, " numbers at ",
-                        row_elements, " a row; ", most_batch_elements, " are the most; take fewer rows"));
+  throw ConfigError(location_of(config.resolved, key), key,
+                    str("is ", config.train.batch.rows, ": a batch would have ", elements, " numbers, ", row_elements,
+                        " per row; at most ", most_batch_elements, " are possible; use fewer rows"));
 }
 
 // Compares the rows with model, transforms and loss, as far as options describe them. Ranks compare those of plugins.
@@ -251,11 +251,11 @@ void check_watched_metrics(const PreparedRun& run) {
   const TrainConfig& train = run.config.train;
   const bool members = monitors_metric(run.config);
   if (members && !train.early_stop.metric.empty())
-    throw ConfigError(location_of(run, "train.early_stop.metric"), "train.early_stop",
+    throw ConfigError(key_location(run, "train.early_stop.metric"), "train.early_stop",
                       str("ends the whole training, and ", run.config.strategy.name,
                           ".early_stop ends its members one by one; keep one of them"));
   if (!members && train.early_stop.metric.empty() && train.keep_best.metric.empty()) return;
-  const Json answer = describe_run(run.rank_program, run.config.resolved, "figures").at("figures");
+  const Json answer = describe_run(run.rank_program, run.config.resolved, "metrics").at("metrics");
   if (answer.is_null()) return;
   const auto metrics = answer.get<EvaluationMetrics>();
   if (members) check_monitored_metric(run.config, metrics);
@@ -269,7 +269,7 @@ bool may_use_gpus(const RunConfig& config) { return config.device != "cpu"; }
 
 Node configuration_tree(const RunArguments& arguments) {
   if (!arguments.stored.is_null()) {
-    Node tree = node_of(without_marks(arguments.stored), {{"", {arguments.config, 0, 0}}});
+    Node tree = node_of(without_locations(arguments.stored), {{"", {arguments.config, 0, 0}}});
     for (const std::string& assignment : arguments.overrides) apply_override(tree, assignment);
     return tree;
   }
@@ -317,9 +317,9 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
 
 void refuse_program(const RunConfig& config, const std::string& command) {
   if (config.program.empty()) return;
-  throw ConfigError(mark_of(config.resolved, "program"), "program",
-                    str("has its own model and loop, which `convoy ", command,
-                        "` cannot see: it needs model, data and strategy in the file; make the model a plugin "
+  throw ConfigError(location_of(config.resolved, "program"), "program",
+                    str("has its own model and loop, but `convoy ", command,
+                        "` needs model, data and strategy in the file; make the model a plugin "
                         "(docs/extending.md), or type `convoy run`"));
 }
 
@@ -338,7 +338,7 @@ PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const
   try {
     return plan_without_locations(run, topology, rank_hosts, allowed);
   } catch (const ConfigError& error) {
-    if (!error.mark().file.empty()) throw;
+    if (!error.location().file.empty()) throw;
     add_location(error, run);
   }
 }

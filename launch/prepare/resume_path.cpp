@@ -47,7 +47,15 @@ const std::vector<std::string> free_model_keys{"model.dropout", "model.attention
                                                "model.plugin",  "model.init_from"};
 
 [[noreturn]] void refuse(const Json& resolved, const std::string& key, const std::string& reason) {
-  throw ConfigError(mark_of(resolved, key), key, reason);
+  throw ConfigError(location_of(resolved, key), key, reason);
+}
+
+// True for a configuration with what every run's has. Ranks check the whole manifest.
+bool is_of_run(const Json& config) {
+  if (!config.is_object()) return false;
+  const auto model = config.find("model"), train = config.find("train");
+  return (config.contains("program") || (model != config.end() && model->is_object())) &&
+         (train == config.end() || train->is_object() || train->is_null());
 }
 
 // The run that wrote a step-N folder; its config is null if the manifest is unreadable, which ranks report.
@@ -55,7 +63,7 @@ StoredConfig stored_in(const fs::path& step) {
   const std::string path = (step / "manifest.json").string();
   try {
     const Json manifest = Json::parse(read_file(path, longest_manifest), nullptr, false);
-    if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return {};
+    if (!manifest.is_object() || !manifest.contains("config") || !is_of_run(manifest["config"])) return {};
     const Json trainer = manifest.value("trainer", Json());
     const Json ranks = trainer.is_object() ? trainer.value("world_size", Json()) : Json();
     const Json step_done = manifest.value("step", Json());
@@ -93,9 +101,8 @@ void check_model(const Json& stored, const Json& resolved, const fs::path& step,
   }
   if (first.empty()) return;
   refuse(resolved, first,
-         str("the state in ", step.string(), role.empty() ? "" : ", which would become " + role + ",",
-             " is of another model (", join(lines, "; "),
-             "); give the model as it was, or start from the beginning with --set train.resume=never"));
+         str("the state in ", step.string(), role.empty() ? "" : " (for " + role + ")", " is of another model (",
+             join(lines, "; "), "); use that model, or start from the beginning with --set train.resume=never"));
 }
 
 // True for equal numbers, however they are written.
@@ -154,10 +161,9 @@ void check_member_count(const Json& stored, const Json& resolved, const fs::path
   const size_t had = strategy.members(typed_config(stored, step)).size(), has = strategy.members(config).size();
   if (had == has) return;
   refuse(resolved, "strategy.members",
-         str("the state in ", step.string(), " is of an ensemble with ", had, had == 1 ? " member" : " members",
-             ", and this one has ", has,
-             "; give the members as they were, or continue one of them by another "
-             "strategy with @member0, @member1, … at the end of train.resume"));
+         str("members = ", has, " conflicts with the state in ", step.string(), ", members = ", had,
+             "; use that number, or continue one member under another strategy with @member0, @member1, … at the "
+             "end of train.resume"));
 }
 
 // Checks one pipeline of a farm as member `index` of this run's ensemble.
@@ -179,14 +185,13 @@ void check_member(const MemberPath& wanted, const Json& stored, const fs::path& 
   const StrategyEntry& strategy = strategy_of(ensemble);
   if (!strategy.members)
     refuse(resolved, "train.resume",
-           str("names member ", wanted.member, " of ", wanted.path, ", which was trained by ", ensemble.strategy.name,
-               " and has no members; leave out @member", wanted.member));
+           str("names member ", wanted.member, " of ", wanted.path, ", a run of ", ensemble.strategy.name,
+               ", which has no members; leave out @member", wanted.member));
   const std::vector<std::vector<std::string>> members = strategy.members(ensemble);
   const auto index = static_cast<size_t>(wanted.member);
   if (index >= members.size())
     refuse(resolved, "train.resume",
-           str("names member ", wanted.member, " of ", wanted.path, ", which has ", members.size(), ", from 0 to ",
-               members.size() - 1));
+           str("names member ", wanted.member, " of ", wanted.path, ", which has members 0 to ", members.size() - 1));
   for (const std::string& line : other_settings(RunConfig::from_resolved(resolved), members[index], false))
     notes.push_back(str("train.resume: member ", wanted.member, " of ", wanted.path, " continues with another ", line));
 }
@@ -196,12 +201,13 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved,
   const StrategyEntry& strategy = strategy_of(config);
   if (!strategy.members)
     refuse(resolved, "train.resume",
-           "is a farm's folder, whose pipelines can be the members of an ensemble: take "
-           "strategy.name=ensemble, or give one pipeline's folder");
+           "is the folder of a farm; set strategy.name=ensemble to use its pipelines as members, or give the "
+           "folder of one pipeline");
   const std::vector<std::vector<std::string>> members = strategy.members(config);
   if (members.size() != pipelines.size())
     refuse(resolved, "train.resume",
-           str("is a farm of ", pipelines.size(), " pipelines, and strategy.members is ", members.size()));
+           str("is a farm, and strategy.members = ", members.size(), " conflicts with its ", pipelines.size(),
+               " pipelines; set strategy.members=", pipelines.size()));
   for (size_t i = 0; i < pipelines.size(); ++i) check_pipeline(pipelines[i], i, members[i], resolved, notes);
 }
 

@@ -54,13 +54,13 @@ void repair(const std::string& folder, Json& summary, std::vector<std::string>& 
     Json left = Json::parse(read_file_if_any(note_file), nullptr, false);
     if (!left.is_object() || !left["failure"].is_object())
       left = end_json({Failure::internal, -1, last_step(folder), SIGKILL, "",
-                       "convoy itself was killed before it could write the end"});
+                       "convoy itself was killed before it could write the summary"});
     summary["status"] = left["exit_code"] == exit_code::stopped ? "stopped" : "failed";
     summary["exit_code"] = left["exit_code"];
     summary["failure"] = left["failure"];
     write_summary(folder, summary);
     notes.push_back(
-        str(folder, ": the run before this one ended without a word: ", summary["failure"].value("message", "")));
+        str(folder, ": the previous run ended without a summary: ", summary["failure"].value("message", "")));
   }
   unlink(note_file.c_str());
   remove_leftover_checkpoints(folder);
@@ -137,8 +137,8 @@ bool can_begin_from(const RunFolderRequest& request, const std::string& folder) 
 std::string difference_lines(const std::vector<Difference>& found, const Json& resolved) {
   std::string lines;
   for (const Difference& difference : found) {
-    const SourceLocation mark = mark_of(resolved, difference.key);
-    lines += str("\n  ", mark.file.empty() ? "" : to_string(mark) + ": ", to_string(difference));
+    const SourceLocation location = location_of(resolved, difference.key);
+    lines += str("\n  ", location.file.empty() ? "" : to_string(location) + ": ", to_string(difference));
   }
   return lines;
 }
@@ -152,9 +152,9 @@ Json value_at(const Json& config, const std::string& pointer) {
 // The length of the folder's run, as far as it differs from `resolved` and the user wrote no other: `epochs` unless he
 // gives epochs, `max_steps` unless he gives either. Without this, a default would end the run early.
 Json kept_length(const Json& config, const Json& resolved) {
-  const SourceLocations marks = marks_of(resolved);
+  const SourceLocations locations = locations_of(resolved);
   const auto is_written = [&](const std::string& key) {
-    return marks.empty() ? !value_at(resolved, "/train/" + key).is_null() : marks.count("train." + key) != 0;
+    return locations.empty() ? !value_at(resolved, "/train/" + key).is_null() : locations.count("train." + key) != 0;
   };
   Json kept = Json::object();
   if (is_written("epochs")) return kept;
@@ -209,8 +209,7 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
   const std::vector<Difference> found = differences(summary["config"], request.resolved, resumable_keys());
   if (found.empty()) return run;
   throw Error(Failure::output,
-              str(folder, ": holds an unfinished run, which these settings would change:",
-                  difference_lines(found, request.resolved),
+              str(folder, ": holds an unfinished run with other settings:", difference_lines(found, request.resolved),
                   can_begin_from(request, folder)
                       ? str("\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
                             command_line(request, folder))
@@ -293,7 +292,7 @@ RunFolder open_given(const RunFolderRequest& request) {
   if (stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
     refuse(folder, "is no directory; give another --output");
   auto run = try_take(request, folder);
-  if (!run) refuse(folder, "another run is using it (its lock is held); wait for it, or give another --output");
+  if (!run) refuse(folder, "another run uses it and holds its lock; wait for that run, or give another --output");
   if (run->already_done) {
     const std::string reason = done_reason(request, folder);
     if (!reason.empty()) refuse(folder, reason);
@@ -301,10 +300,12 @@ RunFolder open_given(const RunFolderRequest& request) {
         str(folder, ": already done", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string()));
   }
   if (run->continued && request.resume == "never")
-    refuse(folder, "holds an unfinished run with checkpoints, and train.resume is never; give another --output");
+    refuse(
+        folder,
+        "holds an unfinished run with checkpoints, which conflicts with train.resume = never; give another --output");
   if (run->continued && !may_continue(request, folder))
     refuse(folder,
-           str("holds an unfinished run that began otherwise, and train.resume is ", request.resume,
+           str("holds an unfinished run that did not begin from train.resume = ", request.resume,
                "; to begin from there, give another --output; to continue the unfinished run, leave out train.resume"));
   return std::move(*run);
 }

@@ -68,7 +68,7 @@ void prepare(const ProcessStart& start, Prepared& prepared) {
   if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(error, STDERR_FILENO) < 0)
     report_error(errno);
   signal(SIGPIPE, SIG_DFL);
-  signal(SIGTERM, SIG_DFL);  // a farm stops its pipelines with SIGTERM, even if its own caller ignores it
+  signal(SIGTERM, SIG_DFL);  // a farm stops its pipelines with SIGTERM, even if the farm's caller ignores it
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -35,7 +35,7 @@ class ReferenceData : public Dataset {
       field.shape = given->sizes().slice(1).vec();
       if (field.cardinality > 0 && given->numel() > 0 && given->max().item<int64_t>() >= field.cardinality)
         throw Error(Failure::config, "field ", name, " of the reference has the number ", given->max().item<int64_t>(),
-                    ", and the configured data has ", field.cardinality, " of them, from 0");
+                    ", but the configured data has 0 to ", field.cardinality - 1);
     }
   }
   Schema schema() const override { return schema_; }
@@ -70,7 +70,8 @@ class Reference {
     batch_.global_rows = batch_.nominal_rows = batch_.rows;
     for (const auto& [name, tensor] : batch_.tensors)
       if (tensor.dim() == 0 || tensor.size(0) != batch_.rows)
-        throw Error(Failure::config, path_, ": field ", name, " of the batch has another number of rows");
+        throw Error(Failure::config, path_, ": field ", name, " of the batch has ",
+                    tensor.dim() == 0 ? 0 : tensor.size(0), " rows, but the batch has ", batch_.rows);
   }
 
   const Batch& batch() const { return batch_; }

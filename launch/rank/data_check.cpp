@@ -60,20 +60,23 @@ class DataChecker {
   DatasetPtr follow(const Json& first) const {
     if (first.at("fingerprint") != mine_.fingerprint)
       fail(Failure::disagreement,
-           str("is not on host ", check_.host, " what rank 0 reads on ", first.at("host").get<std::string>(),
-               ": its contents differ; copy it from there, or name storage that all hosts share"));
+           str("differs on host ", check_.host, " from what rank 0 reads on ", first.at("host").get<std::string>(),
+               "; copy it from there, or use storage that all hosts share"));
     const std::string path = first.at("numbers");
     if (path.empty()) return data_;
     const auto stored = stored_contents(read_manifest_file(path), path);
-    if (!stored) throw Error(Failure::io, path, ": rank 0 read its lists of ids, and host ", check_.host, " cannot");
+    if (!stored)
+      throw Error(Failure::io, path, ": host ", check_.host,
+                  " cannot read its lists of ids, but rank 0 can; share the run folder");
     return numbered(*stored);
   }
 
   DatasetPtr numbered(const DataContents& stored) const {
     const DatasetPtr made = data_->numbered_as(stored);
     if (!made)
-      fail(Failure::config, str("gives numbers to ids or classes that differ from the checkpoint's, and data set ",
-                                config_.data.name, " cannot take those"));
+      fail(Failure::config,
+           str("numbers ids or classes differently from the checkpoint, but data set ", config_.data.name,
+               " cannot use the checkpoint's numbers (Dataset::numbered_as); give the same data"));
     return made;
   }
 
@@ -87,7 +90,7 @@ class DataChecker {
                                 "; give data with the ids, classes ", "and columns of the training"));
     const bool automatic = config_.train.resume == "auto";
     const std::string anew = automatic
-                                 ? "start anew with another --output, or with --set train.resume=never and without one"
+                                 ? "start anew: give another --output, or --set train.resume=never without --output"
                                  : "start anew with --set train.resume=never";
     fail(automatic ? Failure::output : Failure::config,
          str("is not the data that ", path, " was trained on: ", change.text(), "; ",
@@ -100,7 +103,7 @@ class DataChecker {
   [[noreturn]] void fail(Failure kind, const std::string& reason) const {
     const Json& data = config_.resolved.at("data");
     const std::string key = data.contains("path") ? "data.path" : "data";
-    throw ConfigError(mark_of(config_.resolved, key), key, reason, kind);
+    throw ConfigError(location_of(config_.resolved, key), key, reason, kind);
   }
 
   const DatasetPtr& data_;

@@ -3,7 +3,7 @@
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
 //   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks options;
 //                            `--describe blocks` also prints the model's blocks, `--describe activations` their saved
-//                            activations, `--describe figures` the metrics of its evaluations
+//                            activations, `--describe metrics` the metrics of its evaluations
 //   convoy-rank --against    reads a request from standard input, compares with Python (launch/rank/against.h)
 //   convoy-rank --export     reads a request from standard input, writes weights for Python (core/checkpoint/export.h)
 //   convoy-rank --calibrate  one process of a calibration (launch/explain/measurement.h); environment as for a job
@@ -64,9 +64,9 @@ int run_describe(const std::string& what) {
   const Registry registry = make_registry(config);
   Json output{{"version", version}, {"config", config.resolved}};
   config.data = with_few_rows(config.data);
-  if (what == "figures") {
+  if (what == "metrics") {
     const auto metrics = evaluation_metrics(config, registry);
-    output["figures"] = metrics ? Json(*metrics) : Json();
+    output["metrics"] = metrics ? Json(*metrics) : Json();
   } else if (!what.empty()) {
     const DescribedBlocks described = describe_blocks(config, registry, what == "activations");
     output["model"] = described.model;
@@ -126,18 +126,18 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     const std::string what = arguments.size() == 2 ? arguments[1] : "";
     if (!arguments.empty() && arguments.size() <= 2 && arguments[0] == "--describe" &&
-        (what.empty() || what == "blocks" || what == "activations" || what == "figures"))
+        (what.empty() || what == "blocks" || what == "activations" || what == "metrics"))
       return exit_process(run_describe(what));
     if (arguments.size() == 1 && arguments[0] == "--calibrate") return exit_process(run_calibrate());
     if (arguments.size() == 1 && arguments[0] == "--against") return exit_process(run_against());
     if (arguments.size() == 1 && arguments[0] == "--export") return exit_process(run_export());
     if (!arguments.empty())
-      throw Error(Failure::command_line,
-                  "convoy-rank takes no arguments but --describe and --calibrate; type `convoy --help`");
+      throw Error(Failure::command_line, "convoy-rank: `convoy` starts this program; type `convoy --help`");
     return exit_process(run());
   } catch (...) {
     const TranslatedException failure = translate_exception(Failure::internal);
     std::cerr << (failure.kind == Failure::internal ? "convoy-rank: " : "") << failure.message << '\n';
+    if (argc > 1) answer({{describe_failed_key, name_of(failure.kind)}});
     return exit_process(exit_code_of(failure.kind));
   }
 }

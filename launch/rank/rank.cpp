@@ -102,10 +102,10 @@ class RankTraining {
     if (assignment_.snapshots.is_null()) return std::nullopt;
     const RunConfig& config = assignment_.config;
     const int64_t rows = trained_.data->size(Split::train);
-    const MemberSample draw =
-        sampling.draws.empty() ? member_sample(config.data.options, config.seed) : sampling.draws.front();
+    const MemberSample sample =
+        sampling.samples.empty() ? member_sample(config.data.options, config.seed) : sampling.samples.front();
     const int64_t global_rows = training_length(config.train, rows, context.mesh.degree("data")).global_rows;
-    return uneven_rows(draw, rows, global_rows, config.train.max_steps, assignment_.snapshots.at("shares"));
+    return uneven_rows(sample, rows, global_rows, config.train.max_steps, assignment_.snapshots.at("shares"));
   }
 
   // Returns why the loss of `convoy verify` is no sum over rows; "" if it is. The reference run checks this for every

@@ -41,7 +41,7 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
 
 void Snapshots::note_loss_fault(const std::string& fault) { note("loss_fault.txt", fault); }
 
-void Snapshots::note_no_uneven_batch() { note("no_ragged_batch.txt", "none"); }
+void Snapshots::note_no_uneven_batch() { note("no_uneven_batch.txt", "none"); }
 
 void Snapshots::note(const std::string& file, const std::string& text) const {
   if (text.empty() || context_.rank != 0) return;

@@ -29,7 +29,7 @@ class Snapshots {
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
   // Reports an error of the loss to `convoy verify`, in FOLDER/loss_fault.txt. Used by the reference.
   void note_loss_fault(const std::string& fault);
-  // Reports that all shares of all steps are equal, by the file FOLDER/no_ragged_batch.txt. Used by the reference.
+  // Reports that all shares of all steps are equal, by the file FOLDER/no_uneven_batch.txt. Used by the reference.
   void note_no_uneven_batch();
   // Collective. Call it after setup (0 steps) and after each update, up to Context::total_steps.
   void take(int64_t steps_done);

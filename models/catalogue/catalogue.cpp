@@ -50,15 +50,15 @@ void check_gpt(const Options& options) {
                                   "; make it even, or take learned positions"));
   if (rotary && options.has("context"))
     refuse_without_effect(options, "context",
-                          "is the number of learned positions, and positions are rotary; leave one of them out",
-                          {options.mark("positions")});
+                          "needs learned positions, but positions are rotary; leave one of them out",
+                          {options.location("positions")});
   if (options.has("mlp_dim"))
     refuse_without_effect(options, "mlp_ratio", "and mlp_dim both set the size of a block's MLP; leave one of them out",
-                          {options.mark("mlp_dim")});
+                          {options.location("mlp_dim")});
   if (!rotary)
     refuse_without_effect(options, "rotary_base",
-                          "is for positions: rotary, and positions are learned; leave one of them out",
-                          {options.mark("positions")});
+                          "needs positions: rotary, but positions are learned; leave one of them out",
+                          {options.location("positions")});
 }
 
 void check_llama(const Options& options) {
@@ -73,9 +73,9 @@ void check_llama(const Options& options) {
 
 void check_mlp(const Options& options) {
   if (!options.integers("hidden").empty()) return;
-  const std::string reason = "is for what follows a hidden layer, and hidden is []: there is none; leave it out";
-  refuse_without_effect(options, "activation", reason, {options.mark("hidden")});
-  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("hidden")});
+  const std::string reason = "needs a hidden layer, but hidden is []; leave it out";
+  refuse_without_effect(options, "activation", reason, {options.location("hidden")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.location("hidden")});
 }
 
 void check_ncf(const Options& options) {
@@ -86,9 +86,9 @@ void check_ncf(const Options& options) {
   const bool layers = !options.integers("hidden").empty();
   if (mlp > 0 && !layers) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
   if (mlp > 0) return;
-  const std::string reason = "is of the MLP, and mlp_dim: 0 leaves that out; leave this key out too, or raise mlp_dim";
-  if (layers) refuse_without_effect(options, "hidden", reason, {options.mark("mlp_dim")});
-  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("mlp_dim")});
+  const std::string reason = "needs the MLP, but mlp_dim: 0 leaves it out; leave this key out too, or raise mlp_dim";
+  if (layers) refuse_without_effect(options, "hidden", reason, {options.location("mlp_dim")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.location("mlp_dim")});
 }
 
 void check_resnet(const Options& options) {
@@ -119,7 +119,7 @@ Entry convnet_entry() {
                           describe::integer("", "channels").between(1, 1 << 16), Json::array({32, 64})),
            describe::integer("kernel", "kernel size of the convolutions; odd", 3).between(1, 31),
            describe::boolean("batch_norm", "batch norm after each convolution", true),
-           describe::integer("hidden", "units of the hidden layer before the output; 0: no hidden layer", 128)
+           describe::integer("hidden", "size of the hidden layer before the output; 0: no hidden layer", 128)
                .between(0, 1 << 20),
            describe::real("dropout", "dropout probability after each convolution and after the hidden layer", 0.0)
                .between(0, 0.99)},
@@ -153,8 +153,8 @@ int64_t gpt_mlp_dim(const Options& options) {
 
 Entry gpt_entry() {
   std::vector<Option> options{
-      describe::integer("mlp_ratio", "hidden units of a block's MLP, as a multiple of dim", 4).between(1, 1024),
-      describe::integer("mlp_dim", "hidden units of a block's MLP; replaces mlp_ratio")
+      describe::integer("mlp_ratio", "hidden size of a block's MLP, as a multiple of dim", 4).between(1, 1024),
+      describe::integer("mlp_dim", "hidden size of a block's MLP; replaces mlp_ratio")
           .between(1, 1 << 24)
           .may_be_null(),
       describe::choice("activation",
@@ -188,7 +188,7 @@ Entry llama_entry() {
       describe::integer("kv_heads", "heads of keys and values; each serves heads ÷ kv_heads queries; by default heads")
           .between(1, 1 << 20)
           .may_be_null(),
-      describe::integer("mlp_dim", "hidden units of a block's MLP; by default 8/3 of dim, rounded up to 64")
+      describe::integer("mlp_dim", "hidden size of a block's MLP; by default 8/3 of dim, rounded up to 64")
           .between(1, 1 << 24)
           .may_be_null()};
   for (Option& option : transformer_options(

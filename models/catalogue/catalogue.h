@@ -10,24 +10,22 @@ namespace convoy {
 
 const std::vector<Entry>& model_catalogue();
 
-// Checks before the start of ranks that the model accepts the data set's rows; the models' constructors check the
-// schema again. Throws ConfigError at the data set's key that determines the rows if there is one, else at the model's.
-// Ignores models and data sets of plugins.
+// Checks before the start that the model accepts the data set's rows; the models' constructors check the schema again.
+// Throws ConfigError at the data set's key that determines the rows, or else at the model's. Ignores models and data
+// sets of plugins.
 void check_model_rows(const std::string& model, const Options& options, const Options& data,
                       const DeclaredSchema& rows);
 
 // Throws ConfigError at the size that makes a weight or an activation larger than any memory. `row_elements`: elements
-// of the data's largest tensor of a row. Returns the larger of it and the elements of the model's largest activation of
-// a row.
+// of the data's largest tensor of a row. Returns the larger one of this and the model's largest activation of a row.
 double check_model_sizes(const std::string& model, const Options& options, const Options& data,
                          const DeclaredSchema& rows, double row_elements);
 
-// Hidden units of a block's MLP: mlp_dim, or its default.
-
+// Returns the hidden units of a block's MLP: mlp_dim, or its default.
 int64_t gpt_mlp_dim(const Options& options);
 int64_t llama_mlp_dim(const Options& options);
 
-// The entries of model_catalogue(), with their checks.
+// Entries of model_catalogue(), with their checks.
 
 Entry convnet_entry();
 Entry gpt_entry();

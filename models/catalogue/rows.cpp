@@ -43,8 +43,7 @@ void check_images(const std::string& model, const Options& options, const Option
 void check_numbers(const Options& options, const Options& data) {
   if (options.integer("mlp_dim") > 0) return;
   const auto refuse = [&](const char* key) {
-    options.fail("mlp_dim",
-                 str("is 0, and data.", key, " goes into the MLP alone; raise it, or leave data.", key, " out"));
+    options.fail("mlp_dim", str("is 0, but only the MLP uses data.", key, "; raise it, or leave data.", key, " out"));
   };
   if (data.text("name") == "synthetic" && data.integer("context") > 0) refuse("context");
   if (data.text("name") != "interactions") return;

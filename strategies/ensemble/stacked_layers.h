@@ -1,10 +1,10 @@
 // StackedLayers: layers of K members of an ensemble, run as one batched product; activations are [K, B, …].
 //
-// Parameters are [K, …] tensors, member first, initially without memory. A StackedStorage provides memory and the
-// values that each member would have alone (core/tensors/init.h, with the member's seed). Random draws are
-// keyed the same way. Row k of a tensor belongs to member k, under the name that it has in a single run.
-// Linear products write their gradients to Parameter::gradient (stacked_linear). Convolutions and batch norms run
-// member by member, or grouped: one convolution with K times the channels.
+// Parameters are [K, …] tensors, member first, without memory at first. A StackedStorage provides memory and the values
+// that each member would have alone (core/tensors/init.h, with the member's seed). Random draws are keyed in the same
+// way. Row k of a tensor belongs to member k, under the name that it has in a single run. Linear products write their
+// gradients to Parameter::gradient (stacked_linear). Convolutions and batch norms run member by member, or grouped: one
+// convolution with K times the channels.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <memory>
@@ -18,13 +18,13 @@ namespace convoy {
 
 struct StackedParameter {
   ParameterPtr parameter;      // value and gradient [K, …]
-  std::vector<int64_t> shape;  // of one member's
+  std::vector<int64_t> shape;  // shape of one member's tensor
   Init init;
 };
 
-// Stack: state that the layers of one stack share.
+// Stack: state shared by the layers of one stack.
 struct Stack {
-  std::vector<uint64_t> seeds;  // of the members
+  std::vector<uint64_t> seeds;  // seeds of the members
   bool grouped = false;         // convolutions and batch norms are grouped
   bool convolves = false;       // the model has a convolution
   std::vector<StackedParameter> parameters;
@@ -44,7 +44,7 @@ class StackedLayers : public DefaultLayers {
   Layer rms_norm(const std::string& name, int64_t dim, double eps) override;
   Layer batch_norm(const std::string& name, int64_t channels, double eps, double momentum) override;
   Layer dropout(const std::string& name, double p) override;
-  // Its value is [K, …shape].
+  // Returns a handle with a value of shape [K, …shape].
   std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init& init) override;
 
   int64_t members() const override { return stack_->members(); }

@@ -312,7 +312,7 @@ void StackedMembers::report_gradients() {
   first_gradients_.updated(parts);
 }
 
-// Each rank reports its own members and waits for no other rank.
+// Each rank reports its members without waiting for other ranks.
 // On CUDA it reads the flag of the previous step, so that the host never waits for the current one.
 void StackedMembers::check_finite(at::Tensor finite, at::Tensor loss) {
   if (finite.is_cuda()) {

@@ -1,10 +1,9 @@
 // StackedMembers: trains and evaluates the members of an ensemble on one rank, stacked or one by one.
 //
-// Stacked: all training members are one ModelPart of StackedLayers. One by one: each member has its own ModelPart;
-// blocks with foreign modules need this.
-// Both use the rows of one StackedStorage and one StackedUpdate, so the mode may change. A finished member keeps a row,
-// after those that train.
-// Threads: the rank's thread. Failure: as ModelPart; Error(training) naming members with values that are not finite.
+// Stacked: all training members are one ModelPart of StackedLayers. One by one: each member has a separate ModelPart;
+// blocks with foreign modules need this. Both use the rows of one StackedStorage and one StackedUpdate, so the mode may
+// change. A finished member keeps a row, after those of training members.
+// Threads: the rank's thread. Failure: as for ModelPart; Error(training) names members with non-finite values.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,15 +20,16 @@ namespace convoy {
 
 class StackedMembers {
  public:
-  // `members`: of this rank, all training. Options of the section `strategy`: how, convolutions.
+  // `members`: members of this rank, all training. Reads the options `how` and `convolutions` of the section
+  // `strategy`.
   StackedMembers(const Context& context, ModelPtr model, LossPtr loss, std::vector<MemberSettings> members);
   ~StackedMembers();
 
   int64_t active() const { return active_; }
   const std::vector<MemberSettings>& rows() const { return members_; }  // the first `active` train
 
-  // Forward, backward, update of a batch [active, rows, …] in the order of rows. The result has its metrics by row.
-  // Throws Error(training) for values that are not finite, naming the member.
+  // Runs forward, backward and update of a batch [active, rows, …] in the order of rows. The result has its metrics by
+  // row. Throws Error(training) with the member for non-finite values.
   StepResult step(const StepInput& input);
 
   struct Evaluation {
@@ -47,15 +47,15 @@ class StackedMembers {
   void finish(const std::vector<int64_t>& numbers);
 
   void visit_state(const StateVisitor& visit);
-  // Writable: the execution mode that a trial chose, for checkpoints; int64, one for each member of this rank. The
-  // number of the rank's members if they are stacked, its negative if side by side; 0: no trial chose.
+  // Execution mode that a trial chose, for checkpoints; writable. int64, one for each member of this rank: the number
+  // of the rank's members if they are stacked, its negative if they run one by one; 0: no trial.
   at::Tensor chosen_by_trial() const { return chosen_by_trial_; }
-  // Takes the execution mode of the checkpoint, if it has one for this many members.
+  // Uses the execution mode of the checkpoint, if it has one for this many members.
   void restored();
   void renumbered(int64_t steps) { update_->renumbered(steps); }  // as Strategy::renumbered
 
  private:
-  // The model part of a single member, and its collector.
+  // Model part of a single member, and its collector.
   struct SingleMember;
   using Losses = std::vector<Loss>;
 
@@ -85,14 +85,14 @@ class StackedMembers {
   LossPtr loss_;
   std::vector<MemberSettings> members_;  // by row
   int64_t active_;
-  at::ScalarType dtype_;  // of parameters
+  at::ScalarType dtype_;  // type of parameters
   bool stacked_ = true;
-  bool chosen_ = false;  // the execution mode is chosen, by the model, a trial or a checkpoint
+  bool chosen_ = false;  // the model, a trial or a checkpoint has chosen the execution mode
   at::Tensor chosen_by_trial_;
   GradientCoverage first_gradients_;
-  std::unique_ptr<ModelPart> stack_;  // of the training members
+  std::unique_ptr<ModelPart> stack_;  // model part of the training members
   std::unique_ptr<GradientCollector> collector_;
-  std::unique_ptr<ModelPart> whole_;  // of all rows, for evaluations; null: stack_ has all
+  std::unique_ptr<ModelPart> whole_;  // model part of all members, for evaluations; null: stack_ has all
   std::vector<SingleMember> single_;  // by row; empty while stacked
   std::unique_ptr<StackedStorage> storage_;
   std::unique_ptr<StackedUpdate> update_;

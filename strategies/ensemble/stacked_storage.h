@@ -1,9 +1,9 @@
 // StackedStorage: parameters, gradients and buffers of a rank's members, one row per member.
 //
-// Parameters of one parameter group in every member's optimizer share a buffer [members, elements]. A member's
-// parameters are contiguous, a layer multiplies a batch of strided matrices, and one optimizer pass sweeps all members.
-// Rows are reordered when members finish: training members come first. Gaps in gradients stay zero.
-// Parts (ModelPart) are bound to rows: to the first n together, or to a single row. Threads: the rank's thread.
+// Parameters that are in one parameter group for every member's optimizer share a buffer [members, elements]. A
+// member's parameters are contiguous, a layer multiplies a batch of strided matrices, and one optimizer pass updates
+// all members. Rows are reordered when members finish: training members come first. Gaps in gradients stay zero. A
+// ModelPart is bound to rows: to the first n together, or to a single row. Threads: the rank's thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -21,10 +21,10 @@ class StackedStorage {
  public:
   struct Group {
     int64_t elements = 0;               // per member
-    std::vector<double> rate_factors;   // by row: the group's learning rate over the member's
+    std::vector<double> rate_factors;   // by row: the group's learning rate ÷ the member's
     std::vector<double> weight_decays;  // by row
     at::Tensor values, gradients;       // [members, elements]
-    std::vector<at::Tensor> kept;       // moments of finished rows, [finished, elements]; used by the update
+    std::vector<at::Tensor> kept;       // moments of finished rows, [finished, elements]; the update uses them
   };
   struct Tensor {
     std::string name;
@@ -34,7 +34,7 @@ class StackedStorage {
   };
 
   // Makes storage for members in the order of `rows`, with the shapes of `like`: a stack's part, or one member's.
-  // `optimizer` with each member's rates decides the parameter groups. Values are undefined until copy or fill.
+  // `optimizer` with each member's rates determines the parameter groups. Values are undefined until copy or fill.
   StackedStorage(const ModelPart& like, bool like_is_stack, const std::vector<MemberSettings>& rows,
                  const Component& optimizer);
 
@@ -53,10 +53,10 @@ class StackedStorage {
   void bind(ModelPart& stack, int64_t rows) const;
   void bind_row(ModelPart& part, int64_t row) const;
 
-  // View of one member's tensor in its shape. `flat`: [members, elements] of the tensor's group.
+  // Returns a view of one member's tensor in its shape. `flat`: [members, elements] of the tensor's group.
   at::Tensor view(const Tensor& tensor, const at::Tensor& flat, int64_t row) const;
 
-  // New row i is the old row order[i].
+  // Reorders rows: new row i is the old row order[i].
   void reorder(const std::vector<int64_t>& order);
 
  private:

@@ -59,7 +59,7 @@ Plan plan_program(const RunConfig& config, const Topology& topology, const PlanR
   Plan made = plan_data_axis(config, topology, request);
   if (made.jobs.front().processes.size() < made.jobs.front().ranks.size())
     throw ConfigError(SourceLocation{}, "backend",
-                      "is local, which reaches the threads of one process only, and each rank of a program is a "
+                      "is local, which reaches the threads of one process only, but each rank of a program is a "
                       "process; use gloo or mpi");
   return made;
 }

@@ -1,4 +1,4 @@
-// Strategies without LibTorch: options, where ranks go, and what a step costs.
+// Strategies without LibTorch: options, placement of ranks, and costs of a step.
 //
 // A new strategy X needs its name in CONVOY_STRATEGIES, X_entry() in strategies/plans/X.cpp, and make_X() in
 // strategies/X.cpp (docs/extending.md).
@@ -13,29 +13,29 @@
 
 namespace convoy {
 
-// A tensor of an earlier block that this block uses too.
+// Tensor of an earlier block that this block uses too.
 struct TiedTensor {
   std::string name;   // canonical
-  int64_t block = 0;  // the block that created it
+  int64_t block = 0;  // block that created it
   int64_t elements = 0;
 };
 CONVOY_JSON(TiedTensor, name, block, elements)
-// A linear layer that uses a shard of its inputs but is tied to a tensor that is sharded by outputs or rows.
+// Linear layer that uses a shard of its inputs but is tied to a tensor that is sharded by outputs or rows.
 struct TieConflict {
   std::string layer, tensor;  // canonical
 };
 CONVOY_JSON(TieConflict, layer, tensor)
-// A size that the ranks of a tensor group must divide, in each of `parts` fused products.
+// Size that the ranks of a tensor group must divide, in each of `parts` fused products.
 struct CutSize {
   std::string layer;  // canonical
   int64_t size = 0;
   int64_t parts = 1;
-  bool outputs = true;  // else inputs
+  bool outputs = true;  // size of the outputs; otherwise of the inputs
 };
 CONVOY_JSON(CutSize, layer, size, parts, outputs)
-// An embedding that is sparse, or becomes sparse if it is large enough.
+// Embedding that is sparse, or becomes sparse if it is large enough.
 struct TableSize {
-  std::string name;  // canonical, of its weight
+  std::string name;  // canonical name of its weight
   int64_t rows = 0, dim = 0;
   bool asked = false;   // the model requests a sparse embedding of any size
   int64_t lookups = 1;  // most ids in one row of a batch, as declared by the model
@@ -44,10 +44,10 @@ struct TableSize {
   std::vector<std::pair<double, double>> drawn{};
 };
 CONVOY_JSON(TableSize, name, rows, dim, asked, lookups, row_ids, drawn)
-// An embedding that stays dense because a layer is tied to it, although it is or may be requested as sparse.
+// Embedding that stays dense because a layer is tied to it, although it is requested as sparse or may be.
 struct TiedEmbedding {
-  std::string name;    // canonical, of its weight
-  std::string user;    // the layer
+  std::string name;    // canonical name of its weight
+  std::string user;    // the tied layer
   bool asked = false;  // the model requests a sparse embedding of any size
 };
 CONVOY_JSON(TiedEmbedding, name, user, asked)
@@ -56,13 +56,13 @@ struct BlockDescription {
   std::string name;
   int64_t parameters = 0;        // elements
   int64_t buffers = 0;           // elements
-  double row_flops = 0;          // forward, per row
-  int64_t row_output_bytes = 0;  // passed to the next block, per row
-  int64_t row_saved_bytes = 0;   // kept for backward, per row; saved_bytes does not depend on rows
+  double row_flops = 0;          // of forward, per row
+  int64_t row_output_bytes = 0;  // bytes passed to the next block, per row
+  int64_t row_saved_bytes = 0;   // bytes kept for backward, per row; saved_bytes does not depend on rows
   int64_t products = 0;          // elements of the weights that multiply activations
   std::vector<TiedTensor> ties{};
   std::vector<TieConflict> tie_conflicts{};
-  // Layers that a tensor group shards (linear layers with a cut, embeddings):
+  // Sizes of layers that a tensor group shards (linear layers with a hint, embeddings):
   int64_t cut_parameters = 0;        // elements, included in `parameters`
   int64_t row_cut_input_bytes = 0;   // inputs of column-parallel layers that need gradients, per row
   int64_t row_cut_output_bytes = 0;  // outputs of row-parallel layers and embeddings, per row
@@ -83,10 +83,10 @@ struct BlockDescription {
   std::vector<TiedEmbedding> tied_tables{};
   double time = 0;  // share of a step's forwards, measured by a calibration; not in the JSON
   std::vector<std::pair<std::string, int64_t>> named{};  // its parameters: canonical name, elements
-  int64_t saved_bytes = 0;  // kept for backward of each pass, independent of rows: half-precision copies of weights
+  int64_t saved_bytes = 0;             // kept for each backward, independent of rows: half-precision copies of weights
   int64_t cut_product_parameters = 0;  // elements, included in `cut_parameters` and `product_parameters`
-  // Shape of an output made of sequences [rows, positions, features] that has positions but not this shape, of a block
-  // with sharded layers; empty: none. Sequence parallelism refuses it.
+  // Shape of an output that flattens sequences: it has the positions, but not the shape [rows, positions, features].
+  // Set for a block with sharded layers; otherwise empty. Sequence parallelism refuses it.
   std::vector<int64_t> flat_sequences{};
 };
 CONVOY_JSON(BlockDescription, name, parameters, buffers, row_working_bytes, working_bytes, tensors, product_parameters,
@@ -97,11 +97,11 @@ CONVOY_JSON(BlockDescription, name, parameters, buffers, row_working_bytes, work
 struct ModelDescription {
   std::vector<BlockDescription> blocks;
   int64_t element_bytes = 4;
-  bool measured = false;  // by a step: then 0 means none, otherwise not measured
+  bool measured = false;  // a step measured it: then 0 means none; otherwise 0 means not measured
 };
 CONVOY_JSON(ModelDescription, element_bytes, measured, blocks)
 
-// Kinds of communication in a cost. name_of gives their names in files.
+// Kinds of communication in a cost. name_of returns their names in files.
 enum class Exchange {
   all_reduce,
   gather,   // all-gather
@@ -111,7 +111,7 @@ enum class Exchange {
 const char* name_of(Exchange kind);
 Exchange exchange_named(const std::string& name);  // Error(config) for another name
 
-// Data that a rank sends along one mesh axis in a step with one kind of exchange. An axis may have several.
+// Data that a rank sends along one mesh axis in a step with one kind of exchange. An axis may have several kinds.
 struct AxisCost {
   std::string axis;
   double bytes = 0;
@@ -123,12 +123,12 @@ struct AxisCost {
 struct RankWork {
   double rows = 0;    // per pass, forward and backward
   double passes = 0;  // per step
-  // Time of a step's passes, waits for other ranks included, ÷ time of one pass through the whole model.
+  // Time of a step's passes, with waits for other ranks, ÷ time of one pass through the whole model.
   double span = 0;
-  double own = 0;      // the same without the waits
+  double busy = 0;     // the same without waits
   double updates = 1;  // per step
   double updated = 1;  // share of the model's parameters that this rank updates
-  // The rank has a shard of every layer, so fixed costs per operation are not divided.
+  // True if the rank has a shard of every layer, so fixed costs per operation are not divided.
   bool cut = false;
 };
 // Cost of one rank by the strategy's formulas.
@@ -136,7 +136,7 @@ struct RankCost {
   double bytes_sent_per_step = 0;
   double messages_per_step = 0;
   double parameter_bytes = 0, gradient_bytes = 0, moment_bytes = 0, buffer_bytes = 0, activation_bytes = 0;
-  // Bytes and messages by axis and kind. Empty: everything goes along the only axis of the mesh.
+  // Bytes and messages by axis and kind. Empty: everything is sent along the only axis of the mesh.
   std::vector<AxisCost> axes = {};
   RankWork work = {};
 
@@ -154,43 +154,44 @@ struct StrategyEntry : Entry {
   // Checks of a plan that need the model's blocks. Runs before any rank starts; throws ConfigError, returns warnings.
   // Null: none.
   std::function<std::vector<std::string>(const JobPlan&, const ModelDescription&)> check;
-  // Lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
+  // Returns lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
   std::function<std::string(const JobPlan&, const ModelDescription&)> report;
   bool sparse_embeddings = false;  // the strategy supports them
-  // Overrides, as of --set, that turn the configuration into a run of the reference strategy for one member. One list
-  // for each member. Null: the strategy trains one model.
+  // Returns overrides in the form of --set, one list for each member. They turn the configuration into a run of the
+  // reference strategy for that member. Null: the strategy trains one model.
   std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
 };
 
 // True if planning needs the model's blocks before ranks start: for StrategyEntry::check, and for options
 // that name blocks.
 bool wants_blocks(const StrategyEntry& entry, const JobPlan& job);
-// Runs those checks. Throws ConfigError; returns warnings.
+// Runs StrategyEntry::check. Throws ConfigError; returns warnings.
 std::vector<std::string> check_blocks(const StrategyEntry& entry, const JobPlan& job,
                                       const ModelDescription& description);
 
-// Lines for people: actions in a step, and sparse embeddings.
+// Returns lines for people: actions in a step, and sparse embeddings.
 std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, const ModelDescription& description);
 
-// In the order of the reference page. `independent` is a farm: each of its runs has a strategy (launch/farm/config).
+// All strategies, in the order of the reference page. `independent` is a farm: each of its runs has a strategy
+// (launch/farm/config).
 #define CONVOY_STRATEGIES(X) \
   X(single) X(data_parallel) X(ddp) X(model_parallel) X(tensor_parallel) X(pipeline) X(fsdp) X(hybrid) X(ensemble)
 
 const std::vector<StrategyEntry>& strategy_catalogue();
 std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);
-// The strategy of a configuration. For a program it only plans: equal ranks, each a process.
+// Returns the strategy of a configuration. For a program it only plans: equal ranks, each a process.
 const StrategyEntry& strategy_of(const RunConfig& config);
-// The strategy with which `convoy verify` compares all others.
+// Returns the strategy with which `convoy verify` compares all others.
 const StrategyEntry& reference_strategy();
-// A strategy with equal ranks, in any number and over every backend. Jobs that do not train use it.
+// Returns a strategy with equal ranks, in any number and over every backend. Jobs that do not train use it.
 const StrategyEntry& equal_ranks_strategy();
-// The library's Replicas and Shards take the options of these.
+// Return the strategies whose options the library's Replicas and Shards have.
 const StrategyEntry& replicas_strategy();
 const StrategyEntry& shards_strategy();
 
-// Tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: largest relative difference from
-// the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.
+// Returns the tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: the largest relative
+// difference from the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.
 double compression_error(const Json& strategy);
 
 }  // namespace convoy

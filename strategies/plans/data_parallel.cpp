@@ -41,7 +41,7 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
   }
   if (request.ranks > 0 && ranks != devices.size())
     throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(ranks, " ranks were asked for, and there are ", devices.size(),
+                      str(ranks, " ranks were requested, but there are ", devices.size(),
                           " devices; data_parallel has one rank per device"));
   for (const DevicePlan& device : devices)
     if (device.kind != devices.front().kind)

@@ -52,7 +52,7 @@ int ranks_of(const RunConfig& config, const Topology& topology, const PlanReques
   const int64_t members = options.integer("members");
   if (request.ranks > members)
     throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(request.ranks, " ranks were asked for, and strategy.members is ", members,
+                      str(request.ranks, " ranks were requested, but strategy.members is ", members,
                           "; a rank without a member would have nothing to do: take at most ", members));
   if (request.ranks > 0) return request.ranks;
   const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
@@ -101,7 +101,7 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
     const auto held = double(last - first);
     RankCost mine = one;
     for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
-                          &mine.activation_bytes, &mine.work.span, &mine.work.own, &mine.work.updated})
+                          &mine.activation_bytes, &mine.work.span, &mine.work.busy, &mine.work.updated})
       *bytes *= held;
     costs.push_back(mine);
   }

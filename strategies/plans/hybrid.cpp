@@ -67,7 +67,7 @@ Mesh mesh_of(const Options& options, const Degrees& degrees) {
 
 // Refuses keys of an axis that the mesh does not have or has in another kind.
 std::vector<std::string> check_axis_keys(const Options& options, const Degrees& degrees) {
-  const SourceLocation data = options.mark("mesh.data");
+  const SourceLocation data = options.location("mesh.data");
   std::vector<std::string> left_out;
   const auto refuse = [&](const std::vector<std::string>& keys, const std::string& reason,
                           const SourceLocation& because) {
@@ -77,26 +77,23 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
   const std::vector<std::string> buckets = {"bucket_cap_mb", "first_bucket_mb"};
   if (degrees.how == "fsdp") {
     refuse(buckets,
-           "is for a data axis of replicas, and mesh.data has how: fsdp, which sends unit by unit; leave it out", data);
+           "needs a data axis of replicas, but mesh.data has how: fsdp, which sends unit by unit; leave it out", data);
     for (std::string& line : check_shard_effects(options)) left_out.push_back(std::move(line));
   } else {
-    refuse(
-        shards,
-        "is for a sharded data axis, and mesh.data is of replicas; write mesh.data: {degree: 2, how: fsdp}, or leave "
-        "it out",
-        data);
+    refuse(shards,
+           "needs a sharded data axis, but mesh.data has replicas; write mesh.data: {degree: 2, how: fsdp}, or leave "
+           "it out",
+           data);
     if (degrees.data == 1)
-      refuse(buckets,
-             "is for a data axis, and mesh.data is 1: there are no replicas to reduce gradients with; leave it out",
-             data);
+      refuse(buckets, "needs a data axis, but mesh.data is 1, so no replicas reduce gradients; leave it out", data);
   }
   if (degrees.pipeline == 1)
     refuse({"schedule", "stages", "virtual"},
-           "is for the axis pipeline, and mesh.pipeline is 1; raise it, or leave this key out",
-           options.mark("mesh.pipeline"));
+           "needs the axis pipeline, but mesh.pipeline is 1; raise it, or leave this key out",
+           options.location("mesh.pipeline"));
   if (degrees.tensor == 1 && options.boolean("sequence_parallel"))
-    refuse({"sequence_parallel"}, "is for the axis tensor, and mesh.tensor is 1; raise it, or leave this key out",
-           options.mark("mesh.tensor"));
+    refuse({"sequence_parallel"}, "needs the axis tensor, but mesh.tensor is 1; raise it, or leave this key out",
+           options.location("mesh.tensor"));
   return left_out;
 }
 
@@ -109,7 +106,7 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
     options.fail("mesh", str("multiplies to ", degrees.product(), " ranks, more than ", most));
   if (request.ranks > 0 && degrees.product() != request.ranks)
     options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
-                             degrees.tensor, " = ", degrees.product(), " ranks, and there are ", request.ranks,
+                             degrees.tensor, " = ", degrees.product(), " ranks, but there are ", request.ranks,
                              "; change a degree, or start ", degrees.product(), " ranks"));
   const std::vector<std::string> left_out = check_axis_keys(options, degrees);
   check_tensor_degree(config, degrees.tensor);

@@ -60,7 +60,7 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
   for (const DevicePlan& device : rank.devices)
     if (device.kind == DevicePlan::Kind::gpu && !gpus)
       options.fail(options.is_auto("devices") ? "placement" : "devices",
-                   str("names GPU ", device.gpu, ", and device is cpu; take cores, or device: auto"));
+                   str("names GPU ", device.gpu, ", but device is cpu; take cores, or device: auto"));
   bind_listed(config, options, host, rank);
   if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
     plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",
@@ -114,7 +114,7 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
   const StepSchedule steps = placed_schedule(device_of, micro);
   const ScheduleReport report = examine(steps, micro, durations);
   // Devices wait for each other within this rank, so waits count as its own time.
-  cost.work.span = cost.work.own = report.span / (durations.forward + durations.backward);
+  cost.work.span = cost.work.busy = report.span / (durations.forward + durations.backward);
   const double rows = rows_per_rank(job.config, 1);
   add_tied_gradients(placed, description, cost);
   cost.activation_bytes = 0;

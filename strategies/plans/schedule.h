@@ -1,16 +1,16 @@
 // Pipeline schedules as plain data: the forwards and backwards of each rank in a step, in order. Without LibTorch.
 //
-// A model has stages 0 … S−1 and a step has micro-batches. Each stage belongs to a rank, or to a device of a rank.
-// A rank executes its list in order. The forward of stage s waits for the forward of stage s−1 of the same micro-batch.
-// The backward of stage s waits for its own forward and the backward of stage s+1. `messages` derives sends and
-// receives from the lists, so a schedule can be printed and examined without running it.
+// A model has stages 0 … S−1 and a step has micro-batches. Each stage belongs to a rank, or to a device of a rank. A
+// rank executes its list in order. The forward of stage s waits for the forward of stage s−1 of the same micro-batch.
+// The backward of stage s waits for its forward and the backward of stage s+1. `messages` derives sends and receives
+// from the lists, so a schedule can be printed and examined without running it.
 //
-// gpipe        all forwards, then all backwards (Huang et al., 2019): m live micro-batches on every rank.
-// 1f1b         each backward as early as possible (PipeDream-Flush; Narayanan et al., 2021): at most p − rank live
-//              micro-batches.
-// interleaved  the same with v virtual stages per rank, round robin, which divides the bubble by v (ibid.).
-// placed       any placement of stages: a free rank takes a ready action, backwards first, with at most S − s live
-//              micro-batches of stage s. With one stage per rank this is 1f1b.
+//   gpipe        all forwards, then all backwards (Huang et al., 2019): m live micro-batches on every rank.
+//   1f1b         each backward as early as possible (PipeDream-Flush; Narayanan et al., 2021): at most p − rank live
+//                micro-batches.
+//   interleaved  like 1f1b, with v virtual stages per rank, round robin, which divides the bubble by v (ibid.).
+//   placed       any placement of stages: a free rank starts a ready action, backwards first, with at most S − s live
+//                micro-batches of stage s. With one stage per rank this is 1f1b.
 #pragma once
 #include <functional>
 #include <string>
@@ -25,41 +25,42 @@ struct Action {
 };
 
 struct StepSchedule {
-  std::vector<int> rank_of;                  // of each stage
-  std::vector<std::vector<Action>> actions;  // of each rank
+  std::vector<int> rank_of;                  // rank of each stage
+  std::vector<std::vector<Action>> actions;  // actions of each rank
   int stages() const { return int(rank_of.size()); }
   int ranks() const { return int(actions.size()); }
 };
 
-// Ranks of stages if each of `ranks` ranks has `virtual_stages` virtual stages: stage s is on rank s mod ranks.
+// Returns the ranks of stages if each of `ranks` ranks has `virtual_stages` virtual stages: stage s is on rank s mod
+// ranks.
 std::vector<int> round_robin(int ranks, int virtual_stages);
 
 StepSchedule gpipe(const std::vector<int>& rank_of, int micro);
 StepSchedule one_forward_one_backward(int ranks, int micro);
 StepSchedule interleaved(int ranks, int virtual_stages, int micro);
 StepSchedule placed_schedule(const std::vector<int>& rank_of, int micro);
-// Schedule by name: gpipe, 1f1b, interleaved. The first two require one virtual stage per rank.
+// Returns a schedule by name: gpipe, 1f1b, interleaved. The first two require one virtual stage per rank.
 StepSchedule schedule_named(const std::string& name, int ranks, int virtual_stages, int micro);
-// Schedule of an evaluation: no backward.
+// Returns the schedule of an evaluation: no backward.
 StepSchedule forward_only(const std::vector<int>& rank_of, int micro);
 
-// One line per rank: "rank 0: F0.0 F0.1 B0.0 …" (kind, stage, micro-batch). `names` replaces "rank 0", ….
+// Returns one line per rank: "rank 0: F0.0 F0.1 B0.0 …" (kind, stage, micro-batch). `names` replaces "rank 0", ….
 std::string to_text(const StepSchedule& schedule, const std::vector<std::string>& names = {});
 
-// One crossing of a boundary: activations that are inputs of `stage` (forward), or gradients of its outputs (backward).
+// Crossing of a boundary: activations that are inputs of `stage` (forward), or gradients of its outputs (backward).
 struct Message {
   Action::Kind kind = Action::Kind::forward;
-  int stage = 0;  // the receiver
+  int stage = 0;  // receiving stage
   int micro = 0;
 };
-// Messages from rank `from` to rank `to`, in the order of sending.
+// Returns messages from rank `from` to rank `to`, in the order of sending.
 std::vector<Message> messages(const StepSchedule& schedule, int from, int to);
 
 // Durations of actions, for `examine`.
 struct Durations {
   double forward = 1;
   double backward = 2;
-  std::vector<double> of_stage = {};  // factor of each stage; empty: all are 1
+  std::vector<double> of_stage = {};  // factor for each stage; empty: all are 1
 };
 
 struct ScheduleReport {
@@ -68,15 +69,15 @@ struct ScheduleReport {
   double span = 0;        // from the start of the first action to the end of the last
   double bubble = 0;      // idle share of ranks × span
 };
-// Activation bytes of a stage and a micro-batch.
+// Activation bytes of a stage for a micro-batch.
 struct KeptBytes {
-  double kept = 0;     // from a forward to its backward
-  double largest = 0;  // additional peak during a backward: its own tensors, and those of a checkpointed block
+  double kept = 0;     // bytes from a forward to its backward
+  double largest = 0;  // additional peak during a backward: its tensors, and those of a checkpointed block
 };
-// Peak bytes of one rank's actions. Stages and micro-batches may differ in size.
+// Returns the peak bytes of one rank's actions. Stages and micro-batches may differ in size.
 double most_held(const std::vector<Action>& actions, const std::function<KeptBytes(const Action&)>& bytes);
 
-// Simulates the lists. `backward` is false for lists of forwards only.
+// Simulates the lists. `backward` is false for lists with forwards only.
 ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations& durations = {}, bool backward = true);
 
 }  // namespace convoy

@@ -131,7 +131,7 @@ std::vector<BlockRange> stage_ranges(const Options& options, int stages, const M
   if (stages > blocks) too_many(options, stages, model);
   if (listed.empty()) return balanced(block_costs(model), stages);
   if (int(listed.size()) != stages)
-    options.fail("stages", str("has ", listed.size(), " items, and there are ", stages, " stages (ranks × virtual)"));
+    options.fail("stages", str("has ", listed.size(), " items, but there are ", stages, " stages (ranks × virtual)"));
   if (listed.back().end > blocks)
     options.fail(item(listed.size() - 1), str("goes up to block ", listed.back().end - 1, ", and the model has ",
                                               blocks_of(model), "; they are counted from 0"));

@@ -1,16 +1,15 @@
 // LocalUpdates: replicas train locally between synchronisations, by group of parameters (options/sync.h).
 //
-// The gradients of a local group are not sent: the update scales them by the weight of this rank's rows.
-// Every k updates the values (on request also moments) are averaged along the axis `data`. A rank counts by the weight
-// of its rows since the last synchronisation; a rank without rows counts nothing.
-// Under diloco an outer Nesterov step follows the averaged change.
-// The number of an update decides whether a group is local. So all ranks issue the same collectives in the same order.
+// The gradients of a local group are not sent: the update scales them by the weight of this rank's rows. Every k
+// updates the values (on request also moments) are averaged along the axis `data`. A rank counts by the weight of its
+// rows since the last synchronisation; a rank without rows does not count. Under diloco an outer Nesterov step follows
+// the averaged change.
+// The number of an update determines if a group is local. So all ranks issue the same collectives in the same order.
 //
 // `flush` replaces values, moments and buffers by the average until the next step begins. The next step continues with
-// the rank's values.
-// So evaluations and checkpoints see the average and change nothing. Checkpoints hold the average, as in every layout,
-// and each rank's values as `replica` entries.
-// A loss or gradients that are not finite on one rank end that rank, and with it the job: Error(training).
+// the rank's values. So evaluations and checkpoints see the average and change nothing. Checkpoints contain the
+// average, as in every layout, and each rank's values as `replica` entries.
+// A non-finite loss or gradient on one rank ends that rank, and with it the job: Error(training).
 // Memory, in bytes of the local parameters: 2 for diloco; 1 + moments for `flush`, until the next step.
 // Threads: the rank's thread. Failure: CommError; Error(training) from `updated` and `flush`.
 #pragma once
@@ -38,8 +37,8 @@ class LocalUpdates {
 
   // True if any group is ever local. If false, all functions do nothing.
   bool any() const { return policy_.ever_local(); }
-  // Splits `order` into buckets (fill_buckets) of one group each. Groups with summed gradients come first, the longest
-  // summed first.
+  // Splits `order` into buckets (fill_buckets) of one group each. Groups with summed gradients come first, sorted by
+  // the number of summed updates.
   std::vector<std::vector<int>> buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,
                                         double first, double cap) const;
   // Sets the layout. `before`: the previous layout, or null. The update must be attached.
@@ -50,7 +49,7 @@ class LocalUpdates {
   // Begins a step; restores the rank's values. `first`: first step of an accumulation.
   void begin(bool first);
   void add_loss(const at::Tensor& weight, const at::Tensor& sum);
-  // Buckets that are local in the next update, by bucket.
+  // Returns by bucket if it is local in the next update.
   std::vector<char> local_buckets() const;
   // True if the next update sums any gradients, on this rank or on others of its replica.
   bool sums_gradients() const;
@@ -59,8 +58,8 @@ class LocalUpdates {
   at::Tensor& local_header() { return local_header_; }  // [2]: weight and sum of the loss over this rank's rows
 
   void exchange_rows();                              // sets the update of tables that are ever local
-  void prepare();                                    // before Update::begin
-  void updated(const UpdateStatistics& statistics);  // after Update::finish: synchronises the groups that are due
+  void prepare();                                    // call it before Update::begin
+  void updated(const UpdateStatistics& statistics);  // call it after Update::finish: synchronises due groups
 
   void flush();
   // Visits the state that visit_parts leaves out.
@@ -93,7 +92,7 @@ class LocalUpdates {
   at::Tensor local_header_;
   at::Tensor weight_since_;                     // double [groups]: weight of rows since the last synchronisation
   FlatShadow before_, momentum_;                // diloco: values of the last synchronisation; outer momentum
-  at::Tensor pending_finite_, pending_header_;  // on CUDA: of the previous update
+  at::Tensor pending_finite_, pending_header_;  // on CUDA: flags and header of the previous update
   // The rank's values while the average replaces them; by bucket, and by slot.
   bool averaged_ = false;
   FlatShadow local_values_;
@@ -103,7 +102,6 @@ class LocalUpdates {
 
 // LocalData: the DataAxis of a rank that shares its parameters with no other rank and has several devices. Gradients
 // are complete when backward ends. Each device has one bucket, in the order in which parameters were made.
-
 class LocalData : public DataAxis {
  public:
   // `every`: steps per update.

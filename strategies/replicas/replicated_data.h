@@ -1,15 +1,14 @@
-// ReplicatedData: every rank of the axis `data` holds the same parameters. Gradients are all-reduced in buckets during
+// ReplicatedData: every rank of the axis `data` has the same parameters. Gradients are all-reduced in buckets during
 // the backward pass, and every rank makes the same update.
 //
 // Buckets follow the order in which rank 0's gradients become ready in the first step. All ranks lay out their storage
 // in this order before they send for the first time. So a resumed run reduces the same sums in the same order as an
 // uninterrupted one.
-// The weight and the sum of the loss travel at the front of bucket 0. So uneven shares and ranks without rows need no
-// extra message.
-// With pipeline parallelism the ranks of the last stage pass them on along the axis `pipeline`.
+// The weight and the sum of the loss are at the front of bucket 0. So uneven shares and ranks without rows need no
+// extra message. With pipeline parallelism the ranks of the last stage send them along the axis `pipeline`.
 //
-// Parameters with another kind of synchronisation (`sync`, local_updates.h) have separate buckets.
-// These are not sent while they are local.
+// Parameters with other kinds of synchronisation (`sync`, local_updates.h) have separate buckets, which are not sent
+// while they are local.
 #pragma once
 #include <memory>
 #include <optional>
@@ -27,11 +26,11 @@ namespace convoy {
 struct ReplicatedOptions {
   SyncPolicy sync;                // kind and frequency of synchronisation
   double first_bytes = 0;         // size of the first bucket
-  double cap_bytes = 0;           // size of the others; 0: bucket_cap decides
+  double cap_bytes = 0;           // size of the others; 0: bucket_cap determines it
   bool overlap = true;            // false: everything is sent after backward
   std::string buffers = "local";  // see BufferSync
   OptimizerFactory optimizer = {};
-  int number = 0;  // of data axes that this job made before
+  int number = 0;  // number of data axes that this job made before
 };
 
 // `strategy` has replicated_data_options() and replica_sync_option() (strategies/plans).
@@ -82,20 +81,20 @@ class ReplicatedData : public DataAxis, public Recordable {
   std::vector<at::Tensor> messages_with_rows() const;
 
   ReplicatedOptions options_;
-  double late_bytes_ = 0;  // other gradients' bytes that a bucket may wait for before buckets get a new layout
+  double late_bytes_ = 0;  // bytes of other gradients that a bucket may wait for before buckets get a new layout
   Component optimizer_;
   at::Device device_;
-  std::vector<ParameterPtr> parameters_;  // of all parts
+  std::vector<ParameterPtr> parameters_;  // parameters of all model parts
   std::vector<int> part_of_;              // by parameter
-  std::vector<ParameterPtr> partial_;     // in order of name, so that all ranks of a group sum them in the same order
+  std::vector<ParameterPtr> partial_;     // sorted by name, so that all ranks of a group sum them in the same order
   std::unique_ptr<FlatParameters> flat_;
   BucketReducer reducer_;
   std::unique_ptr<RowExchange> rows_;
-  std::vector<at::Tensor> with_rows_;  // messages of dense gradients that travel with rows (row_exchange.h)
+  std::vector<at::Tensor> with_rows_;  // dense gradients that are sent with rows (row_exchange.h)
   std::optional<BufferSync> buffer_sync_;
   std::optional<LocalUpdates> local_updates_;
-  std::vector<int> order_;  // in which gradients became ready, while it is recorded
-  std::vector<char> seen_;  // by parameter: it is in order_
+  std::vector<int> order_;  // order in which gradients became ready, while it is recorded
+  std::vector<char> seen_;  // by parameter: order_ contains it
   bool order_known_ = false;
   bool reducing_ = false;      // this step launches buckets
   bool first_micro_ = true;    // the next loss overwrites the header

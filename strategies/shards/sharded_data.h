@@ -9,8 +9,7 @@
 //   parameters   Values are gathered before a block's forward and again before its backward, one block ahead, and freed
 //                afterwards. Any block works: a graph saves the parameters themselves, and only their memory is freed
 //                and allocated.
-// Messages follow the order of blocks and do not depend on the gradients that a rank has. So all ranks issue the same
-// collectives.
+// Messages follow the order of blocks and do not depend on a rank's gradients. So all ranks issue the same collectives.
 // The weight and the sum of the loss are all-reduced in a separate message.
 // Threads: the rank's thread, and its backward.
 #pragma once
@@ -30,15 +29,15 @@ namespace convoy {
 struct ShardedOptions {
   int64_t every = 1;  // steps per update
   Shard shard = Shard::parameters;
-  bool reshard = true;            // parameters: freed after forward too, not only after backward
+  bool reshard = true;            // parameters: free values after forward too, not only after backward
   bool by_tensor = false;         // a unit is one tensor instead of one block
   bool overlap = true;            // false: nothing is gathered ahead, and the rank waits for every sum at once
   std::string buffers = "local";  // see BufferSync
-  // The parts' forward is not called: gradients of a block are complete when each of its parameters has one. Not for
-  // `parameters`. New values are gathered before `update` returns.
+  // For a program that calls the module itself: the parts' forward is not called, and a block's gradients are complete
+  // when each of its parameters has one. Not for `parameters`. New values are gathered before `update` returns.
   bool by_gradient = false;
   OptimizerFactory optimizer = {};
-  int number = 0;  // of data axes that this job made before
+  int number = 0;  // number of data axes that this job made before
 };
 
 // `strategy` has sharded_data_options() (strategies/plans) and sync_option().
@@ -60,8 +59,8 @@ class ShardedData : public DataAxis {
   void state_restored() override;
 
   const std::vector<std::unique_ptr<ShardedUnit>>& units() const { return units_; }
-  int64_t local_bytes() const;          // of values and gradients that are always in memory
-  int64_t borrowed_bytes_peak() const;  // of gathered values and whole gradients
+  int64_t local_bytes() const;          // bytes of values and gradients that are always in memory
+  int64_t borrowed_bytes_peak() const;  // peak of gathered values and whole gradients
 
  private:
   class PartHooks;

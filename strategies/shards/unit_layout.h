@@ -1,10 +1,8 @@
 // UnitLayout: position of each parameter in a unit's flat buffer, and the shard of each rank.
 //
 // The buffer is divided into equal, contiguous shards, one per rank of a group. Parameters that one optimizer loop can
-// sweep are adjacent.
-// Each parameter starts at a multiple of 64 bytes; gaps are zero in values and gradients. A shard may begin and end
-// within a parameter.
-// Plain data: no tensor is touched.
+// update are adjacent. Each parameter starts at a multiple of 64 bytes; gaps are zero in values and gradients. A shard
+// may begin and end within a parameter. Plain data: no tensor is touched.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -17,12 +15,10 @@ namespace convoy {
 
 // BufferPool: memory that is needed repeatedly for a short time, such as gathered parameters and their gradients.
 //
-// Freeing and allocating such buffers each time costs several times as much as filling them.
-// The pool keeps returned buffers and lends one for requests of more than half its size.
-// Lent and kept memory together never exceed the most that was lent at once.
-// Unused buffers are freed to make room for a new one.
+// Freeing and allocating such buffers each time costs several times as much as filling them. The pool keeps returned
+// buffers and lends one for requests of more than half its size. Lent and kept memory together never exceed the peak of
+// lent memory. Unused buffers are freed to make room for a new one.
 // Threads: one at a time.
-
 class BufferPool {
  public:
   explicit BufferPool(at::Device device) : device_(device) {}
@@ -32,7 +28,7 @@ class BufferPool {
   void give(at::Tensor buffer);
 
   int64_t bytes() const { return lent_ + kept_; }
-  int64_t peak() const { return peak_; }  // the most that was lent at once
+  int64_t peak() const { return peak_; }  // largest sum of lent bytes at one time
 
  private:
   at::Tensor lend(at::Tensor buffer);
@@ -54,7 +50,7 @@ class UnitLayout {
     int64_t begin = 0, end = 0;
     int64_t size() const { return end - begin; }
   };
-  // A range of a rank's shard that one optimizer loop sweeps.
+  // Range of a rank's shard that one optimizer loop updates.
   struct Slot {
     Range range;  // within the shard
     GroupSettings group;
@@ -65,8 +61,8 @@ class UnitLayout {
   UnitLayout(const std::vector<ParameterPtr>& parameters, int ranks, int64_t alignment, const Component& optimizer);
 
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // in order of storage
-  int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // in the buffer
-  const std::vector<Range>& gaps() const { return gaps_; }                     // of the buffer
+  int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // offset in the buffer
+  const std::vector<Range>& gaps() const { return gaps_; }                     // gaps in the buffer
   int ranks() const { return ranks_; }
   int64_t shard_size() const { return shard_size_; }  // elements per rank
   int64_t whole() const { return shard_size_ * ranks_; }
@@ -79,7 +75,7 @@ class UnitLayout {
  private:
   std::vector<ParameterPtr> parameters_;
   std::vector<int64_t> offsets_;
-  std::vector<Slot> runs_;  // of the whole buffer
+  std::vector<Slot> runs_;  // ranges of the whole buffer
   std::vector<Range> gaps_;
   int ranks_;
   int64_t shard_size_ = 0;

@@ -1,9 +1,9 @@
 // HalfPrecisionRows: gradients of a table's rows in half precision, for a message.
+//
 // The sender keeps the rounding error of a row and adds it to the row's next gradient that it sends (error feedback, as
-// for dense gradients: compressed_sum.h). So the sum over many updates is off by one rounding per row.
-// CPU tables are encoded by bytes, from fp32 or fp64. Other tables use tensor operations; messages and decoded rows are
-// on their device.
-// Threads: the rank's thread.
+// for dense gradients: compressed_sum.h). So the sum over many updates is off by one rounding per row. CPU tables are
+// encoded by bytes, from fp32 or fp64. Other tables use tensor operations; messages and decoded rows are on their
+// device. Threads: the rank's thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,18 +18,19 @@ namespace convoy {
 
 class HalfPrecisionRows {
  public:
-  // Keeps one error per element of the whole table, also if its rows are sharded: this rank may send any row.
-  // `numbers`: must not be none.
+  // Keeps one error per element of the whole table, also if its rows are sharded, because this rank may send any row.
+  // `numbers` must not be none.
   HalfPrecisionRows(const ParameterPtr& table, Compression numbers);
 
   int64_t bytes(int64_t rows) const;  // size in a message; 0 for no rows
 
-  // CPU only. Returns the end of the written bytes. `picked`: row indices to encode, in order; null: all.
+  // CPU only. Writes a message; returns the end of the written bytes. `picked`: row indices to encode, in order; null:
+  // all.
   char* encode(char* to, const TableRows& rows, const std::vector<int64_t>* picked = nullptr);
-  // CPU only. Decoded values in the table's dtype; valid until the next call.
+  // CPU only. Returns decoded values in the table's dtype; valid until the next call.
   const char* decode(const char* from, int64_t rows);
 
-  // Any device: to and from bytes(rows) of a message.
+  // Writes bytes(rows) of a message, on any device.
   void encode(const at::Tensor& to, const TableRows& rows);
   at::Tensor decode(const at::Tensor& from, int64_t rows) const;  // [rows, width]
 

@@ -1,11 +1,10 @@
 // LocalRows: sparse embeddings (sparse_embedding.h) that ranks update from their own rows and average periodically
 // (local_updates.h).
 //
-// While a group of tables is local its rows are not exchanged: the update uses the rows that this rank touched.
-// A synchronisation averages the rows that any rank touched since the last one. Ranks exchange the row numbers, catch
-// the rows up, and sum their values by weight.
-// Untouched rows are not sent. The effect of their moments stays local until the rows are touched.
-// `put_average` replaces the rank's rows by the average of all rows; `restore` puts the rank's rows back.
+// While a group of tables is local, its rows are not exchanged: the update uses the rows that this rank touched. A
+// synchronisation averages the rows that any rank touched since the last one. Ranks exchange the row numbers, catch the
+// rows up, and sum their values by weight. Untouched rows are not sent. The effect of their moments stays local until
+// the rows are touched. `put_average` replaces the rank's rows by the average of all rows; `restore` undoes this.
 // Sent by each of N ranks at a synchronisation: (N−1)·(8·tables + 4·local rows) + 2·(N−1)/N·(rows of all)·width·e; with
 // averaged moments (1 + k) times the second term.
 // Memory: a byte per row; between put_average and restore the tables with their moments.
@@ -24,7 +23,7 @@
 
 namespace convoy {
 
-// Tables of groups with gradients that every update sums.
+// Returns tables of groups whose gradients are summed in every update.
 std::vector<ParameterPtr> summed_tables(const SyncPolicy& policy, const std::vector<ParameterPtr>& tables);
 
 class LocalRows {
@@ -34,7 +33,7 @@ class LocalRows {
 
   // True if update `number` sums any gradients of rows.
   bool sums_gradients(int64_t number) const;
-  // Tables that are local in update `number`, by index of Update::tables.
+  // Returns which tables are local in update `number`, by index of Update::tables.
   std::vector<char> local_tables(int64_t number) const;
   // Sets the rows of update `number`, for tables that are ever local.
   void exchange(int64_t number);
@@ -45,7 +44,7 @@ class LocalRows {
 
   // True if ranks may hold different rows after `made` updates.
   bool drifted(int64_t made) const;
-  // All rows must be flushed.
+  // Requires that all rows are flushed.
   void put_average(int64_t made, const at::Tensor& fractions);
   void restore();
   // Visits the state that visit_parts leaves out.
@@ -53,12 +52,13 @@ class LocalRows {
 
  private:
   struct Table {
-    size_t index = 0;               // of Update::tables
-    size_t group = 0;               // of the policy
-    at::Tensor touched;             // uint8 [rows]: since the last synchronisation
+    size_t index = 0;               // index in Update::tables
+    size_t group = 0;               // index of the group in the policy
+    at::Tensor touched;             // uint8 [rows]: touched since the last synchronisation
     std::vector<at::Tensor> local;  // values and moments of this rank, while averages replace them
   };
-  // `rows`: touched by any rank, of each averaged table; `received`: row numbers that this rank received.
+  // `rows`: number of rows that any rank touched, for each averaged table; `received`: row numbers that this rank
+  // received.
   void warn_if_more_than_dense(const std::vector<const Table*>& averaged, const std::vector<int64_t>& rows,
                                const std::vector<int64_t>& received);
   const SyncGroup& group(const Table& table) const { return policy_.groups[table.group]; }

@@ -1,18 +1,16 @@
 // ShardedRows: each row of each table has one owner among the ranks of the group (row_index.h). Only the owner keeps
 // and updates it.
 //
-// A rank that looks up rows requests them from their owners, which catch them up and send their values.
-// After backward owners receive the gradients, sum them in the order of ranks, and update.
-// After the first step all ranks compare where each table's ids are in the batch. If every table has such a field, all
-// tables request rows at once before forward. Otherwise, and in evaluation, each requests in its forward.
+// A rank requests the rows that it looks up from their owners, which catch them up and send their values. After
+// backward owners receive the gradients, sum them in rank order, and update. After the first step all ranks compare
+// which field of the batch has each table's ids. If every table has such a field, all tables request rows at once
+// before forward. Otherwise, and in evaluation, each requests in its forward.
 // Sent by each of N ranks, which touches n rows of a table and owns 1/N of them: (N−1)/N·Σ n·(4 or 8 + 2·width·element)
-// + (N−1)·(8·tables + dense bytes), in one message of each kind per peer.
-// A request has a size that both ends know from earlier ones. It starts with its counts; a second message carries the
-// rest.
-// With gradient compression (sync.compress) gradients to owners are compressed: 2·width in place of one width·element,
-// and 8 per table and peer. The sender keeps the rounding error (half_precision_rows.h); an owner's own gradients are
-// exact.
-// Small dense gradients travel with the rows to all ranks, and are summed in the order of ranks too.
+// + (N−1)·(8·tables + dense bytes), in one message of each kind per peer. The size of a request follows from earlier
+// ones, so both ends know it. It starts with its counts; a second message carries the rest.
+// With gradient compression (sync.compress) gradients to owners are compressed: 2·width instead of one width·element,
+// and 8 per table and peer. The sender keeps the rounding error (half_precision_rows.h); an owner's local gradients are
+// exact. Small dense gradients are sent with the rows to all ranks, and are summed in rank order too.
 // On the CPU. Threads: the rank's thread. Failure: CommError; Error(training) for a look-up of rows that were not
 // prefetched.
 #pragma once
@@ -28,8 +26,8 @@ namespace convoy {
 
 class ShardedRows : public RowExchange, private RowSource {
  public:
-  // The same tables in the same order on every rank. Collective: creates a group, so that requests of forwards may
-  // interleave with other messages. Outlives every look-up. `numbers`: compression of gradients to owners.
+  // Collective. Takes the same tables in the same order on every rank. Creates a group, so that requests of forwards
+  // may interleave with other messages. Outlives every look-up. `numbers`: compression of gradients to owners.
   ShardedRows(const CommunicatorPtr& group, std::vector<ParameterPtr> tables, Compression numbers = Compression::none);
 
   void begin() override;
@@ -45,8 +43,8 @@ class ShardedRows : public RowExchange, private RowSource {
   using Lists = std::vector<std::vector<int64_t>>;  // by rank
   // Requested rows of one table, by owner.
   struct ByOwner {
-    Lists positions;  // among the numbers
-    Lists numbers;    // or indices at the owner
+    Lists positions;  // positions among the numbers
+    Lists numbers;    // numbers, or indices at the owner
   };
   // Sizes of the first request messages, by rank.
   struct Sizes {
@@ -78,7 +76,7 @@ class ShardedRows : public RowExchange, private RowSource {
   void compare_id_fields();
   void exchange(const std::string& name);  // transfers outgoing_ and incoming_
   void count_received(int64_t dense);      // counts the bytes of incoming_
-  // Sets the length; its memory is reused.
+  // Sets the length and reuses the memory.
   static Message& resized(Message& message, int64_t bytes);
   int64_t row_bytes(size_t table) const;
   const SparseRowBlocks& blocks(size_t table) const { return *tables_[table]->table->embedding().blocks(); }
@@ -96,7 +94,7 @@ class ShardedRows : public RowExchange, private RowSource {
   enum : int64_t { unknown = -2, none = -1 };
   std::vector<int64_t> id_fields_;
   bool fields_known_ = false, prefetching_ = false;
-  Batch batch_;  // batch of the current forwards; shows which field holds ids
+  Batch batch_;  // batch of the current forwards; shows which field has ids
 };
 
 }  // namespace convoy

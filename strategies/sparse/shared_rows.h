@@ -1,11 +1,11 @@
 // SharedRows: ranks of one host along the axis `data` share one copy of each sparse embedding and of its moments, in
 // shared memory.
-// Every rank looks rows up there. Each rank flushes and updates its rows (row_index.h). If the axis has only one host,
-// it updates its part of the touched rows instead (touched_row_sums.h).
 //
-// So a host stores a table once, for any number of ranks, and each rank makes a share of the updates.
-// All ranks `publish` after they have written. No rank reads the tables (`read`) before all have published.
-// With several hosts each has a copy. All hosts have equally many ranks, so all copies are equal bit by bit.
+// Every rank looks rows up there. Each rank flushes and updates its rows (row_index.h). If the axis has only one host,
+// a rank updates its part of the touched rows instead (touched_row_sums.h). So a host stores a table once, for any
+// number of ranks, and each rank makes a share of the updates.
+// All ranks `publish` after they have written. No rank reads the tables (`read`) before all have published. With
+// several hosts each has a copy. All hosts have equally many ranks, so all copies are equal bit by bit.
 // Threads: the rank's thread. Failure: CommError; Error(out_of_memory) with the size.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -24,21 +24,21 @@ namespace convoy {
 
 class SharedRows {
  public:
-  // Collective along the axis. Null on all ranks if each rank keeps a copy: no host has a second rank, or a rank cannot
-  // or must not (launch.host_memory) map the others' memory.
+  // Collective along the axis. Returns null on all ranks if each rank keeps a copy: no host has a second rank, or a
+  // rank cannot or must not (launch.host_memory) map the others' memory.
   static std::shared_ptr<SharedRows> create(const Context& context);
 
-  // Ranks that share this copy.
+  // Returns the group of ranks that share this copy.
   Communicator& group() const { return *group_; }
-  // Returns shared zeros. All ranks call it in the same order; it does not wait. Pages take memory at their first use.
-  // So a table that does not fit is refused here instead of failing within a step.
+  // Returns shared zeros. All ranks call it in the same order; it does not wait. Pages need memory at their first use,
+  // so a table that is too large is refused here instead of failing within a step.
   at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype);
-  // Distribution of the rows of a table with `rows` rows over the ranks.
+  // Returns the distribution of the rows of a table with `rows` rows over the ranks.
   std::shared_ptr<const SparseRowBlocks> blocks(int64_t rows) const;
 
   // Announces that this rank has written; does not wait for the others.
   void publish();
-  // Waits until all ranks have published, also after they made tables.
+  // Waits until all ranks have published, also after they created tables.
   void read();
 
  private:
@@ -56,9 +56,8 @@ class SharedRows {
   at::Tensor token_;
 };
 
-// Returns a value for PartRequest::layers: sparse embeddings in SharedRows, else DefaultLayers. For ranks that update
-// tables together in every update.
-// Collective along the axis `data`; null where no rank shares any.
+// Returns a value for PartRequest::layers: sparse embeddings in SharedRows, or else DefaultLayers. For ranks that
+// update tables together in every update. Collective along the axis `data`; null if no rank shares any.
 LayersFactory shared_row_layers(const Context& context);
 
 }  // namespace convoy

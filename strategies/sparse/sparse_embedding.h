@@ -1,11 +1,11 @@
-// SparseEmbedding: an embedding with steps that touch only the rows they look up.
+// SparseEmbedding: an embedding whose steps touch only the rows that they look up.
 //
-// It belongs to a Parameter (Parameter::table) outside the flat buffers, without a dense gradient.
-// A training forward finds the rows of its ids and gets their current values from the optimizer (RowOptimizer::look_up;
-// rows in the table may be stale). It keeps them until `begin`; backward adds to their gradients.
-// So several look-ups of one row, by micro-batches, layers or a checkpointed block, share one position and their
-// gradients add up. A row counts as touched from its first look-up on.
-// Sharded tables (SparseRowBlocks): the value holds this rank's rows, and a RowSource fetches others. Rows are numbered
+// It belongs to a Parameter (Parameter::table) outside the flat buffers, without a dense gradient. A training forward
+// finds the rows of its ids and gets their current values from the optimizer (RowOptimizer::look_up), because rows in
+// the table may be stale. It keeps them until `begin`; backward adds to their gradients. So several look-ups of one
+// row, by micro-batches, layers or a checkpointed block, share one position and their gradients add up. A row counts as
+// touched from its first look-up on.
+// Sharded tables (SparseRowBlocks): the value has this rank's rows, and a RowSource fetches others. Rows are numbered
 // as in the whole table, except in `update`, which uses local indices.
 // Shared tables (shared_rows.h): all ranks of a host look rows up in one copy, and each updates some.
 // The parameter's value anchors the graph: the look-up's node leads to its accumulator and passes no gradient.
@@ -31,26 +31,26 @@ class SharedRows;
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  // Ranks that own the rows.
+  // Returns the ranks that own the rows.
   virtual Communicator& group() = 0;
-  // Writes the current values of rows `numbers` [n] of a table (SparseEmbedding::index) to `out` [n, width].
-  // Collective. `trained`: the rows are touched since `begin` and not fetched yet.
+  // Collective. Writes the current values of rows `numbers` [n] of a table (SparseEmbedding::index) to `out` [n,
+  // width]. `trained`: the rows were touched since `begin` and not fetched yet.
   virtual void fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) = 0;
 };
 
 class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<SparseEmbedding> {
  public:
-  // `value` [rows, width]: of the parameter; with `blocks`, the local rows. `host`: the shared memory, or null.
+  // `value` [rows, width]: value of the parameter; with `blocks`, the local rows. `host`: the shared memory, or null.
   SparseEmbedding(std::string name, at::Tensor value, std::shared_ptr<const SparseRowBlocks> blocks = nullptr,
                   std::shared_ptr<SharedRows> host = nullptr);
 
   const std::shared_ptr<const SparseRowBlocks>& blocks() const { return blocks_; }  // null: not sharded
   const std::shared_ptr<SharedRows>& host() const { return host_; }                 // null: not shared
-  // Distribution of a shared table's updates over ranks. Null: this rank updates all local rows.
+  // Returns the distribution of a shared table's updates over ranks. Null: this rank updates all local rows.
   const SparseRowBlocks* updaters() const { return updaters_.get(); }
-  // Positions of the rows touched since `begin`, in the order of `touched`; for tables on the CPU.
+  // Returns the positions of the rows touched since `begin`, in the order of `touched`; for tables on the CPU.
   const RowIndex& positions() const { return positions_; }
-  // Rows of the whole table.
+  // Returns the number of rows of the whole table.
   int64_t rows() const { return blocks_ ? blocks_->rows() : value_.size(0); }
 
   SparseEmbedding& embedding() override { return *this; }
@@ -62,7 +62,7 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   void begin() override;
   TableRows touched() override;
   at::Tensor dense(const at::Tensor& numbers, const at::Tensor& values) const override;
-  // Sets the source of a sharded table's rows; it outlives every look-up. `table`: the table's number in the source.
+  // Sets the source of a sharded table's rows, which outlives every look-up. `table`: the table's number in the source.
   void set_source(RowSource* source, int table);
   RowSource* source() const { return source_; }  // null: all rows are local
   // Writes the current values of local rows `indices` [n] to `out`.
@@ -78,7 +78,7 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   };
   std::vector<Lookup> take_lookups();
   // Touches the rows of `ids` (contiguous, on the CPU). Later look-ups until `begin` use parts of this memory. Returns
-  // the new rows; the caller fills in their values.
+  // the new rows; the caller writes their values.
   TableRows prefetch(const at::Tensor& ids);
 
  private:
@@ -105,10 +105,10 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   std::shared_ptr<const SparseRowBlocks> updaters_;
   RowSource* source_ = nullptr;
   int source_table_ = 0;
-  std::vector<Lookup> lookups_;                       // of tables with a source
+  std::vector<Lookup> lookups_;                       // look-ups of tables with a source
   at::Tensor prefetched_ids_, prefetched_positions_;  // undefined: no prefetch
   int64_t round_ = 0;                                 // number of `begin` calls
-  RowIndex positions_;                                // of touched rows (CPU)
+  RowIndex positions_;                                // positions of touched rows (CPU)
   at::Tensor numbers_;                                // the same as a tensor [capacity]
   int64_t count_ = 0;                                 // touched rows
   at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients

@@ -10,9 +10,8 @@ namespace convoy {
 
 class SharedRows;
 
-// Layers with sparse embeddings that are sharded over the ranks of the axis `data` (SparseRowBlocks); else
-// DefaultLayers.
-// Returns a value for PartRequest::layers; null if the model does not request it, or with one rank.
+// Returns a value for PartRequest::layers: layers with sparse embeddings that are sharded over the ranks of the axis
+// `data` (SparseRowBlocks), and otherwise DefaultLayers. Null if the model does not request it, or with one rank.
 LayersFactory sharded_row_layers(const Context& context);
 
 // Makes the layer of an embedding and turns its weight into a sparse embedding. `blocks`: distribution over ranks

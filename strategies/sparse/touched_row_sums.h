@@ -1,12 +1,9 @@
-// TouchedRowSums: for a table in memory shared by all ranks (shared_rows.h), the touched rows that this rank updates,
-// and their sums.
+// TouchedRowSums: the touched rows that this rank updates in a table in shared memory (shared_rows.h), and their sums.
 //
-// A row touched by one rank is updated by that rank: its caches hold the row and its moments, and no message is read
-// for its gradient.
-// A row touched by several ranks is assigned to one of them by its number. So ranks that touch equally many rows update
-// equally many.
-// The sum of a row adds the ranks' gradients in the order of ranks, on any rank.
-// Memory is reused between updates. On the CPU; one thread.
+// A row touched by one rank is updated by that rank: its caches contain the row and its moments, and no message is read
+// for its gradient. A row touched by several ranks is assigned to one of them by its number. So ranks that touch
+// equally many rows update equally many. The sum of a row adds the ranks' gradients in rank order, on any rank. Memory
+// is reused between updates. On the CPU; one thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -20,17 +17,16 @@ namespace convoy {
 // RowSums: sums rows of several ranks, each row once per rank, in the order of `add` calls.
 //
 // Memory is reused between updates. On the CPU; one thread.
-
 class RowSums {
  public:
-  // Clears the sums. At most `most` rows will be added, of `value`'s width and dtype (fp32 or fp64). `updaters`: skip
+  // Clears the sums. At most `most` rows will be added, of `value`'s width and dtype (fp32 or fp64). `updaters`: skips
   // rows of other ranks; it outlives the sums.
   void begin(int64_t most, const at::Tensor& value, const SparseRowBlocks* updaters = nullptr);
-  // Adds one rank's n rows in message format: unique numbers [n] of 4 or 8 bytes, and values [n, width] of the dtype,
-  // aligned.
+  // Adds one rank's n rows in message format: unique numbers [n] of 4 or 8 bytes, and aligned values [n, width] of the
+  // dtype.
   void add(const int32_t* numbers, const char* values, int64_t n);
   void add(const int64_t* numbers, const char* values, int64_t n);
-  // Valid until the next begin.
+  // Returns the sums; valid until the next begin.
   TableRows rows();
 
  private:
@@ -44,14 +40,14 @@ class RowSums {
 
 class TouchedRowSums {
  public:
-  // `own`: positions of this rank's rows; outlives the sums. Rows have `value`'s width and dtype (fp32 or fp64).
+  // `local`: positions of this rank's rows; outlives the sums. Rows have `value`'s width and dtype (fp32 or fp64).
   void begin(const RowIndex& local, int rank, int ranks, const at::Tensor& value);
-  // First set the row numbers of every other rank, in message format. Then add each rank's values [n, width]. Both in
-  // the order of ranks.
+  // First set the row numbers of every other rank, in message format. Then add each rank's values [n, width]. Make both
+  // calls in rank order.
   void set_numbers(int rank, const int32_t* numbers, int64_t n);
   void set_numbers(int rank, const int64_t* numbers, int64_t n);
   void add(int rank, const char* values, int64_t n);
-  // Valid until the next begin.
+  // Returns the sums; valid until the next begin.
   TableRows rows();
 
  private:

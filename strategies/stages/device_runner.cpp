@@ -30,7 +30,6 @@ namespace {
 // Mailbox: passes activations and gradients between the device threads of a rank.
 //
 // Thread-safe. `take` waits for the matching `give`, and throws Stopped after `stop`.
-
 class Mailbox {
  public:
   // Another thread failed; this thread has no error.
@@ -310,7 +309,7 @@ class DeviceRunner : public StepRunner {
  private:
   using Body = std::function<void(const std::vector<Action>&, Station&)>;
 
-  // Runs the schedule on every device. Throws the failure of the first device that failed by itself.
+  // Runs the schedule on every device. Throws the first failure that another device did not cause.
   void run(const StepSchedule& schedule, const Body& body) {
     ties_.refresh();
     mailbox_.open();
@@ -365,7 +364,7 @@ class DeviceRunner : public StepRunner {
   Mailbox mailbox_;
   std::vector<std::unique_ptr<ModelPart>> models_;
   std::vector<ModelPart*> parts_;
-  std::vector<int> device_of_;             // of each stage
+  std::vector<int> device_of_;             // device of each stage
   std::map<int, StepSchedule> schedules_;  // by number of micro-batches
   std::vector<Station> stations_;          // last member: their threads end first
 };

@@ -106,7 +106,7 @@ class PipelineRunner : public StepRunner {
   const int64_t micro_batches_;
   CommunicatorPtr group_;
   at::Device device_;
-  std::vector<int> rank_of_;  // of each stage
+  std::vector<int> rank_of_;  // rank of each stage
   TiedParameters ties_;
   std::vector<std::unique_ptr<ModelPart>> models_;
   std::vector<ModelPart*> parts_;

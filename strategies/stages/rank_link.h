@@ -3,8 +3,8 @@
 // Messages between two ranks follow the sender's schedule, which the receiver knows. So only the tensors are sent.
 // Receives are posted ahead, and the rank waits for its sends at the end of the step. So both overlap with computation.
 // Shapes are not declared. When a batch with new tensor sizes first crosses a boundary, a header precedes it: number of
-// tensors; dtype, shape and trained flag of each. Both sides remember it. Gradients need no header.
-// Consecutive stages of one rank pass tensors without a copy.
+// tensors; dtype, shape and trained flag of each. Both sides remember it. Gradients need no header. Consecutive stages
+// of one rank pass tensors without a copy.
 // Memory: two receives ahead of the current action. Failure: CommError; Error(training) if a stage's outputs change
 // shape for batches of equal sizes.
 #pragma once
@@ -22,10 +22,10 @@ namespace convoy {
 
 class RankLink : public StageLink {
  public:
-  // `context` has the axis `pipeline`; collective. Tensors arrive on `device`.
+  // Collective. `context` has the axis `pipeline`. Tensors arrive on `device`.
   RankLink(const Context& context, at::Device device);
 
-  // Begins a step; the same on all ranks. Waits until earlier sends have arrived.
+  // Begins a step; call it equally on all ranks. Waits until earlier sends have arrived.
   void begin(const StepSchedule& schedule, const std::vector<Batch>& micro, bool training);
   // Waits until all sends have arrived.
   void finish();
@@ -49,7 +49,7 @@ class RankLink : public StageLink {
   using MessageKey = std::tuple<Action::Kind, int, int>;  // kind, receiving stage, micro-batch
   struct Incoming {
     MessageKey key;
-    size_t due = 0;  // action by which it must be posted: a later message is needed there
+    size_t due = 0;  // action by which it must be posted, because a later message is needed there
     TensorList tensors;
     WorkPtr work;
   };
@@ -69,14 +69,14 @@ class RankLink : public StageLink {
   std::string boundary(int stage, int micro) const;
   void send_shapes(int peer, const std::string& boundary, const Shapes& shapes);
   Shapes receive_shapes(int peer);
-  const Shapes& shapes_of(int stage, int micro) const;  // of the inputs of `stage`
+  const Shapes& shapes_of(int stage, int micro) const;  // shapes of the inputs of `stage`
 
   int rank_;
   at::Device device_;
   CommunicatorPtr down_, up_;  // from lower to higher ranks, and back
   std::vector<int> rank_of_;
-  std::vector<std::string> sizes_;       // of each micro-batch; shapes at boundaries follow from them
-  std::map<MessageKey, size_t> needed_;  // action that takes the message
+  std::vector<std::string> sizes_;       // size of each micro-batch; shapes at boundaries follow from them
+  std::map<MessageKey, size_t> needed_;  // action that uses the message
   std::map<int, Peer> peers_;
   std::map<MessageKey, Activations> local_messages_;  // between stages of this rank; for gradients only the tensors
   std::map<std::string, Shapes> known_;               // by boundary

@@ -1,10 +1,9 @@
 // StageLoop: executes one rank's or device's part of a schedule with its parts of the model.
 //
-// Memory: the activations of each micro-batch between its forward and its backward, without outputs; their graph is
-// enough.
-// While a schedule drains, a backward may also keep the inputs of delayed weight gradients, at most the size of
-// parameters and gradients.
-// Threads: one thread per loop. Failure: as ModelPart and the link.
+// Memory: the activations of each micro-batch between its forward and its backward, without outputs, because their
+// graph is enough. While a schedule drains, a backward may also keep the inputs of delayed weight gradients, at most
+// the size of parameters and gradients.
+// Threads: one thread per loop. Failure: as for ModelPart and the link.
 #pragma once
 #include <map>
 #include <memory>
@@ -38,35 +37,34 @@ class StageLink {
 
   // Announces action number `index`. Receives of later actions may start now.
   virtual void ahead(size_t index) = 0;
-  // Activations that are inputs of `stage`.
+  // Sends the activations that are inputs of `stage`.
   virtual void give_activations(int stage, int micro, Activations activations) = 0;
   virtual Activations take_activations(int stage, int micro) = 0;
-  // Gradients of the trained outputs of `stage`, in order.
+  // Sends the gradients of the trained outputs of `stage`, in order.
   virtual void give_gradients(int stage, int micro, TensorList gradients) = 0;
   virtual TensorList take_gradients(int stage, int micro) = 0;
 };
 
-// StageInputs: inputs of a stage that come from another stage. They act as results of a trained operation, and their
-// gradients are kept.
-
+// StageInputs: inputs of a stage that come from another stage. Autograd treats them as results of a trained operation,
+// and their gradients are kept.
 class StageInputs {
  public:
-  // Takes activations without a graph. The tensors are no leaves, so a block may change them in place like the outputs
+  // Takes activations without a graph. The tensors are no leaves, so a block may change them in place, like the outputs
   // of an earlier block.
   explicit StageInputs(const Activations& activations);
 
   const TensorList& tensors() const { return tensors_; }
   bool trained() const { return keeper_ != nullptr; }  // another stage needs gradients
-  // Gradients of the trained inputs after backward, in order; zeros where none arrived. Call once.
+  // Returns the gradients of the trained inputs after backward, in order; zeros if none arrived. Call it once.
   TensorList gradients();
 
  private:
   class Keeper;
   TensorList tensors_;
-  std::shared_ptr<Keeper> keeper_;  // null: none is trained
+  std::shared_ptr<Keeper> keeper_;  // null: no input is trained
 };
 
-// A stage that is executed here.
+// A stage that this loop executes.
 struct LocalStage {
   int stage = 0;
   int part = 0;  // index among the rank's parts
@@ -83,11 +81,11 @@ struct StepWork {
 
 class StageLoop {
  public:
-  // `ties`: of the rank's parts; outlives the loop.
+  // `ties`: ties of the rank's parts; outlives the loop.
   StageLoop(std::vector<LocalStage> stages, TiedParameters& ties) : stages_(std::move(stages)), ties_(ties) {}
 
   void train(const std::vector<Action>& actions, const StepWork& work, StageLink& link);
-  // Metrics summed over micro-batches; empty without the last stage.
+  // Returns metrics summed over micro-batches; empty without the last stage.
   std::vector<Metric> evaluate(const std::vector<Action>& actions, const std::vector<Batch>& micro, StageLink& link);
 
  private:
@@ -95,7 +93,7 @@ class StageLoop {
   struct Live {
     std::unique_ptr<StageInputs> inputs;  // null: first stage
     Roots roots;
-    Loss loss;  // of the last stage
+    Loss loss;  // loss of the last stage
   };
   const LocalStage* find(int stage) const;  // null: another rank or device executes it
   const LocalStage& local_stage(int stage) const;

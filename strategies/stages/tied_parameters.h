@@ -1,11 +1,12 @@
 // TiedParameters: parameters that several parts of a model use under one name. The parts are on different ranks, on
-// different devices of a rank, or different stages of a rank.
+// different devices of a rank, or are different stages of a rank.
 //
-// The rank of the layer that makes a tensor owns it. A rank that only uses it holds a copy of the same name.
-// The owner broadcasts the first value over a group of exactly the ranks that hold the tensor. The gradient is a
-// partial sum over that group (Parameter::partial). All of them make the same update.
-// Within a rank the first part with the tensor leads, and further parts follow. A follower has the leader's value (the
-// same memory on one device). Its gradient is added to the leader's before the leader's last backward of a step.
+// The rank of the layer that creates a tensor owns it. A rank that only uses it has a copy of the same name. The owner
+// broadcasts the first value over a group of exactly the ranks with the tensor. The gradient is a partial sum over that
+// group (Parameter::partial). All of them make the same update.
+// Within a rank the first part with the tensor is the leader, and further parts are followers. A follower has the
+// leader's value (the same memory on one device). Its gradient is added to the leader's before the leader's last
+// backward of a step.
 // Call order: `with_ties` for each part in the model's order, before its construction; connect; then in each step
 // refresh, and fold for each part.
 // Threads: the rank's thread; fold in the thread that runs the part.
@@ -24,11 +25,11 @@ class TiedParameters {
  public:
   TiedParameters() = default;
 
-  // Returns the request for the part that is `stage` of the model. Its layers can tie to layers of other parts. This
-  // object must outlive the construction of the part.
+  // Returns the request for the part at `stage` of the model. Its layers can tie to layers of other parts. This object
+  // must outlive the construction of the part.
   PartRequest with_ties(PartRequest request, int stage);
   // Collective over the axis `pipeline`, after all parts are built. Error(config) for a tie to a tensor that no layer
-  // of an earlier stage has made, or with another shape.
+  // of an earlier stage has created, or with a different shape.
   void connect(const Context& context);
 
   // Copies leaders' values to their followers.
@@ -58,7 +59,7 @@ class TiedParameters {
   std::vector<Part> parts_;
   std::vector<Follower> followers_;
   std::vector<Awaited> awaited_;
-  std::vector<std::unique_ptr<GradientCollector>> collectors_;  // of followers, by part
+  std::vector<std::unique_ptr<GradientCollector>> collectors_;  // collectors of followers, by model part
 };
 
 }  // namespace convoy

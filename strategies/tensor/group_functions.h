@@ -2,8 +2,8 @@
 // al., "Reducing activation recomputation in large transformer models", 2022).
 //
 // A "whole" tensor is equal on all ranks of the group, and so is its gradient. "Parts" differ by rank: terms of a sum,
-// shards of the last dimension, or equal shards of a sequence (dimension −2).
-// The gradient of each function is another function of this file, so second derivatives are right too.
+// shards of the last dimension, or equal shards of a sequence (dimension −2). The gradient of each function is another
+// function of this file, so second derivatives are right too.
 // All ranks call the same functions in the same order, in forward and in backward. `name` identifies the call in stall
 // reports.
 // Failure: CommError.

@@ -1,13 +1,13 @@
 // ShardedLayers: layers that are sharded over the ranks of a tensor group (Shoeybi et al., "Megatron-LM", 2019).
 //
 // linear: `cut: column` shards the outputs (of each of `parts`), `cut: row` shards the inputs; other layers are whole.
-// embedding: sharded by rows, in shards that differ by at most one row; whole if there are fewer rows than ranks.
-// A linear layer tied to a sharded embedding has its sharding. It gathers its output unless it requests `cut: column`.
-// Losses and ranks over sharded classes exchange a few numbers per position.
-// Everything else, including conv2d, batch_norm and foreign modules, is whole and equal on every rank. Tensor rank 0
-// counts and owns it (PartRequest::counts).
+// embedding: sharded by rows, in shards that differ by at most one row; whole if there are fewer rows than ranks. A
+// linear layer tied to a sharded embedding has its sharding. It gathers its output unless it requests `cut: column`.
+// Losses and ranks over sharded classes exchange a few numbers per position. Everything else, such as conv2d,
+// batch_norm and foreign modules, is whole and equal on every rank. Tensor rank 0 counts and owns it
+// (PartRequest::counts).
 // Sharding of activations: sharding_state.h. Foreign modules and batch norm are outside regions.
-// Failure: Error(config) naming the layer and its sizes if the ranks do not divide a linear layer.
+// Failure: Error(config) names the layer and its sizes if the ranks do not divide a linear layer.
 #pragma once
 #include <string>
 
@@ -23,13 +23,13 @@ namespace convoy {
 // LocalRowIndices: numbers in [0, whole) as indices in this rank's shard.
 struct LocalRowIndices {
   at::Tensor index;    // within the shard; arbitrary where `foreign`
-  at::Tensor foreign;  // bool: the number is in another rank's shard
+  at::Tensor foreign;  // bool: another rank's shard contains the number
 };
-// Error(training) for a number outside [0, whole), checked on the CPU. `what` names the numbers in the message.
+// Throws Error(training) for a number outside [0, whole), checked on the CPU. `what` names the numbers in the message.
 LocalRowIndices local_row_indices(const at::Tensor& numbers, const DimensionShard& shard, const std::string& what);
 
-// Vocabulary-parallel losses and ranks, without gathering logits: ranks exchange a few numbers per position. Shapes as
-// in core/layers.h; `shard`: sharding of the last dimension of `logits`.
+// Vocabulary-parallel losses and ranks, without gathering logits: ranks exchange a few numbers per position. Shapes are
+// those of core/layers.h. `shard`: sharding of the last dimension of `logits`.
 
 // logits [.., B, …, classes of this rank], target [.., B, …] → [.., B, …], in float for 16-bit logits.
 at::Tensor sharded_cross_entropy(const at::Tensor& logits, const at::Tensor& target, const DimensionShard& shard,
@@ -39,13 +39,13 @@ at::Tensor sharded_target_rank(const at::Tensor& logits, const at::Tensor& targe
 
 struct TensorOptions {
   bool sequence_parallel = false;  // activations between row- and column-parallel layers are sharded along the sequence
-  PlannedCuts cuts = {};           // of the whole model, where a rank builds a part of it
+  PlannedCuts cuts = {};           // shards of the whole model, if a rank builds a part of it
 };
 
 // Returns a value for PartRequest::layers; DefaultLayers for a group of one. The function is collective over the group.
 LayersFactory sharded_layers(CommunicatorPtr group, const TensorOptions& options);
 
-// Returns `request` with the layers of the context's axis `tensor`, counted only on its rank 0.
+// Returns `request` with the layers of the context's axis `tensor`. Only rank 0 of that axis counts them.
 PartRequest sharded_part(const Context& context, const TensorOptions& options, PartRequest request = {});
 
 // `strategy` has tensor_options() (strategies/plans).

@@ -1,5 +1,5 @@
-// Parameters that are sharded over the ranks of a tensor group. Initial values equal the slice of the whole bit for
-// bit.
+// Parameters that are sharded over the ranks of a tensor group. Their initial values equal those of the whole tensor
+// bit for bit.
 #pragma once
 #include <string>
 #include <utility>
@@ -13,14 +13,14 @@ struct DimensionShard {
   int64_t whole = 0;  // elements
   int64_t parts = 1;  // equal ranges that are sharded separately: 3 for fused queries, keys and values
   int rank = 0;       // this rank
-  int size = 1;       // of the group
+  int size = 1;       // size of the group
 
   int64_t part() const { return whole / parts; }
   bool even() const { return part() % size == 0; }
-  // [begin, end) of each part on rank `of`. Shards differ by one at most; the first ones are larger.
+  // Returns [begin, end) of each part on rank `of`. Shards differ by at most one; the first ones are larger.
   std::pair<int64_t, int64_t> share(int of) const { return share_of(part(), of, size); }
   std::pair<int64_t, int64_t> share() const { return share(rank); }
-  // Elements of all parts on this rank.
+  // Returns the elements of all parts on this rank.
   int64_t length() const {
     const auto [begin, end] = share();
     return parts * (end - begin);
@@ -33,11 +33,11 @@ struct TensorShard {
   DimensionShard shard;
 };
 
-// Boxes of the whole tensor that are local to this rank: one per part.
+// Returns the boxes of the whole tensor that are local to this rank: one per part.
 std::vector<LocalPiece> local_pieces(at::IntArrayRef shape, const TensorShard& shard);
 
-// `shape`: of the whole, with one or two dimensions. Its sharded dimension must have length `shard.shard.whole`.
-// Counted on every rank.
+// `shape`: shape of the whole tensor, with one or two dimensions. Its sharded dimension must have length
+// `shard.shard.whole`. Every rank counts it.
 ParameterPtr make_sharded_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape,
                                     const TensorShard& shard, const Init& init);
 

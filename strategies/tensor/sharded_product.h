@@ -2,9 +2,9 @@
 // strategies/common/layers/linear_function.h; the input's gradient is summed while the weight's is computed.
 //
 // Column: the weight has this rank's outputs. The input is whole, and its gradient is summed. With `shares` the input
-// is this rank's shard of sequences; it is gathered, not kept, and backward gathers it again.
-// Row: the weight has this rank's inputs, and the input is sharded too. The output is the sum over ranks plus bias;
-// with `shares`, this rank's shard of sequences of it.
+// is this rank's shard of sequences. It is gathered without being kept, and backward gathers it again.
+// Row: the weight has this rank's inputs, and the input is sharded too. The output is the sum over ranks plus bias, or
+// with `shares` this rank's shard of sequences of that sum.
 #pragma once
 #include <ATen/core/Tensor.h>
 

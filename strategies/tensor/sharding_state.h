@@ -1,17 +1,16 @@
-// ShardingState: position of a forward between the layers of a tensor group. It shows layers without a hint (dropout,
-// norms, losses) how their input is sharded.
+// ShardingState: position of a forward between the layers of a tensor group. It provides layers without a hint
+// (dropout, norms, losses) with the sharding of their input.
 //
-// Regions. A column-parallel layer opens a region; the row-parallel layer that takes its outputs closes it.
-// Within the region an activation with the shape of the opening layer's output is sharded like that output. One with
-// the shape of its input is whole. Any other is made of sharded ones: its last dimension is this rank's shard, in order
-// of ranks (for example attention weights of its heads).
-// Outside regions everything is whole. Blocks begin outside: an activation that is sharded across a boundary first goes
-// to a row-parallel layer.
+// Regions. A column-parallel layer opens a region; the row-parallel layer that takes its outputs closes it. Within the
+// region an activation with the shape of the opening layer's output is sharded like that output. One with the shape of
+// its input is whole. Any other is computed from sharded ones. Its last dimension is this rank's shard, in rank order
+// (for example attention weights of its heads). Outside regions everything is whole. Blocks begin outside: an
+// activation that is sharded across a boundary first reaches a row-parallel layer.
 //
-// Sequences. With `sequence_parallel`, blocks with sharded layers receive floating inputs [B, T, features] as shards of
-// T. Their column-parallel layers gather them; their row-parallel layers return shards again.
-// Parts of a model and blocks without sharded layers receive whole inputs.
-// A block that returns another shape of a shard, such as [B, shard of T], is refused: it looks like a whole tensor.
+// Sequences. With `sequence_parallel`, blocks with sharded layers receive floating-point inputs [B, T, features] as
+// shards of T. Their column-parallel layers gather them; their row-parallel layers return shards again. Model parts and
+// blocks without sharded layers receive whole inputs. A block that returns a shard in another shape, such as [B, shard
+// of T], is refused, because it looks like a whole tensor.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -33,7 +32,7 @@ class ShardingState : public BlockBoundaries {
   ShardingState(CommunicatorPtr group, bool sequence_parallel)
       : group_(std::move(group)), sequence_parallel_(sequence_parallel) {}
 
-  // Records, while blocks are built, that this block has sharded layers.
+  // Records during construction that this block has sharded layers.
   void mark_sharded_block(const std::string& block) { sharded_blocks_.insert(block); }
 
   void begin() override;
@@ -43,29 +42,30 @@ class ShardingState : public BlockBoundaries {
   void again(const std::string& block) override;
   Tensors leave(Tensors outputs) override;
 
-  // A column-parallel layer ran; its output stays sharded until a row-parallel layer with `row_inputs` inputs has run.
+  // Called after a column-parallel layer. Its output stays sharded until a row-parallel layer with `row_inputs` inputs
+  // has run.
   void open(const at::Tensor& input, const at::Tensor& output, const DimensionShard& shard, int64_t row_inputs);
-  // A row-parallel layer ran; its inputs have this width.
+  // Called after a row-parallel layer with inputs of this width.
   void close(int64_t width);
 
-  // Sharding of an activation's last dimension; none: it is whole.
+  // Returns the sharding of an activation's last dimension; none: it is whole.
   std::optional<DimensionShard> sharding_of(const at::Tensor& activation) const;
-  // The same for the last block's output, after `leave`.
+  // Does the same for the last block's output, after `leave`.
   std::optional<DimensionShard> output_sharding(const at::Tensor& output) const;
-  // `activation` is whole in its last dimension. Returns true for [B, shard of T, features].
+  // Returns true for [B, shard of T, features]. `activation` must be whole in its last dimension.
   bool is_sequence_shard(const at::Tensor& activation) const;
   // True if a row-parallel layer's sum [B, T, features] becomes sequence shards.
   bool sum_becomes_shards(const at::Tensor& sum) const;
-  // True if the result of an operation on this activation is partial. Gradients of whole parameters are summed then.
+  // True if the result of an operation on this activation is partial. Then gradients of whole parameters are summed.
   bool is_part(const at::Tensor& activation) const;
-  // The same for an operation with unknown input.
+  // Does the same for an operation with unknown input.
   bool is_part() const { return !open_.empty() || sequence_ > 0; }
 
  private:
   struct ShardingRegion {
     std::vector<int64_t> input, output;  // shapes
-    DimensionShard shard;                // of the output's last dimension
-    int64_t row_inputs = 0;              // of the layer that closes the region
+    DimensionShard shard;                // shard of the output's last dimension
+    int64_t row_inputs = 0;              // inputs of the layer that closes the region
   };
   bool is_sequence(const at::Tensor& value) const;
   at::Tensor entering(const at::Tensor& value, const std::string& block);
@@ -83,15 +83,14 @@ class ShardingState : public BlockBoundaries {
   Tensors inputs_of_block_;                   // inputs of that block
 };
 
-// TensorGroup: state that all scopes of one rank's sharded layers share.
-
+// TensorGroup: state shared by all scopes of one rank's sharded layers.
 struct TensorGroup {
   TensorGroup(CommunicatorPtr ranks, bool sequence_parallel, PlannedCuts of_model)
       : group(std::move(ranks)),
         sharding(std::make_shared<ShardingState>(group, sequence_parallel)),
         planned(std::move(of_model)) {}
 
-  // Sharding of `whole` elements in `parts` over this group.
+  // Returns the sharding of `whole` elements in `parts` over this group.
   DimensionShard shard(int64_t whole, int64_t parts = 1) const { return {whole, parts, group->rank(), group->size()}; }
 
   CommunicatorPtr group;

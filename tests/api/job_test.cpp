@@ -22,12 +22,12 @@ TEST(Job, IsOneRankWhenEmbedded) {
   EXPECT_FALSE(job.arguments().empty());
 }
 
-TEST(Job, NamesTheSettingThatIsWrong) {
+TEST(Job, NamesTheWrongSetting) {
   EXPECT_THAT(error_of([] { Job::embedded({"sed=3"}); }), HasSubstr("did you mean seed"));
   EXPECT_THAT(error_of([] { Job::embedded({"train.epochs=3"}); }), HasSubstr("train.epochs: does not apply"));
 }
 
-TEST(Job, SumsFiguresOverRanks) {
+TEST(Job, SumsMetricsOverRanks) {
   test_jobs(3, [](Job& job) {
     const Sum sum = job.sum(job.rank() + 1.0, 2);
     EXPECT_EQ(sum.value, 6);
@@ -44,23 +44,23 @@ TEST(Job, DividesRanksIntoAMesh) {
     EXPECT_EQ(groups.at("data")->rank(), job.rank() / 2);
     EXPECT_EQ(groups.at("tensor")->rank(), job.rank() % 2);
     EXPECT_EQ(context_of(job).axis("tensor"), groups.at("tensor"));
-    // A second one replaces it.
+    // A second mesh replaces the first.
     EXPECT_EQ(job.mesh({{"data", 4}}).at("data"), job.world());
   });
 }
 
-TEST(Job, NamesTheRankWithAnotherMesh) {
+TEST(Job, NamesTheRankWithADifferentMesh) {
   const std::string error = error_of([] {
     test_jobs(2, [](Job& job) { job.mesh(job.rank() == 1 ? MeshAxes{{"tensor", 2}} : MeshAxes{{"data", 2}}); });
   });
   EXPECT_THAT(error, HasSubstr("rank 1 called Job::mesh({tensor: 2}) and rank 0 Job::mesh({data: 2})"));
 }
 
-TEST(Job, RefusesAMeshOfAnotherSize) {
+TEST(Job, RefusesAMeshOfTheWrongSize) {
   EXPECT_THAT(error_of([] { Job::embedded().mesh({{"data", 2}}); }), HasSubstr("has 2 ranks, and this job has 1"));
 }
 
-TEST(Job, NamesBothCallsIfRanksCallDifferentThings) {
+TEST(Job, NamesBothCollectivesOfAMismatch) {
   const std::string error = error_of([] {
     test_jobs(2, [](Job& job) {
       if (job.rank() == 0)
@@ -73,7 +73,7 @@ TEST(Job, NamesBothCallsIfRanksCallDifferentThings) {
   EXPECT_THAT(error, HasSubstr("Job::mesh"));
 }
 
-TEST(Job, EndsTheWaitsOfOthersWhenARankFails) {
+TEST(Job, AbortsOtherRanksWhenOneFails) {
   const auto fails = [](Job& job) {
     if (job.rank() == 1) throw std::runtime_error("it broke");
     job.sum(1);

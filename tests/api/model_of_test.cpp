@@ -1,4 +1,4 @@
-// Modules that nobody rewrote, under the strategies of a configuration, and the same modules as Replicas.
+// Unchanged torch modules under the strategies of a configuration, and the same modules as Replicas.
 #include <convoy/model_of.h>
 #include <convoy/replicas.h>
 
@@ -25,14 +25,14 @@ ModelPtr layered_model() {
 Subject layered_subject() {
   Subject subject = mlp_subject();
   subject.name = "layered";
-  // One for all ranks: making it draws from the generator that seeds the blocks of another rank.
+  // Use one for all ranks: creating it draws from the generator that seeds the blocks of another rank.
   subject.model = [model = layered_model()] { return model; };
   subject.data.tensors = {{"features", normal({subject_rows, 6}, "features", 3)},
                           {"target", integers({subject_rows}, "target", 5, 3)}};
   return subject;
 }
 
-TEST(ModelOf, TrainsUnderEveryStrategyForModules) {
+TEST(ModelOf, TrainsModulesUnderEveryStrategy) {
   const Subject subject = layered_subject();
   const Trajectory whole = train({"single", "", 1}, subject, {});
   for (const Layout& layout :
@@ -72,8 +72,8 @@ TEST(ModelOf, TakesRecipes) {
   EXPECT_EQ(trained.final.count("parameter/out.bias"), 1u);
 }
 
-// What a rank trains by Replicas it also trains under ddp with the same policy.
-TEST(ModelOf, TrainsAsReplicasDo) {
+// Replicas and ddp with the same policy train the same.
+TEST(ModelOf, TrainsLikeReplicas) {
   for (const char* sync : {"", "what: parameters, every: 3", "what: parameters, every: 2, moments: averaged",
                            "what: diloco, every: 4", "groups: [{match: bias, what: parameters, every: 2}]"}) {
     SCOPED_TRACE(sync);

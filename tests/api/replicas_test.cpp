@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 struct Outcome {
   std::mutex mutex;
-  State parameters;  // of rank 0; the same on all ranks
+  State parameters;  // values of rank 0; equal on all ranks
   void add(int rank, State state) {
     const std::lock_guard<std::mutex> lock(mutex);
     SCOPED_TRACE(rank);
@@ -40,7 +40,7 @@ State trained_by_replicas(int ranks, const std::function<Net()>& make_net, const
   return outcome.parameters;
 }
 
-TEST(Replicas, EqualAPlainProgram) {
+TEST(Replicas, MatchAProgramWithoutConvoy) {
   for (const auto& [name, make] : optimizers())
     for (int ranks : {1, 2, 3, 4}) {
       SCOPED_TRACE(name + " on " + std::to_string(ranks));
@@ -50,7 +50,7 @@ TEST(Replicas, EqualAPlainProgram) {
     }
 }
 
-TEST(Replicas, AccumulateAndClipLikeAPlainProgram) {
+TEST(Replicas, AccumulateAndClipLikeAProgramWithoutConvoy) {
   Schedule schedule;
   schedule.batches = {16, 12, 9, 16, 5};
   schedule.accumulate = 3;
@@ -67,8 +67,8 @@ TEST(Replicas, AccumulateAndClipLikeAPlainProgram) {
     }
 }
 
-// A parameter is without a gradient until a rank uses it, and then has one in each step.
-TEST(Replicas, FindParametersThatAreUsedLate) {
+// A parameter has no gradient until a rank uses it, and then has one in each step.
+TEST(Replicas, FindParametersUsedInLaterSteps) {
   const MakeOptimizer make = optimizers().at("sgd with momentum");
   const auto late = [](const OddModule& module, const at::Tensor& out, size_t number) {
     return number < 3 ? out : out + module.unused->weight.sum() * out;
@@ -103,12 +103,12 @@ TEST(Replicas, FindParametersThatAreUsedLate) {
   });
 }
 
-TEST(Replicas, TakeFusedOptimizers) {
+TEST(Replicas, AcceptFusedOptimizers) {
   FusedOptimizer fused("adamw", 3e-3);
   fused.eps = 1e-5;
   fused.weight_decay = 0.1;
   fused.groups = {{"bias", 1e-2, 0.0}};
-  // Without the unused layer, to which a fused optimizer gives zeros.
+  // Leave out the unused layer, to which a fused optimizer gives zeros.
   const State plain = plain_program(sequential_net(), optimizers().at("adamw in groups"), {});
   test_jobs(3, [&](Job& job) {
     const Net net = sequential_net();
@@ -122,7 +122,7 @@ TEST(Replicas, TakeFusedOptimizers) {
   });
 }
 
-TEST(Replicas, FollowASchedulerOfTorch) {
+TEST(Replicas, FollowATorchScheduler) {
   const MakeOptimizer make = optimizers().at("adam");
   std::unique_ptr<torch::optim::StepLR> plain_scheduler;
   const State plain = plain_program(odd_net(), make, {}, [&](torch::optim::Optimizer& optimizer, size_t) {
@@ -142,8 +142,8 @@ TEST(Replicas, FollowASchedulerOfTorch) {
   });
 }
 
-// The weight of a step need not be a number of rows.
-TEST(Replicas, TakeTheWeightOfATensor) {
+// The weight of a step may be any number, not only rows.
+TEST(Replicas, AcceptALossWeightTensor) {
   const MakeOptimizer make = optimizers().at("sgd");
   test_jobs(2, [&](Job& job) {
     const Net by_rows = odd_net(), by_weight = odd_net();
@@ -251,7 +251,7 @@ TEST(ReplicasErrors, NameTheRankWhoseLossIsNotFinite) {
               HasSubstr("the loss of rank 1 is not finite at step 2"));
 }
 
-TEST(ReplicasErrors, EndARankThatMakesAStepMore) {
+TEST(ReplicasErrors, EndARankThatTakesAnExtraStep) {
   const std::string error = error_on(2,
                                      [](Job& job) {
                                        const Net net = sequential_net();
@@ -263,7 +263,7 @@ TEST(ReplicasErrors, EndARankThatMakesAStepMore) {
   EXPECT_THAT(error, ::testing::AnyOf(HasSubstr("gradients, bucket 0"), HasSubstr("barrier")));
 }
 
-TEST(ReplicasErrors, ExplainLossesThatAreNoSum) {
+TEST(ReplicasErrors, ExplainLossesThatAreNotSums) {
   const auto with_loss = [](const std::function<void(Replicas&, const at::Tensor&)>& use) {
     return error_on(1, [&](Job& job) {
       const Net net = sequential_net();
@@ -286,7 +286,7 @@ TEST(ReplicasErrors, ExplainLossesThatAreNoSum) {
               HasSubstr("has a torch optimizer"));
 }
 
-TEST(ReplicasErrors, NameTheOptionThatIsWrong) {
+TEST(ReplicasErrors, NameTheWrongOption) {
   const auto with_options = [](const std::function<void(ReplicaOptions&)>& change, FusedOptimizer fused) {
     return error_on(1, [&](Job& job) {
       ReplicaOptions options;
@@ -311,7 +311,7 @@ TEST(ReplicasErrors, NameTheOptionThatIsWrong) {
   EXPECT_THAT(with_options([](auto&) {}, sgd), HasSubstr("optimizer.eps: unknown key"));
 }
 
-TEST(ReplicasErrors, RefuseOptimizersThatDoNotFit) {
+TEST(ReplicasErrors, RefuseUnsupportedOptimizers) {
   EXPECT_THAT(error_on(1,
                        [](Job& job) {
                          const Net net = sequential_net(), other = sequential_net();

@@ -1,4 +1,4 @@
-// State of Replicas and Shards: what a checkpoint holds is all that a run needs to continue bit for bit.
+// State of Replicas and Shards: a checkpoint has everything that a run needs to continue bit for bit.
 #include <convoy/replicas.h>
 #include <convoy/shards.h>
 
@@ -88,8 +88,8 @@ TEST(TrainedState, ContinuesBitForBit) {
     }
 }
 
-// Checkpoints of a fused Adam have no counts of their own for each parameter.
-TEST(TrainedState, PassesFromAFusedOptimizerToThatOfTorch) {
+// Checkpoints of a fused Adam have no separate counts for each parameter.
+TEST(TrainedState, LoadsAFusedOptimizersStateIntoTorch) {
   const State end = [] {
     State state;
     test_jobs(1, [&](Job& job) {
@@ -121,7 +121,7 @@ TEST(TrainedState, PassesFromAFusedOptimizerToThatOfTorch) {
 }
 
 // The learning rates of the groups are part of the state, for schedulers that compute the next one from the current.
-TEST(TrainedState, HoldsTheLearningRates) {
+TEST(TrainedState, ContainsTheLearningRates) {
   test_jobs(1, [&](Job& job) {
     const MakeOptimizer make = optimizers().at("adamw in groups");
     const Net net = sequential_net(), again = sequential_net();

@@ -39,7 +39,8 @@ std::function<void(Job&, convoy::Run&, const ShareBatch&)> killed_after(int64_t 
   };
 }
 
-// Requests a stop, and returns when the channel's thread has told all earlier watchers: callbacks run in order.
+// Requests a stop, and returns when the channel's thread has called all earlier watchers, because callbacks run in
+// order.
 void request_stop(Job& job) {
   Channel& channel = *context_of(job).channel;
   channel.set(protocol::stop_request, "{}");
@@ -54,7 +55,7 @@ std::function<void(Job&, convoy::Run&, const ShareBatch&)> stopped_in(int64_t st
   };
 }
 
-TEST(Run, TrainsTheSameOnEveryNumberOfRanks) {
+TEST(Run, TrainsTheSameOnAnyNumberOfRanks) {
   const TestFolder folder;
   const at::Tensor one = train_rows(1, {folder / "1", share_options(3, 6)});
   EXPECT_TRUE(one.isfinite().all().item<bool>());
@@ -93,7 +94,7 @@ TEST(Run, ResumesInTheMiddleOfAnEpochBitForBit) {
   }
 }
 
-TEST(Run, ResumesOnAnotherNumberOfRanks) {
+TEST(Run, ResumesOnADifferentNumberOfRanks) {
   const TestFolder folder;
   const ShareOptions options = saving_every(share_options(2, 6), Every::steps(3));
   const at::Tensor whole = train_rows(1, {folder / "whole", options});
@@ -176,7 +177,7 @@ TEST(Run, WritesTheRecordsAndTheSummaryOfConvoyRun) {
   EXPECT_TRUE(std::filesystem::exists(folder / "run/checkpoints/step-8/manifest.json"));
 }
 
-TEST(Run, MetricsOfRepeatedStepsAreDropped) {
+TEST(Run, DropsMetricsOfRepeatedSteps) {
   const TestFolder folder;
   TestTraining training{folder / "run", saving_every(share_options(2, 6), Every::steps(3))};
   training.options.log_every = 1;
@@ -189,7 +190,7 @@ TEST(Run, MetricsOfRepeatedStepsAreDropped) {
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
 }
 
-TEST(Run, SettingsOfTheUserWinOverTheProgram) {
+TEST(Run, UserSettingsOverrideTheProgram) {
   const TestFolder folder;
   TestTraining training{folder / "run", saving_every(share_options(1, 6), Every::never())};
   training.options.log_every = 100;
@@ -201,7 +202,7 @@ TEST(Run, SettingsOfTheUserWinOverTheProgram) {
   EXPECT_TRUE(std::filesystem::exists(folder / "run/checkpoints/step-4"));
 }
 
-TEST(Run, DrawsOfLibTorchContinue) {
+TEST(Run, ResumesLibTorchsGenerator) {
   const TestFolder folder;
   std::vector<double> draws;
   TestTraining training{folder / "whole", saving_every(share_options(2, 6), Every::steps(3))};
@@ -227,7 +228,7 @@ struct Window {
   std::string last;
 };
 
-TEST(Run, KeepsObjectsInCheckpoints) {
+TEST(Run, SavesObjectsInCheckpoints) {
   const TestFolder folder;
   const auto train = [&](int ranks, bool resumes, int64_t kill) {
     test_jobs(ranks, [&](Job& job) {
@@ -266,7 +267,7 @@ TEST(Run, KeepsObjectsInCheckpoints) {
   EXPECT_THROW(train(1, true, 6), std::runtime_error);
 }
 
-TEST(Run, DamagedCheckpointFallsBackToTheOneBefore) {
+TEST(Run, FallsBackToAnOlderCheckpointAfterDamage) {
   const TestFolder folder;
   TestTraining training{folder / "run", saving_every(share_options(2, 6), Every::steps(2))};
   const at::Tensor whole = train_rows(1, {folder / "whole", training.options});
@@ -281,7 +282,7 @@ TEST(Run, DamagedCheckpointFallsBackToTheOneBefore) {
   EXPECT_EQ(first, 2);
 }
 
-TEST(Run, FolderOfAnotherTrainingIsRefused) {
+TEST(Run, RefusesTheFolderOfADifferentRun) {
   const TestFolder folder;
   TestTraining training{folder / "run", saving_every(share_options(2, 6), Every::steps(2))};
   training.in_step = killed_after(3);
@@ -291,7 +292,7 @@ TEST(Run, FolderOfAnotherTrainingIsRefused) {
   expect_error([&] { train_rows(2, other); }, Failure::output, "batch_size: 6 -> 4, seed: 1 -> 9");
   other = {folder / "run", training.options, {"seed=3"}};
   expect_error([&] { train_rows(2, other); }, Failure::output, "seed: 1 -> 3");
-  // In a folder of its own it may begin from there.
+  // In a separate folder it may start from there.
   TestTraining began{folder / "new", share_options(3, 4)};
   int64_t first = -1;
   began.before = [&](Job&, convoy::Run& run) { run.resume(folder / "run"); };
@@ -307,11 +308,7 @@ TEST(Run, LocksItsFolder) {
   TestTraining training{folder / "run", share_options(1, 6)};
   training.in_step = [&](Job&, convoy::Run&, const ShareBatch& batch) {
     if (batch.step == 0)
-      expect_error(
-          [&] {
-            train_rows(1, {folder / "run", share_options(1, 6)});
-          },
-          Failure::output, "another run is using");
+      expect_error([&] { train_rows(1, {folder / "run", share_options(1, 6)}); }, Failure::output, "another run uses");
   };
   train_rows(1, training);
   std::filesystem::create_directory(folder / "target");
@@ -320,7 +317,7 @@ TEST(Run, LocksItsFolder) {
   expect_error([&] { train_rows(1, {folder / "linked", share_options(1, 6)}); }, Failure::refused, "checkpoints");
 }
 
-TEST(Run, FolderThatIsDoneStays) {
+TEST(Run, LeavesACompletedFolderUnchanged) {
   const TestFolder folder;
   const at::Tensor whole = train_rows(2, {folder / "run", share_options(2, 6)});
   const std::string summary = read_file(folder / "run/summary.json");
@@ -331,7 +328,7 @@ TEST(Run, FolderThatIsDoneStays) {
   expect_error([&] { train_rows(2, {folder / "run", share_options(3, 6)}); }, Failure::output, "is done, of 8 steps");
 }
 
-TEST(Run, BreakEndsTheTrainingWithItsLastStep) {
+TEST(Run, BreakEndsTrainingAfterTheStep) {
   const TestFolder folder;
   int64_t after = 0;
   test_jobs(1, [&](Job& job) {
@@ -358,7 +355,7 @@ TEST(Run, BreakEndsTheTrainingWithItsLastStep) {
   EXPECT_EQ(json_in(folder / "run/summary.json")["samples"], 46);
 }
 
-TEST(Run, ProgramWithALoopOverEpochs) {
+TEST(Run, SupportsALoopOverEpochs) {
   const TestFolder folder;
   const at::Tensor whole = train_rows(2, {folder / "whole", share_options(3, 6)});
   at::Tensor result;
@@ -422,7 +419,7 @@ TEST(Run, SavesOnlyBetweenUpdates) {
   EXPECT_EQ(saved, (std::set<int64_t>{2, 4, 6, 8})) << "the one due after 3 steps is made after 4";
 }
 
-TEST(Run, RankThatSkipsAnEmptyBatchIsNamed) {
+TEST(Run, NamesARankThatSkipsAnEmptyBatch) {
   const TestFolder folder;
   const auto train = [&] {
     test_jobs(2, [&](Job& job) {

@@ -65,7 +65,7 @@ State trained_parameters(const State& state, const State& plain) {
   return parameters;
 }
 
-TEST(Shards, EqualAPlainProgram) {
+TEST(Shards, MatchAProgramWithoutConvoy) {
   for (int number : {1, 2, 3})
     for (const auto& [name, make] : optimizers())
       for (int ranks : {1, 2, 3}) {
@@ -76,8 +76,8 @@ TEST(Shards, EqualAPlainProgram) {
       }
 }
 
-// Moments and counters too, under the same names, so that each reads the checkpoints of the others.
-TEST(Shards, HaveTheStateOfReplicas) {
+// Moments and counters have the same names too, so that each reads the checkpoints of the others.
+TEST(Shards, HaveTheSameStateAsReplicas) {
   for (int number : {1, 2, 3})
     for (const char* name : {"adam", "sgd with momentum", "adagrad"}) {
       SCOPED_TRACE(std::string(name) + ", stage " + std::to_string(number));
@@ -87,7 +87,7 @@ TEST(Shards, HaveTheStateOfReplicas) {
     }
 }
 
-TEST(Shards, AccumulateAndClipLikeAPlainProgram) {
+TEST(Shards, AccumulateAndClipLikeAProgramWithoutConvoy) {
   Schedule schedule;
   schedule.batches = {16, 12, 9, 16, 5};
   schedule.accumulate = 3;
@@ -104,7 +104,7 @@ TEST(Shards, AccumulateAndClipLikeAPlainProgram) {
     }
 }
 
-TEST(Shards, TakeFusedOptimizers) {
+TEST(Shards, AcceptFusedOptimizers) {
   FusedOptimizer fused("adamw", 3e-3);
   fused.eps = 1e-5;
   fused.weight_decay = 0.1;
@@ -166,7 +166,7 @@ TEST(Shards, ComputeInHalfPrecision) {
     }
 }
 
-TEST(ShardsErrors, ExplainWhatStage3Takes) {
+TEST(ShardsErrors, ExplainTheInputsOfStage3) {
   EXPECT_THAT(error_of([] {
                 test_jobs(1, [](Job& job) {
                   const Net net = odd_net();
@@ -199,7 +199,7 @@ TEST(ShardsErrors, ExplainWhatStage3Takes) {
                   Shards shards(job, *net.module, FusedOptimizer("adam"), options);
                 });
               }),
-              HasSubstr("ShardOptions: strategy.reshard_after_forward: is for shard: parameters"));
+              HasSubstr("ShardOptions: strategy.reshard_after_forward: needs shard: parameters"));
 }
 
 TEST(ShardsErrors, NameParametersThatDiffer) {

@@ -36,7 +36,7 @@ std::vector<int64_t> numbers(const at::Tensor& indices) {
   return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
 }
 
-// A module that is never trained, for a Run that only reads.
+// A module without training, for a Run that only reads.
 struct Reader {
   explicit Reader(Job& job, const std::string& folder)
       : sgd(net->parameters(), 0.1), replicas(job, *net, sgd), run(job.resume(folder, replicas)) {}
@@ -116,7 +116,7 @@ void expect_rows(const Dataset& dataset, bool targets = true) {
   });
 }
 
-// Not derived from a class of LibTorch.
+// A data set that is not derived from a class of LibTorch.
 struct OnlyGet {
   torch::data::Example<> get(size_t index) { return TestRows().get(index); }
   size_t size() const { return 23; }
@@ -199,7 +199,7 @@ TEST(Share, ReadsDataSetsOfConvoyByName) {
   });
 }
 
-TEST(Share, OnceReadsEveryRowInOrderWithoutSteps) {
+TEST(Share, OnceReadsEveryRowInOrder) {
   const TestFolder folder;
   Rows read;
   std::mutex mutex;
@@ -221,7 +221,7 @@ TEST(Share, OnceReadsEveryRowInOrderWithoutSteps) {
   EXPECT_EQ(all, wanted);
 }
 
-TEST(Share, RefusesOptionsThatCannotBe) {
+TEST(Share, RefusesInvalidOptions) {
   const TestFolder folder;
   test_jobs(1, [&](Job& job) {
     Reader reader(job, folder / "run");
@@ -239,7 +239,7 @@ TEST(Share, RefusesOptionsThatCannotBe) {
   });
 }
 
-TEST(Share, RanksWithOtherOptionsAreNamed) {
+TEST(Share, NamesRanksWithDifferentOptions) {
   const TestFolder folder;
   const auto differ = [&] {
     test_jobs(3, [&](Job& job) {
@@ -262,7 +262,7 @@ struct Throwing {
   size_t size() const { return 23; }
 };
 
-TEST(Share, MistakesOfDataSetsLeaveTheLoop) {
+TEST(Share, ThrowsErrorsOfDataSetsOutOfTheLoop) {
   const TestFolder folder;
   const auto read = [&](auto dataset, const std::string& name) {
     test_jobs(1, [&](Job& job) {

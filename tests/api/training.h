@@ -33,7 +33,7 @@ using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 using MakeOptimizer = std::function<OptimizerPtr(torch::nn::Module&)>;
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
-// A module with a forward, whatever its class.
+// A module with a forward, for any class.
 struct Net {
   ModulePtr module;
   std::function<at::Tensor(const at::Tensor&)> forward;
@@ -155,7 +155,7 @@ inline void steps_on(Job& job, Trained& trained, const std::function<at::Tensor(
     step_on(trained, forward, batch_of(schedule.batches[number], number), job.rank(), job.size(), schedule.accumulate);
 }
 
-// The largest relative difference, and where it is.
+// Returns the largest relative difference, and its position.
 inline std::pair<double, std::string> worst_difference(const State& a, const State& b) {
   const std::vector<TensorDifference> all = compare(view_of(a), view_of(b));
   for (const TensorDifference& one : all) CONVOY_CHECK(one.fault.empty(), one.name, " ", one.fault);

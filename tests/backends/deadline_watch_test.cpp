@@ -16,7 +16,7 @@ bool within(milliseconds limit, Condition condition) {
   return condition();
 }
 
-TEST(DeadlineWatch, TellsOnceWhatIsLateAndNothingElse) {
+TEST(DeadlineWatch, ReportsLateWorkOnceAndNoOther) {
   std::atomic<int> late{0}, wrongly_late{0}, asked{0};
   std::atomic<bool> ended{false};
   DeadlineWatch watch;
@@ -41,7 +41,7 @@ TEST(DeadlineWatch, TellsOnceWhatIsLateAndNothingElse) {
   EXPECT_TRUE(within(milliseconds(5000), [&] { return late == 2; }));
 }
 
-TEST(DeadlineWatch, WhatCannotBeAskedIsLate) {
+TEST(DeadlineWatch, TreatsAFailedQueryAsLate) {
   std::atomic<int> late{0};
   DeadlineWatch watch;
   watch.follow([]() -> bool { throw std::runtime_error("the device is gone"); }, Clock::now() + std::chrono::hours(1),
@@ -49,7 +49,7 @@ TEST(DeadlineWatch, WhatCannotBeAskedIsLate) {
   EXPECT_TRUE(within(milliseconds(5000), [&] { return late == 1; }));
 }
 
-TEST(DeadlineWatch, EndsWithWorkUnderWay) {
+TEST(DeadlineWatch, EndsWhileWorkIsRunning) {
   // A busy machine may need a second or third try.
   Clock::duration took = std::chrono::hours(1);
   for (int tries = 0; tries < 3 && took >= milliseconds(1000); ++tries) {

@@ -119,7 +119,7 @@ double sum_of_two(const std::string& job) {
   return sums[0];
 }
 
-TEST(GlooAcceptFilter, StrangersNeitherEndNorHoldUpAJob) {
+TEST(GlooAcceptFilter, IgnoresStrangersWithoutDelay) {
   const pid_t victim = getpid();
   const pid_t attacker = fork();
   if (attacker == 0) attack(victim);
@@ -130,7 +130,7 @@ TEST(GlooAcceptFilter, StrangersNeitherEndNorHoldUpAJob) {
   waitpid(attacker, nullptr, 0);
 }
 
-TEST(GlooAcceptFilter, NamesTheLimitOfDescriptors) {
+TEST(GlooAcceptFilter, NamesTheDescriptorLimit) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const Descriptor next(open("/dev/null", O_RDONLY));
@@ -171,7 +171,7 @@ struct Listening {
   const std::string key = std::string(32, 'k');
 };
 
-TEST(GlooAcceptFilter, APeerThatDoesNotAnswerCostsTheGivenTime) {
+TEST(GlooAcceptFilter, LimitsTheWaitForASilentPeer) {
   const Listening halted;  // the kernel accepts for a process that is stopped
   GlooConnectionKeys invitations(milliseconds(500));
   invitations.add(halted.invitation());
@@ -183,7 +183,7 @@ TEST(GlooAcceptFilter, APeerThatDoesNotAnswerCostsTheGivenTime) {
   EXPECT_LT(steady_clock::now() - begin, milliseconds(10000));
 }
 
-TEST(GlooAcceptFilter, ASignalDoesNotKeepTheKeyBack) {
+TEST(GlooAcceptFilter, SendsTheKeyDespiteASignal) {
   struct sigaction action {
   }, before{};
   action.sa_handler = [](int) {};

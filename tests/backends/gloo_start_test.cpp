@@ -42,7 +42,7 @@ class GlooStart : public ::testing::Test {
     const std::string line = to_string(server_->address()) + "\n";
     ASSERT_GT(write(ends[1], line.data(), line.size()), 0);
     channel_ = connect_channel(server_->address(), 0, "rank 0", milliseconds(5000));
-    // Its address is published once it waits for ours.
+    // The peer publishes its address and then waits for ours.
     std::this_thread::sleep_for(milliseconds(700));
     kill(peer_, SIGKILL);
     waitpid(peer_, nullptr, 0);
@@ -69,9 +69,9 @@ class GlooStart : public ::testing::Test {
   std::shared_ptr<Channel> channel_;
 };
 
-TEST_F(GlooStart, WithoutAReasonTheRanksDidNotMeet) { EXPECT_EQ(failure().kind(), Failure::rendezvous); }
+TEST_F(GlooStart, ReportsAFailedRendezvousWithoutACause) { EXPECT_EQ(failure().kind(), Failure::rendezvous); }
 
-TEST_F(GlooStart, ADeathThatIsKnownIsTheReasonAndThisASymptom) {
+TEST_F(GlooStart, NamesAKnownDeadRankAsTheCause) {
   channel_->abort({Failure::training, 1, -1, SIGKILL, "", "rank 1 was killed"});
   const CommError error = failure();
   EXPECT_EQ(error.kind(), Failure::peer_lost);

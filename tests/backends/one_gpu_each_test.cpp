@@ -7,7 +7,7 @@
 namespace convoy {
 namespace {
 
-TEST(OneGpuEach, NamesTheRanksThatShareOne) {
+TEST(OneGpuEach, NamesRanksThatShareAGpu) {
   EXPECT_NO_THROW(check_one_gpu_each({"a GPU-1", "a GPU-2", "b GPU-1"}));
   try {
     check_one_gpu_each({"a GPU-1", "a GPU-2", "a GPU-1"});

@@ -28,7 +28,7 @@ bool soon(Condition condition) {
   return condition();
 }
 
-TEST(AbortNotifier, CarriesAGroupsAbortToItsPeersOnly) {
+TEST(AbortNotifier, SendsAGroupsAbortToItsPeersOnly) {
   auto channel = make_local_channel();
   auto mine = AbortNotifier::create(channel, "job"), theirs = AbortNotifier::create(channel, "job");
   auto other = AbortNotifier::create(channel, "other");
@@ -45,7 +45,7 @@ TEST(AbortNotifier, CarriesAGroupsAbortToItsPeersOnly) {
   EXPECT_EQ(late, "why") << "a later handler runs at once";
 }
 
-TEST(AbortNotifier, TellsEveryGroupOfTheEndOfTheJob) {
+TEST(AbortNotifier, AbortsEveryGroupWhenTheJobEnds) {
   auto channel = make_local_channel();
   auto notifier = AbortNotifier::create(channel, "job");
   std::atomic<int> calls{0};
@@ -61,7 +61,7 @@ TEST(AbortNotifier, TellsEveryGroupOfTheEndOfTheJob) {
   channel->set("abort-comm/job/a", "nobody listens any more");
 }
 
-TEST(Staging, CopiesOnlyWhatDoesNotFit) {
+TEST(Staging, CopiesOnlyUnsupportedTensors) {
   Staging staging({at::kCPU}, at::kCPU);
   at::Tensor whole = at::zeros({4, 4});
   EXPECT_TRUE(staging.input(whole).is_same(whole));
@@ -76,7 +76,7 @@ TEST(Staging, CopiesOnlyWhatDoesNotFit) {
   EXPECT_EQ(given.storage().use_count(), 1);
 }
 
-TEST(ChannelBackedStore, IsAStore) {
+TEST(ChannelBackedStore, ImplementsTheStoreInterface) {
   auto channel = make_local_channel();
   auto store = c10::make_intrusive<ChannelBackedStore>(channel, "p/", milliseconds(200));
   store->set("a", std::vector<uint8_t>{0, 255, 7});
@@ -92,7 +92,7 @@ TEST(ChannelBackedStore, IsAStore) {
   EXPECT_FALSE(channel->peek("p/c"));
 }
 
-TEST(BackendCatalogue, NamesWhatTheRegistryMakes) {
+TEST(BackendCatalogue, ListsTheBackendsOfTheRegistry) {
   Registry registry;
   register_backends(registry);
   std::vector<std::string> names;
@@ -105,7 +105,7 @@ TEST(BackendCatalogue, NamesWhatTheRegistryMakes) {
   EXPECT_EQ(names, registry.backends.names());
 }
 
-TEST(BackendCatalogue, AnAbsentBackendSaysHowToGetIt) {
+TEST(BackendCatalogue, SaysHowToInstallAMissingBackend) {
   try {
     absent_backend("mpi")(BackendRequest());
     FAIL();
@@ -115,7 +115,7 @@ TEST(BackendCatalogue, AnAbsentBackendSaysHowToGetIt) {
   }
 }
 
-TEST(Nccl, WantsAGpu) {
+TEST(Nccl, NeedsAGpu) {
   if (!backend_catalogue()[3].built) GTEST_SKIP() << "not in this build";
   Registry registry;
   register_backends(registry);
@@ -130,7 +130,7 @@ TEST(Nccl, WantsAGpu) {
   }
 }
 
-TEST(CudaHalf, IsLoadedOnDemandAndHoldsNccl) {
+TEST(CudaHalf, IsLoadedOnDemandAndContainsNccl) {
   if (!backend_catalogue()[3].built) GTEST_SKIP() << "not in this build";
   EXPECT_EQ(dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD), nullptr) << "loaded before it was asked for";
   load_cuda_half();
@@ -138,7 +138,7 @@ TEST(CudaHalf, IsLoadedOnDemandAndHoldsNccl) {
   EXPECT_THROW(cuda_half_symbol("convoy_make_tea"), Error);
 }
 
-TEST(Local, MissingRanksAreListed) {
+TEST(Local, ListsMissingRanks) {
   Registry registry;
   register_backends(registry);
   BackendRequest request;

@@ -25,7 +25,7 @@ at::Tensor reduce_tensors(const std::vector<at::Tensor>& in, ReduceOp op, at::Te
   return out;
 }
 
-TEST(Reduce, AddsTwoNumbersAsLibTorchDoes) {
+TEST(Reduce, AddsTwoNumbersLikeLibTorch) {
   for (auto dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
     at::Tensor a = (at::randn({5003}) * 100).to(dtype), b = at::randn({5003}).to(dtype);
     EXPECT_TRUE(at::equal(reduce_tensors({a, b}, ReduceOp::sum, at::empty_like(a)), a + b)) << dtype;
@@ -58,7 +58,7 @@ TEST(Reduce, IntegersWrapAround) {
   EXPECT_TRUE(at::equal(reduce_tensors({large, large}, ReduceOp::sum, at::empty_like(large)), large + large));
 }
 
-TEST(Reduce, OutputMayBeAnyInputAndOrderIsThatOfTheInputs) {
+TEST(Reduce, AddsInInputOrderAlsoInPlace) {
   for (int place = 0; place < 3; ++place) {
     std::vector<at::Tensor> in{at::full({3000}, 1e8f), at::full({3000}, 1.0f), at::full({3000}, -1e8f)};
     at::Tensor out = reduce_tensors(in, ReduceOp::sum, in[place]);

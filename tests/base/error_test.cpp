@@ -5,7 +5,7 @@
 namespace convoy {
 namespace {
 
-TEST(Error, NamesOfFailuresAreInverse) {
+TEST(Error, ReadsFailuresBackFromTheirNames) {
   for (int i = 0; i <= static_cast<int>(Failure::internal); ++i) {
     const auto kind = static_cast<Failure>(i);
     EXPECT_EQ(failure_named(name_of(kind)), kind) << i;
@@ -18,17 +18,17 @@ TEST(Error, ConfigErrorSaysWhereAndWhy) {
   EXPECT_STREQ(error.what(), "x.yaml:3:7: train.epochs: is too small");
   EXPECT_EQ(error.kind(), Failure::config);
   EXPECT_EQ(error.key(), "train.epochs");
-  EXPECT_EQ(error.mark().line, 3);
+  EXPECT_EQ(error.location().line, 3);
 }
 
-TEST(Error, ConfigErrorLeavesOutWhatIsNotKnown) {
+TEST(Error, ConfigErrorLeavesOutUnknownParts) {
   EXPECT_STREQ(ConfigError({"--set a=1", 0, 0}, "a", "b").what(), "--set a=1: a: b");
   EXPECT_STREQ(ConfigError({"x.yaml", 1, 1}, "", "b").what(), "x.yaml:1:1: b");
   EXPECT_STREQ(ConfigError({}, "a", "b").what(), "a: b");
   EXPECT_EQ(ConfigError({}, "a", "b", Failure::refused).kind(), Failure::refused);
 }
 
-TEST(Error, CheckNamesConditionAndPlace) {
+TEST(Error, CheckNamesConditionAndSourceLine) {
   try {
     CONVOY_CHECK(1 + 1 == 3, "sums of ", 2);
     FAIL();

@@ -41,14 +41,21 @@ class FilesTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(FilesTest, AFileIsReplacedWholeAndLeavesNothingElse) {
+TEST_F(FilesTest, ReplacesAFileWithoutTemporaries) {
   write_whole(at("a"), "old", false);
   write_whole(at("a"), "new", true);
   EXPECT_EQ(read_file(at("a")), "new");
   EXPECT_THAT(names_in(folder_), ElementsAre("a"));
 }
 
-TEST_F(FilesTest, APlantedTemporaryIsNotFollowed) {
+TEST_F(FilesTest, LeavesNothingOfAnUnfinishedFile) {
+  if (!Descriptor(open(folder_.c_str(), O_WRONLY | O_TMPFILE, 0644)).valid())
+    GTEST_SKIP() << "this file system has no files without a name";
+  system_files().create(at("unfinished"))->write("half", 4);
+  EXPECT_THAT(names_in(folder_), ElementsAre());
+}
+
+TEST_F(FilesTest, DoesNotFollowAPlantedTemporary) {
   write(at("victim"), "untouched");
   ASSERT_EQ(symlink(at("victim").c_str(), at(str(".summary.json.", getpid())).c_str()), 0);
   write_whole(at("summary.json"), "{}", false);
@@ -56,18 +63,18 @@ TEST_F(FilesTest, APlantedTemporaryIsNotFollowed) {
   EXPECT_EQ(read_file(at("summary.json")), "{}");
 }
 
-TEST_F(FilesTest, ALinkInPlaceOfAFileIsRefused) {
+TEST_F(FilesTest, RefusesALinkInPlaceOfAFile) {
   write(at("victim"), "untouched");
   ASSERT_EQ(symlink(at("victim").c_str(), at("link").c_str()), 0);
   ASSERT_EQ(link(at("victim").c_str(), at("second").c_str()), 0);
   EXPECT_THAT(failure([&] { open_to_append(at("link")); }), HasSubstr("is a symbolic link"));
   EXPECT_THAT(failure([&] { open_to_append(at("second")); }), HasSubstr("hard link"));
   EXPECT_THAT(failure([&] { write_whole(at("link"), "x", false); }), HasSubstr("is a symbolic link"));
-  EXPECT_NE(failure([&] { system_files().create(at("link")); }), "");
+  EXPECT_NE(failure([&] { system_files().create(at("link"))->close(); }), "");
   EXPECT_EQ(read_file(at("victim")), "untouched");
 }
 
-TEST_F(FilesTest, NobodyWaitsForAFifo) {
+TEST_F(FilesTest, DoesNotBlockOnAFifo) {
   ASSERT_EQ(mkfifo(at("fifo").c_str(), 0600), 0);
   EXPECT_THAT(failure([&] { open_to_read(at("fifo")); }), HasSubstr("is a FIFO"));
   EXPECT_THAT(failure([&] { open_to_append(at("fifo")); }), HasSubstr("is a FIFO"));
@@ -75,7 +82,7 @@ TEST_F(FilesTest, NobodyWaitsForAFifo) {
   EXPECT_EQ(irregular(at("fifo")), "is a FIFO");
 }
 
-TEST_F(FilesTest, AFolderIsNoFile) {
+TEST_F(FilesTest, RefusesAFolderInPlaceOfAFile) {
   ASSERT_EQ(mkdir(at("summary.json").c_str(), 0700), 0);
   EXPECT_THAT(failure([&] { read_file(at("summary.json")); }), HasSubstr("is a folder"));
   EXPECT_THAT(failure([&] { write_whole(at("summary.json"), "{}", false); }), HasSubstr("is a folder"));
@@ -83,7 +90,7 @@ TEST_F(FilesTest, AFolderIsNoFile) {
   EXPECT_THAT(names_in(folder_), ElementsAre("summary.json"));
 }
 
-TEST_F(FilesTest, OnlyTheOwnerMayWriteWhatIsMade) {
+TEST_F(FilesTest, CreatesFilesWritableByTheOwnerOnly) {
   const mode_t before = umask(0);
   make_private_folder(at("run"));
   write_whole(at("run/a"), "", false);
@@ -96,7 +103,7 @@ TEST_F(FilesTest, OnlyTheOwnerMayWriteWhatIsMade) {
   }
 }
 
-TEST_F(FilesTest, AFolderThatOthersMayWriteIsRefused) {
+TEST_F(FilesTest, RefusesAFolderWritableByOthers) {
   make_private_folder(at("run"));
   refuse_writable_by_others(at("run"));
   ASSERT_EQ(chmod(at("run").c_str(), 0777), 0);
@@ -105,7 +112,7 @@ TEST_F(FilesTest, AFolderThatOthersMayWriteIsRefused) {
   EXPECT_NE(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), "");
 }
 
-TEST_F(FilesTest, AParentThatEveryUserMayWriteIsRefused) {
+TEST_F(FilesTest, RefusesAWorldWritableParent) {
   make_private_folder(at("parent/run"));
   const std::string parent = at("parent");
   ASSERT_EQ(chmod(parent.c_str(), 0777), 0);
@@ -127,7 +134,7 @@ TEST_F(FilesTest, AParentThatEveryUserMayWriteIsRefused) {
   refuse_link(at("nowhere"));
 }
 
-TEST_F(FilesTest, AMountThatEveryUserMayWriteIsAWarning) {
+TEST_F(FilesTest, WarnsOfAWorldWritableMount) {
   const std::string volume = at("volume");
   make_private_folder(volume);
   ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
@@ -138,7 +145,7 @@ TEST_F(FilesTest, AMountThatEveryUserMayWriteIsAWarning) {
   EXPECT_THAT(warning, HasSubstr("every user may write " + volume));
 }
 
-TEST_F(FilesTest, AGroupOfItsOwnIsNobodyElse) {
+TEST_F(FilesTest, AcceptsFoldersWritableByAPrivateGroup) {
   if (geteuid() != 0) GTEST_SKIP() << "only root gives files to other groups";
   make_private_folder(at("run"));
   ASSERT_EQ(chmod(at("run").c_str(), 0775), 0);

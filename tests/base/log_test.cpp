@@ -18,7 +18,7 @@ TEST(Log, WritesToStderrWithLevel) {
   EXPECT_NE(line.find(" warning: 100% of {} {0}\n"), std::string::npos) << line;
 }
 
-TEST(Log, LevelIsALimit) {
+TEST(Log, DropsMessagesBelowItsLevel) {
   log::set_level(log::Level::warning);
   EXPECT_EQ(written(log::Level::info, "x"), "");
   EXPECT_NE(written(log::Level::error, "x"), "");

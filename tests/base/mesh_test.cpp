@@ -1,4 +1,4 @@
-// Coordinates and groups of the rank grid.
+// Coordinates and groups of the mesh.
 #include "core/base/plan.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(Mesh, WithoutAxesIsOneRank) {
+TEST(Mesh, IsOneRankWithoutAxes) {
   const Mesh mesh;
   EXPECT_EQ(mesh.size(), 1);
   EXPECT_EQ(mesh.degree("data"), 1);

@@ -57,9 +57,9 @@ TEST(Options, Getters) {
   EXPECT_TRUE(options.section("empty").json().empty());
 }
 
-TEST(Options, WrongUseIsToldAtTheComponent) {
+TEST(Options, ReportsWrongUseAtTheComponent) {
   const Options options = example();
-  const auto told = [&](const std::function<void()>& use) -> std::string {
+  const auto message = [&](const std::function<void()>& use) -> std::string {
     try {
       use();
     } catch (const ConfigError& error) {
@@ -68,20 +68,20 @@ TEST(Options, WrongUseIsToldAtTheComponent) {
     }
     return "nothing";
   };
-  const std::string unheard = told([&] { options.integer("unheard"); });
+  const std::string unheard = message([&] { options.integer("unheard"); });
   EXPECT_EQ(unheard.find("f:1:1: model: its code reads an option 'unheard'"), 0u) << unheard;
   EXPECT_NE(unheard.find("described are "), std::string::npos) << unheard;
-  const std::string count = told([&] { options.text("count"); });
+  const std::string count = message([&] { options.text("count"); });
   EXPECT_EQ(count.find("f:2:8: model.count: is "), 0u) << count;
   EXPECT_NE(count.find("Options::text"), std::string::npos) << count;
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { options.integer("word"); }, [&] { options.integer("rate"); }, [&] { options.integers("words"); },
            [&] { options.section("count"); }, [&] { options.sections("count"); }, [&] { options.sections("words"); }})
-    EXPECT_NE(told(use).find("which takes another type"), std::string::npos) << told(use);
+    EXPECT_NE(message(use).find("which takes another type"), std::string::npos) << message(use);
   EXPECT_THROW(Options(Json::array()), Error);
 }
 
-TEST(Options, MarksLeadBackOrToTheParent) {
+TEST(Options, LocationIsThatOfTheKeyOrItsParent) {
   const Options options = example();
   EXPECT_EQ(message_of(options, "count"), "f:2:8: model.count: no");
   EXPECT_EQ(message_of(options, "rate"), "f:1:1: model.rate: no");

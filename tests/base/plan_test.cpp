@@ -1,4 +1,4 @@
-// A job is unchanged after it was sent over the channel.
+// A job is unchanged after its transfer over the channel.
 #include "core/base/plan.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ JobPlan sample_job() {
   return job;
 }
 
-TEST(Plan, JobSurvivesJson) {
+TEST(Plan, ReadsAJobBackFromJson) {
   const JobPlan job = sample_job();
   const JobPlan copy = job_from_json(Json::parse(to_json(job).dump()));
   EXPECT_EQ(copy.name, "ncf");
@@ -53,7 +53,7 @@ TEST(Plan, JobSurvivesJson) {
   EXPECT_EQ(to_json(copy).dump(), to_json(job).dump());
 }
 
-TEST(Plan, SomethingElseIsRefused) {
+TEST(Plan, RefusesOtherJson) {
   Json json = to_json(sample_job());
   json.erase("mesh");
   EXPECT_THROW(job_from_json(json), Error);

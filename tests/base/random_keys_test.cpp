@@ -1,4 +1,4 @@
-// Philox's known answers, draws against their definition by libm, and distributions.
+// Philox's published values, draws compared with their definition by libm, and distributions.
 #include "core/base/random_keys.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(RandomDraws, NormalIsBoxMullerOfTheUniformPair) {
   }
 }
 
-TEST(RandomDraws, HaveTheirMoments) {
+TEST(RandomDraws, HaveTheRightMoments) {
   const int64_t count = 1 << 20;
   std::vector<double> draws(count);
   const auto moment = [&](int power) {
@@ -65,7 +65,7 @@ TEST(RandomDraws, HaveTheirMoments) {
   EXPECT_NEAR(moment(4), 3, 0.05);
 }
 
-TEST(RandomBelow, StaysBelowAndCoversEvenly) {
+TEST(RandomBelow, IsUniformBelowItsBound) {
   std::vector<int> counts(7);
   for (uint64_t i = 0; i < 70000; ++i) {
     const uint64_t drawn = random_below(11, i, 7);

@@ -13,7 +13,7 @@ TEST(Text, Join) {
   EXPECT_EQ(join({"a", "b", "c"}, ", "), "a, b, c");
 }
 
-TEST(Text, NearestFindsSlips) {
+TEST(Text, NearestFindsTypingMistakes) {
   const std::vector<std::string> words{"optimizer", "model", "data", "epochs", "lr"};
   EXPECT_EQ(nearest("optimzer", words), "optimizer");
   EXPECT_EQ(nearest("optimiser", words), "optimizer");
@@ -23,7 +23,7 @@ TEST(Text, NearestFindsSlips) {
   EXPECT_EQ(nearest("l", words), "lr");
 }
 
-TEST(Text, NearestKeepsSilentOtherwise) {
+TEST(Text, NearestReturnsNothingForOtherWords) {
   const std::vector<std::string> words{"optimizer", "model", "data", "lr"};
   EXPECT_EQ(nearest("strategy", words), "");
   EXPECT_EQ(nearest("xy", words), "");
@@ -33,7 +33,7 @@ TEST(Text, NearestKeepsSilentOtherwise) {
   EXPECT_EQ(nearest("model", {}), "");
 }
 
-TEST(Text, NearestPrefersTheNearer) { EXPECT_EQ(nearest("steps", {"step", "steps"}), "steps"); }
+TEST(Text, NearestPrefersTheClosestWord) { EXPECT_EQ(nearest("steps", {"step", "steps"}), "steps"); }
 
 TEST(Text, HumanBytes) {
   EXPECT_EQ(human_bytes(0), "0 B");

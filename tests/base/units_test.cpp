@@ -8,21 +8,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(Units, AreReadAsTheyAreWritten) {
+TEST(Units, ReadBackTheirText) {
   EXPECT_THAT(hardware_threads_from_text("7"), ElementsAre(7));
   EXPECT_THAT(hardware_threads_from_text("4-6+0"), ElementsAre(4, 5, 6, 0));
   for (const char* text : {"", "-", "1-", "-1", "3-1", "1,2", "1++2", "a", "1-2-3", "0x1", "1234567"})
     EXPECT_THAT(hardware_threads_from_text(text), IsEmpty()) << text;
 }
 
-TEST(Units, AreWrittenShort) {
+TEST(Units, PrintShortForms) {
   EXPECT_EQ(hardware_threads_text({}), "");
   EXPECT_EQ(hardware_threads_text({5}), "5");
   EXPECT_EQ(hardware_threads_text({9, 0, 2, 1, 8, 1}), "0-2+8-9");
   EXPECT_THAT(hardware_threads_from_text(hardware_threads_text({0, 1, 4})), ElementsAre(0, 1, 4));
 }
 
-TEST(Units, RanksInFewCharacters) {
+TEST(Units, PrintRanksAsRanges) {
   EXPECT_EQ(ranks_text({0, 1, 2, 3}), "0-3");
   EXPECT_EQ(ranks_text({4}), "4");
   EXPECT_EQ(ranks_text({0, 8}), "0, 8");

@@ -7,7 +7,7 @@
 namespace convoy {
 namespace {
 
-TEST(Utf8, WhatIsNoCharacterIsReplaced) {
+TEST(Utf8, ReplacesInvalidBytes) {
   EXPECT_EQ(valid_utf8("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\x9a"),
             "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\x9a");
   EXPECT_EQ(valid_utf8("a\xff\x62"), "a?b");
@@ -17,7 +17,7 @@ TEST(Utf8, WhatIsNoCharacterIsReplaced) {
   EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), "????");  // beyond the last
 }
 
-TEST(Utf8, NothingOnATerminalIsACommand) {
+TEST(Utf8, RemovesTerminalCommands) {
   EXPECT_EQ(terminal_safe("gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n"), "gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n");
   EXPECT_EQ(terminal_safe("\x1b[2J\r\x07\x7f"), "\\x1b[2J\\x0d\\x07\\x7f");
   EXPECT_EQ(terminal_safe("a\xff\xfe z"), "a\\xff\\xfe z");
@@ -26,7 +26,7 @@ TEST(Utf8, NothingOnATerminalIsACommand) {
             "\\xc2\\x9b2J");  // U+009B begins a command in one character
 }
 
-TEST(Utf8, CutsBetweenCharacters) {
+TEST(Utf8, TruncatesBetweenCharacters) {
   const std::string text = "a\xe2\x82\xac";
   EXPECT_EQ(utf8_prefix(text.data(), text.size(), 9), 4u);
   EXPECT_EQ(utf8_prefix(text.data(), text.size(), 4), 4u);
@@ -35,7 +35,7 @@ TEST(Utf8, CutsBetweenCharacters) {
 }
 
 // Messages of libraries may be any bytes; they must still reach the summary.
-TEST(Utf8, AnAbortIsAlwaysJson) {
+TEST(Utf8, WritesAnAbortAsValidJson) {
   const Abort abort{Failure::training, 1, 2, 0, "h", "broken: \xff\xfe"};
   EXPECT_EQ(Json::parse(to_json(abort).dump()).at("message"), "broken: ??");
 }

@@ -1,4 +1,4 @@
-"""A row table of 20 million rows of 32 with row_adam: peak memory, and its step against that of one with a million"""
+"""Sparse embedding of 20 million rows of 32 with row_adam: peak memory, and its step compared with one of a million rows"""
 import statistics
 
 import harness

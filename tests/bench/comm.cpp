@@ -1,6 +1,6 @@
 // Time of collectives by size, compared with bare MPI in the same run.
 //
-//   mpirun -n 2 build/tests/bench/comm                # mpi beside MPI_Allreduce; medians of interleaved rounds
+//   mpirun -n 2 build/tests/bench/comm                # mpi compared with MPI_Allreduce; medians of interleaved rounds
 //   build/tests/bench/comm local 2; build/tests/bench/comm gloo 2
 //
 // Prints per size: microseconds of all_reduce, of MPI_Allreduce, and their ratio; then the gain of overlap with
@@ -36,7 +36,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// MPI's own all-reduce, found in the library that the backend has loaded: programs outside backends/ do not name MPI.
+// MPI's all-reduce, from the library that the backend has loaded, because programs outside backends/ do not name MPI.
 // Open MPI's handles are addresses of its global objects.
 struct BareMpi {
   using AllReduce = int (*)(const void*, void*, int, void*, void*, void*);
@@ -82,7 +82,7 @@ void measure(Communicator& world, bool beside_mpi) {
   }
 }
 
-// A step as ddp has it: computing, with a bucket ready after each part of it.
+// A step like that of ddp: computing, with a bucket ready after each part of it.
 void measure_overlap(Communicator& world) {
   constexpr int parts = 5;
   at::Tensor a = at::randn({512, 512}), product = at::empty({512, 512});

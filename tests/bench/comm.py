@@ -1,4 +1,4 @@
-"""All-reduce of two ranks: mpi beside a bare C program on Open MPI, gloo beside c10d's own, and local"""
+"""All-reduce of two ranks: mpi compared with a C program on Open MPI, gloo compared with c10d, and local"""
 import json
 import os
 import statistics
@@ -21,7 +21,7 @@ def run(command):
 
 
 def convoy(backend):
-    """Microseconds by size, as any job of two ranks has them."""
+    """Returns microseconds by size, as measured by a job of two ranks."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         run([str(harness.CONVOY), "bench", "all_reduce", "--ranks", "2", "--sizes", ",".join(map(str, SIZES)), "--json",
              file.name, "--set", f"backend={backend}", "--set", "device=cpu"])
@@ -58,7 +58,7 @@ if __name__ == "__main__":
         harness.say(f"{'convoy local':26s}{harness.spread(figures['convoy local'])}")
         ok &= harness.verdict(f"mpi, {size} bytes, ratio to the bare program",
                               harness.median_ratio(figures, "convoy mpi", "bare Open MPI"), 2.0, aim=1.2)
-        # No slower: within a twentieth, which is what two runs of the same program differ by.
+        # Allow a twentieth, because two runs of the same program differ by that much.
         ok &= harness.verdict(f"gloo, {size} bytes, ratio to c10d's own",
                               harness.median_ratio(figures, "convoy gloo", "c10d gloo"), 1.05)
         if size == 450_000:

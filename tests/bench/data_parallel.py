@@ -1,4 +1,4 @@
-"""A step of a GPT of 3.3 M parameters, 16 rows, on two cores: ddp and data_parallel against PyTorch's DDP, and against one rank"""
+"""Step of a GPT of 3.3 M parameters, 16 rows, on two cores: ddp and data_parallel against PyTorch's DDP and one rank"""
 import sys
 
 import gpt_steps

@@ -1,10 +1,10 @@
-"""A step of an MLP of 25 M parameters, 64 rows a rank, two ranks on a core each: ddp against PyTorch's DDP"""
+"""Step of an MLP of 25 M parameters, 64 rows a rank, two ranks on a core each: ddp against PyTorch's DDP"""
 import sys
 
 import harness
 
-# Seconds a step of the peer as they are known for two idle cores: PyTorch's DDP over Gloo with plain SGD, and one process
-# alone. Where this machine runs the latter more slowly, the former is expected slower by as much.
+# Known seconds a step on two idle cores: PyTorch's DDP over Gloo with plain SGD, and one process alone. If this machine
+# runs one process more slowly, the expected value of DDP grows by the same factor.
 KNOWN_PEER, KNOWN_ALONE = 0.226, 0.152
 CONFIG = "configs/mlp_25m.yaml"
 SIZES = "1024,3072,3072,3072,1024,10"
@@ -22,7 +22,7 @@ def convoy(backend, overlap=True, optimizer="sgd"):
 
 
 def library(backend):
-    """The same MLP as a program of the library: Replicas with torch::optim::SGD."""
+    """Measures the same MLP as a program of the library: Replicas with torch::optim::SGD."""
     return lambda: harness.program(backend, "mlp", STEPS, WARM)["step_seconds"]
 
 

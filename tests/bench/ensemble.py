@@ -1,4 +1,4 @@
-"""Ten small MLPs bagged on Fashion-MNIST, member-samples a second over a whole epoch: against vmap, a loop and TorchEnsemble"""
+"""Ten small MLPs bagged on Fashion-MNIST, member-samples a second of an epoch: against vmap, a loop and TorchEnsemble"""
 import statistics
 import subprocess
 import sys
@@ -9,7 +9,7 @@ CONFIG = "configs/bagging_fashion.yaml"
 MEMBERS = 10
 PACKAGES = harness.TOP / ".deps" / "torchensemble"
 PINNED = ["torchensemble==0.2.0", "joblib==1.6.0"]
-# Member-samples a second of the peers as they are known of two idle cores.
+# Known member-samples a second of the peers on two idle cores.
 KNOWN = {"torch.func vmap": 238_000, "serial loop": 139_000, "TorchEnsemble, 2 jobs": 49_000}
 GATES = {"torch.func vmap": (2, 4), "serial loop": (3, 6), "TorchEnsemble, 2 jobs": (8, 16)}
 OURS = "convoy"
@@ -17,13 +17,13 @@ ALONE = "serial loop"
 
 
 def expected_peers(this):
-    """Where this machine runs the loop over members more slowly, the others are expected slower by as much."""
+    """Scales the peers' known values by the speed of the loop over members on this machine."""
     scale = min(1, this[ALONE] / KNOWN[ALONE])
     return {name: known * scale for name, known in KNOWN.items() if name != ALONE}
 
 
 def install_peer():
-    """Beside everything else, without what it asks for and does not use (torchvision, scikit-learn)."""
+    """Installs without dependencies that the peer does not use (torchvision, scikit-learn)."""
     if (PACKAGES / "torchensemble").is_dir():
         return
     harness.say(f"fetching {' and '.join(PINNED)} (0.4 MB) into {PACKAGES.relative_to(harness.TOP)}")
@@ -34,7 +34,7 @@ def install_peer():
 
 
 def convoy(*overrides):
-    """An epoch's member-samples a second of training: loading, forward, backward and update."""
+    """Returns member-samples a second of a training epoch: loading, forward, backward and update."""
     def measure():
         run = harness.Run(CONFIG, ["train.epochs=1", "train.evaluate_every=never", "train.checkpoint_every=never",
                                    "device=cpu", *overrides])
@@ -47,14 +47,14 @@ def peer(how, epochs=1):
 
 
 def peak(*overrides):
-    """Bytes that tensors of all ranks held at most."""
+    """Returns the peak of tensor bytes, summed over ranks."""
     run = harness.Run(CONFIG, ["train.max_steps=20", "train.evaluate_every=never", "train.checkpoint_every=never", "device=cpu",
                                "strategy.how=stacked", *overrides], ranks=1)
     return sum(rank["peak_tensor_bytes"] for rank in run.summary["ranks"])
 
 
 def memory():
-    """Of ten members against ten times one's, beside what the data set takes, which all of them share."""
+    """Compares the memory of ten members with ten times that of one, without the data set, which all members share."""
     shared = peak("strategy.members=1", "model.hidden=[1]", "train.batch.global=1")
     one, ten = peak("strategy.members=1") - shared, peak(f"strategy.members={MEMBERS}") - shared
     harness.say(f"tensors at most, beside {shared / 2**20:.1f} MiB of data: one member {one / 2**20:.2f} MiB, {MEMBERS} stacked "
@@ -70,7 +70,7 @@ if __name__ == "__main__":
         OURS: convoy(),
         "serial loop": peer("serial"),
         "convoy, stacked": convoy("strategy.how=stacked"),
-        "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # the first is what its workers start in
+        "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # its workers start in the first folder
         "convoy, processes": convoy("strategy.how=processes"),
     }
     figures = harness.interleave(options.rounds, contestants, expected=expected_peers, slower_is="less")

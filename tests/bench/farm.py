@@ -1,4 +1,4 @@
-"""Two equal trainings as a farm on two cores against one after the other, and against two bare processes"""
+"""Two equal trainings as a farm on two cores, against one after the other and against two processes without a farm"""
 import concurrent.futures
 import json
 import os
@@ -23,8 +23,8 @@ strategy:
 """
 
 
-# The gain of this machine's second core: if two independent bare processes are slower than their known value, the gates
-# of a farm of two are lower by the same factor.
+# Gain from this machine's second core. If two independent processes are slower than their known value, the gates of a
+# farm of two become lower by the same factor.
 KNOWN_BARE = 1.9
 
 
@@ -42,7 +42,7 @@ class Trainings:
         return folder
 
     def farm(self, parallel):
-        """Seconds from the command to its end."""
+        """Returns seconds from the command to its end."""
         def measure():
             folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
             (folder / "farm.yaml").write_text(FARM.format(parallel=parallel, config=self.config, train=self.train))
@@ -57,7 +57,7 @@ class Trainings:
         return measure
 
     def bare(self):
-        """The same two without a farm, each bound to a core."""
+        """Returns the seconds of the same two runs without a farm, each bound to a core."""
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
         sets = ["train.epochs=1000", f"train.max_steps={self.steps}", "train.evaluate_every=never", "train.checkpoint_every=never",
                 f"train.log_every={self.steps}"]

@@ -1,4 +1,4 @@
-"""200 short trainings as a farm: the supervisor's share of a core, and what a start costs beside LibTorch's load"""
+"""200 short trainings as a farm: the supervisor's share of a core, and the cost of a start without loading LibTorch"""
 import json
 import os
 import pathlib
@@ -30,7 +30,7 @@ def cpu_seconds(pid):
 
 
 def load_seconds(core):
-    """From the start of a rank program to its end where it does nothing but load."""
+    """Returns seconds from start to end of a rank program that only loads."""
     start = time.monotonic()
     subprocess.run(["taskset", "-c", str(core), str(harness.CONVOY.parent / "convoy-rank"), "--version"], stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL, timeout=60)
@@ -57,7 +57,7 @@ def measure(top, count, steps):
     trained = [json.loads((path / "summary.json").read_text())["train_seconds"]
                for path in (folder / "run" / "pipelines").iterdir()]
     load = harness.statistics.median(load_seconds(cores[0]) for _ in range(5))
-    # Of each slot's time, what was neither training nor LibTorch's load.
+    # Time of each slot outside of training and of loading LibTorch.
     each = seconds * min(len(cores), count) / count - harness.statistics.mean(trained) - load
     harness.say(f"  {count} trainings of {harness.statistics.mean(trained):.2f} s in {seconds:.1f} s; LibTorch loads in {load:.2f} s; "
                 f"the supervisor used {used:.2f} s")
@@ -69,8 +69,8 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200, help="trainings (default %(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="of each: about 0.2 s (default %(default)s)")
     options = parser.parse_args()
-    # Removed when all is measured: a file system that looks for an inode passes by each that was freed a moment ago, and
-    # that would be half of the supervisor's time.
+    # Remove the folders after all measurements: a file system that searches for an inode passes every recently freed
+    # one, which would be half of the supervisor's time.
     with tempfile.TemporaryDirectory(prefix="convoy-bench-") as top:
         rounds = [measure(top, options.count, options.steps) for _ in range(options.rounds)]
     ok = harness.verdict("supervisor, percent of a core", harness.statistics.median(share for share, _ in rounds), 1.0)

@@ -1,11 +1,11 @@
-"""Contestants that several benchmarks share: a step of the GPT of configs/gpt_single.yaml, 16 rows; no benchmark itself."""
+"""Contestants shared by several benchmarks: a step of the GPT of configs/gpt_single.yaml, 16 rows. No benchmark itself."""
 import concurrent.futures
 import os
 
 import harness
 
-# Seconds a step of the peers as they are known for two idle cores. Where this machine runs one process alone more slowly,
-# the others are expected slower by as much.
+# Known seconds a step of the peers on two idle cores. If this machine runs one process more slowly, the others'
+# expected values grow by the same factor.
 KNOWN = {"torch, one rank": 0.477, "torch DDP": 0.246, "torch fully_shard": 0.321, "torch 1F1B": 0.303}
 HOW = {"torch, one rank": "alone", "torch DDP": "ddp", "torch fully_shard": "fully_shard", "torch 1F1B": "1f1b"}
 ALONE = "torch, one rank"
@@ -19,13 +19,13 @@ def arguments(description):
 
 
 def peer(name, options):
-    """A step of the peer of that name in KNOWN."""
+    """Returns a step of the peer of that name in KNOWN."""
     return lambda: harness.peer("gpt.py", "--how", HOW[name], "--text", harness.TOP / ".data" / "text.txt",
                                 "--steps", options.steps, "--warm", options.warm)["step_seconds"]
 
 
 def convoy(strategy, options, *overrides, ranks=None):
-    """A step of configs/gpt_STRATEGY.yaml; figures are reduced and written at the ends of what is timed alone."""
+    """Returns a step of configs/gpt_STRATEGY.yaml; metrics are reduced and written outside of the timed steps."""
     def measure():
         run = harness.Run(f"configs/gpt_{strategy}.yaml",
                           [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}",
@@ -35,8 +35,7 @@ def convoy(strategy, options, *overrides, ranks=None):
 
 
 def side_by_side(options, *overrides):
-    """A step of configs/gpt_single.yaml by two runs at once that share nothing, each on a core: what this machine's second
-    core is worth."""
+    """Measures configs/gpt_single.yaml in two independent runs at once, each on a core: the value of the second core."""
     def measure():
         cores = sorted(os.sched_getaffinity(0))[:2]
 
@@ -51,7 +50,7 @@ def side_by_side(options, *overrides):
 
 
 def two_cores(figures, alone, both):
-    """How many times a core's work both cores do, at most 2, where nothing is shared: told, and returned."""
+    """Returns and prints the throughput of both cores relative to one, at most 2, for independent work."""
     worth = min(2.0, 2 * harness.median_ratio(figures, alone, both))
     harness.say(f"two runs that share nothing get {worth:.3f} times a core's work done on this machine's two; "
                 "speed-ups are held against gates by that, two being an idle machine")
@@ -59,7 +58,7 @@ def two_cores(figures, alone, both):
 
 
 def expected(name):
-    """For harness.interleave: the peer's known figure, scaled by what one process took in the same round."""
+    """Returns the peer's known value for harness.interleave, scaled by the time of one process in the same round."""
     return lambda figures: KNOWN[name] * max(1, figures[ALONE] / KNOWN[ALONE])
 
 

@@ -1,4 +1,4 @@
-"""On GPUs: a step of an MLP of 25 M parameters, and NCCL's all-reduce, against PyTorch's; staged gloo beside"""
+"""On GPUs: step of an MLP of 25 M parameters, and NCCL's all-reduce, against PyTorch's; also staged gloo"""
 import json
 import os
 import subprocess
@@ -28,7 +28,7 @@ def torch_step(ranks):
 
 
 def all_reduce(backend, ranks, size):
-    """Microseconds of tensors on the GPUs."""
+    """Returns microseconds for tensors on the GPUs."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(ranks), "--sizes", str(size), "--json", file.name,
                    "--set", f"backend={backend}", "--set", "device=cuda"]

@@ -1,4 +1,4 @@
-"""The 12-million-parameter NeuMF on a GPU, against PyTorch whose step is a CUDA graph; its SparseAdam beside"""
+"""The 12-million-parameter NeuMF on a GPU, against PyTorch with its step as a CUDA graph; also PyTorch's SparseAdam"""
 import sys
 
 import harness
@@ -8,7 +8,7 @@ import torch
 CONFIG = "configs/ncf_story_gpu.yaml"
 BATCH, WIDTH = 512, ncf.WIDTH
 GRAPH, SPARSE, CONVOY = "torch, CUDA graph, dense Adam", "torch, SparseAdam", "convoy"
-NO_GPU = 69  # as convoy ends where a device is missing; a missed gate is 1
+NO_GPU = 69  # convoy's exit code for a missing device; 1 is a missed gate
 
 
 def convoy(steps, warm):

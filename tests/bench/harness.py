@@ -1,4 +1,4 @@
-"""Interleaved rounds, medians, spreads and ratios; shared by the benchmarks, no benchmark itself."""
+"""Interleaved rounds, medians, spreads and ratios; shared by the benchmarks. No benchmark itself."""
 import argparse
 import json
 import os
@@ -11,7 +11,7 @@ import tempfile
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CONVOY = TOP / "build" / "convoy"
-# As a user sets them for ranks that share a machine; the program itself never does.
+# Settings of a user whose ranks share a machine; the program itself never sets them.
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -31,7 +31,7 @@ def say(text):
 
 
 class Run:
-    """One `convoy run` in a folder of its own: its summary and its metric lines; `under` stands in front of the command."""
+    """One `convoy run` in a separate folder: its summary and its metrics. `under` is put before the command."""
 
     def __init__(self, config, overrides=(), ranks=None, timeout=600, under=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
@@ -50,13 +50,14 @@ class Run:
         shutil.rmtree(self.folder)
 
     def step_seconds(self, skip):
-        """Seconds a step between the first train record at or after step `skip` and the last one: the steady state."""
+        """Returns seconds a step between the first train record at or after step `skip` and the last one: the steady
+        state."""
         train = [r for r in self.records if r["kind"] == "train" and r["step"] >= skip]
         return (train[-1]["seconds"] - train[0]["seconds"]) / (train[-1]["step"] - train[0]["step"])
 
 
 def program(backend, *words, text=None, timeout=600):
-    """One `convoy run` of tests/bench/library.cpp on two ranks with a core each: the figures that it writes."""
+    """Runs tests/bench/library.cpp by `convoy run` on two ranks with a core each; returns the values that it writes."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
     result = folder / "result.json"
     command = [str(CONVOY), "run", "--ranks", "2", "--output", str(folder / "run"), "--set", f"backend={backend}",
@@ -85,9 +86,10 @@ def spread(values):
 
 
 def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6):
-    """Measures every contestant once a round, in turns, of which each round begins one further. A round in which the reference fell behind 0.75 of its known
-    figure is repeated: a slow peer wins nothing. `expected` is that figure, a function of the round's figures where it
-    depends on how fast the machine is, or {name: figure} of several references. Returns {name: [figure per round]}."""
+    """Measures every contestant once a round; each round starts with the next contestant. A round in which the
+    reference is slower than 0.75 of its known value is repeated, so that a slow peer wins nothing. `expected`: that
+    value, or a function of the round's values if it depends on the machine's speed, or {name: value} for several
+    references. Returns {name: [value per round]}."""
     figures = {name: [] for name in contestants}
     names = list(contestants)
     done = tried = 0
@@ -115,8 +117,8 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
 
 
 def pairs(count, figures, contestants, names):
-    """Measures two of the contestants `count` times more, back to back and in turns which comes first: what differs by a
-    few percent needs more rounds than the rest, and neither may always run behind the other."""
+    """Measures two of the contestants `count` times more, back to back, and alternates the first one. A difference of a
+    few percent needs more rounds than the others, and no contestant may always run second."""
     for number in range(count):
         order = names if number % 2 == 0 else names[::-1]
         this = {name: contestants[name]() for name in order}
@@ -134,7 +136,7 @@ def median_ratio(figures, name, reference):
 
 
 def beside_known(figures, seconds):
-    """One line a peer of `seconds`, {name: its known figure}: what it took here beside that."""
+    """Prints one line for each peer of `seconds`: its value here and its known value. `known`: {name: value}."""
     for name, figure in seconds.items():
         say(f"{name}: {1000 * statistics.median(figures[name]):.0f} ms a step here, {1000 * figure:.0f} ms known of two idle cores")
 

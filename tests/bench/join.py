@@ -1,4 +1,4 @@
-"""64 ranks that do nothing but join, from launch until all have met; beside as many processes that only load LibTorch"""
+"""64 ranks that only join, from launch until all have joined; compared with as many processes that only load LibTorch"""
 import json
 import os
 import statistics
@@ -27,7 +27,7 @@ def joined(backend):
 
 
 def loaded():
-    """As many rank programs, which end when they have loaded LibTorch and find no job."""
+    """Starts as many rank programs, which end after loading LibTorch because they find no job."""
     start = time.monotonic()
     program = [str(harness.TOP / "build" / "convoy-rank")]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CONVOY_")}

@@ -31,7 +31,7 @@ namespace nn = torch::nn;
 constexpr int64_t gpt_layers = 4, gpt_heads = 8, gpt_dim = 256, gpt_length = 128, gpt_vocabulary = 256;
 constexpr double gpt_dropout = 0.1;
 
-// Seconds of a step, after `warm` of them.
+// Returns the seconds of a step, after `warm` steps.
 double timed(int steps, int warm, const std::function<void(int)>& step) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin;
@@ -101,7 +101,7 @@ struct Transformer : nn::Module {
   nn::Dropout dropout;
 };
 
-// Its weight is that of the embedding.
+// The output uses the embedding's weight.
 struct Output : nn::Module {
   explicit Output(const at::Tensor& tied)
       : norm(register_module("norm", nn::LayerNorm(std::vector<int64_t>{gpt_dim}))),

@@ -1,21 +1,21 @@
-"""Peak memory per rank of a GPT of 100 M parameters by fsdp and pipeline against cost(), and what recomputation costs and saves"""
+"""Peak memory per rank of a GPT of 100 M parameters by fsdp and pipeline against cost(), and with activation checkpointing"""
 import json
 import subprocess
 import sys
 
 import harness
 
-# 14 blocks of 7.1 M parameters; few rows, so that parameters, gradients and moments are most of it.
+# 14 blocks of 7.1 M parameters; few rows, so that parameters, gradients and moments dominate.
 LARGE = ["model.layers=14", "model.dim=768", "model.heads=12", "train.batch.global=2", "train.log_every=1",
          "train.evaluate_every=never"]
-# The same program without a model to speak of: what LibTorch, the backend and the loader take.
+# The same program with a tiny model: memory of LibTorch, the backend and the loader.
 NONE = ["model.layers=2", "model.dim=8", "model.heads=1"]
 RECOMPUTED = ["train.batch.global=32", "train.evaluate_every=never"]
 MIB = 1 << 20
 
 
 def costs(summary):
-    """What cost() says of a run's ranks."""
+    """Returns the result of cost() for a run's ranks."""
     done = subprocess.run([str(harness.TOP / "build/tests/costs"), str(summary["world_size"])],
                           input=json.dumps(summary["config"]), capture_output=True, text=True, cwd=harness.TOP)
     if done.returncode != 0:
@@ -24,7 +24,7 @@ def costs(summary):
 
 
 def peaks_of_large(name, overrides, steps):
-    """Of each rank: bytes above those of the program without a model, and cost()'s."""
+    """Returns for each rank: bytes above those of the program without a model, and bytes by cost()."""
     steps = [f"train.max_steps={steps}"]
     empty = harness.Run(f"configs/gpt_{name}.yaml", LARGE + NONE + overrides + steps, ranks=2)
     run = harness.Run(f"configs/gpt_{name}.yaml", LARGE + overrides + steps, ranks=2, timeout=1800)

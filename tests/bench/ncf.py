@@ -1,4 +1,4 @@
-"""The 12-million-parameter NeuMF of docs/recommenders.md: two mpi ranks and one core against PyTorch, and the chart of it"""
+"""The 12-million-parameter NeuMF of docs/recommenders.md: two mpi ranks and one core against PyTorch, with a chart"""
 import glob
 import json
 import math
@@ -19,8 +19,8 @@ LOOP, VECTORISED, DDP, FUSED, SPARSE = "per-row loop, dense Adam", "vectorised, 
     "DDP, fused Adam", "SparseAdam, both cores"
 MPI, CORE, FOUR, GLOO, DENSE = "convoy, 2 ranks, mpi", "convoy, one core", "convoy, 4 ranks, mpi", "convoy, 2 ranks, gloo", \
     "convoy, one core, dense tables"
-# Instances a second as they are known of two idle cores. Where this machine runs the vectorised one more slowly, the others
-# are expected slower by as much.
+# Known instances a second on two idle cores. If this machine runs the vectorised peer more slowly, the others' expected
+# values shrink by the same factor.
 KNOWN = {LOOP: 17400, VECTORISED: 26500, DDP: 22000, FUSED: 30000, SPARSE: 592000}
 SETTINGS = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
 
@@ -34,7 +34,7 @@ def convoy(ranks, backend, steps, warm, *more, under=()):
 
 
 def columns():
-    """The cache that convoy made of the configuration: it holds as many rows as positives and users together."""
+    """Returns convoy's cache for the configuration: it has as many rows as positives and users together."""
     for path in glob.glob(str(harness.TOP / ".data" / "synthetic-interactions-*.cache.safetensors")):
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -74,7 +74,7 @@ def verdicts(figures):
 
 
 def epoch():
-    """One whole epoch by two ranks: what is not a rate."""
+    """Measures one whole epoch by two ranks, with the time outside of training steps."""
     run = harness.Run(CONFIG, ["backend=mpi", "train.epochs=1", "train.checkpoint_every=never", "train.resume=never"], ranks=2)
     summary = run.summary
     train, evaluate = summary["train_seconds"], summary["evaluate_seconds"]
@@ -88,7 +88,7 @@ def epoch():
 
 
 def chart(figures, path):
-    """Bars on a logarithmic scale, each a step further than the one above it."""
+    """Draws bars on a logarithmic scale, each a step further than the one above it."""
     names = [name for name in (LOOP, DDP, VECTORISED, FUSED, DENSE, SPARSE, CORE, GLOO, MPI) if name in figures]
     rates = [statistics.median(figures[name]) for name in names]
     low, high = 1e4, 10 ** math.ceil(math.log10(max(rates)))
@@ -118,7 +118,7 @@ if __name__ == "__main__":
     parser.add_argument("--chart", type=pathlib.Path, default=CHART, help="where the chart goes (default %(default)s)")
     parser.add_argument("--only", nargs="*", help="these contestants, without verdicts")
     options = parser.parse_args()
-    # Its loader too: left to itself it takes the second core, which ranks have their own use for.
+    # Limit its loader too: by default it uses the second core, which the ranks need.
     one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
     contestants = {
         VECTORISED: peer(20),
@@ -132,7 +132,7 @@ if __name__ == "__main__":
         FOUR: convoy(4, "mpi", 3000, 300),
         MPI: convoy(2, "mpi", 4000, 300),
     }
-    convoy(1, "auto", 2, 1, "strategy={name: single}")()  # makes the columns
+    convoy(1, "auto", 2, 1, "strategy={name: single}")()  # creates the columns
     if options.only is not None:
         contestants = {name: measure for name, measure in contestants.items() if any(part in name for part in options.only)}
         figures = harness.interleave(options.rounds, contestants)

@@ -1,4 +1,4 @@
-"""A CSV file of 3.6 million rows and 24 columns, by two ranks: how long from launch to the first step, parsed and from the cache"""
+"""CSV file of 3.6 million rows and 24 columns, two ranks: time from launch to the first step, parsed and from the cache"""
 import pathlib
 import random
 import shutil
@@ -27,7 +27,7 @@ launch: {{ranks: 2, cores_per_rank: 1}}
 
 
 def write_csv(path, rows):
-    """Texts of context are drawn from a few thousand made before: what matters is what has to be parsed."""
+    """Writes the file. Context texts are drawn from a few thousand prepared ones, because only parsing is measured."""
     draw = random.Random(1)
     contexts = [",".join(f"{draw.uniform(-1, 1):.4f}" for _ in range(CONTEXT)) for _ in range(5000)]
     with open(path, "w") as file:

@@ -1,4 +1,4 @@
-"""A step of a GPT of 3.3 M parameters by two stages, 8 micro-batches of 2: 1F1B against PyTorch's, and against its formula"""
+"""Step of a GPT of 3.3 M parameters by two stages, 8 micro-batches of 2: 1F1B against PyTorch's, and against its formula"""
 import sys
 
 import gpt_steps
@@ -6,7 +6,7 @@ import harness
 
 PEER, MICRO, STAGES = "torch 1F1B", 8, 2
 SINGLE, BOTH = "single, 8 micro-batches", "two of those at once"
-FORMULA = MICRO / (MICRO + STAGES - 1) * STAGES  # how many times quicker than one rank; 1.78
+FORMULA = MICRO / (MICRO + STAGES - 1) * STAGES  # speed-up over one rank; 1.78
 
 if __name__ == "__main__":
     options = gpt_steps.arguments(__doc__)

@@ -1,4 +1,4 @@
-"""Predicted step times against measured ones: models × strategies × one and two ranks, and whether the pick is right"""
+"""Predicted step times against measured ones: models × strategies × one and two ranks, and whether the choice is right"""
 import os
 import re
 import statistics
@@ -10,11 +10,11 @@ import time
 import harness
 
 UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
-SECONDS = 1.8        # that a run is timed for, about
+SECONDS = 1.8  # seconds for which a run is timed, about
 SYNTHETIC = "data={name: synthetic, kind: classification, rows: 8192, evaluate_rows: 0, features: %s, classes: 10}"
 SHORT = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never", "train.epochs=100000"]
-# A device is a core, except where two cores are named. Has small steps that a second device cannot speed up, and large
-# ones that it can.
+# A device is a core, except if two cores are named. There are small steps that a second device cannot speed up, and
+# large ones that it can.
 MODELS = {
     "ncf, 256 rows": ("configs/ncf_ddp.yaml", ["train.batch={global: 256}"], ["ddp", "data_parallel", "fsdp"]),
     "ncf, 8192 rows": ("configs/ncf_ddp.yaml", ["train.batch={global: 8192}"], ["ddp", "data_parallel", "fsdp"]),
@@ -45,7 +45,7 @@ def seconds_of(text):
 
 
 def explain(name, backend):
-    """What --calibrate predicts: {strategy: (seconds a step, its error as a share)}, and how long it took to answer."""
+    """Returns the predictions of --calibrate, {strategy: (seconds a step, relative error)}, and the time of the answer."""
     config, _, strategies = MODELS[name]
     command = [str(harness.CONVOY), "explain", str(harness.TOP / config), "--ranks", "2", "--calibrate", "--compare",
                ",".join(["single", *strategies])]
@@ -76,7 +76,7 @@ def explain(name, backend):
 
 
 def measure(name, strategy, predicted, backend):
-    """Seconds a step of a run of about SECONDS."""
+    """Returns seconds a step of a run of about SECONDS."""
     config, _, _ = MODELS[name]
     lap = min(100, max(2, round(SECONDS / predicted / 4)))
     more = [f"strategy={{name: {strategy}}}", f"train.log_every={lap}", f"train.max_steps={5 * lap}"]
@@ -87,9 +87,9 @@ def measure(name, strategy, predicted, backend):
 
 
 def one_round(name, backend, answered):
-    """{strategy: (predicted, stated error as a share, measured)} of one model. It is calibrated in front of the runs and
-    behind them, since this machine's speed drifts: the prediction is the mean of both. Nothing where both disagree by more
-    than a quarter on what single takes, which then says how busy the machine was and not how right a prediction is."""
+    """Returns {strategy: (predicted, stated relative error, measured)} of one model. Calibrates before and after the
+    runs, because this machine's speed drifts: the prediction is the mean of both. Returns nothing if both differ by
+    more than a quarter for `single`: then the difference shows other load and not the quality of a prediction."""
     before, took = explain(name, backend)
     answered.append(took)
     measured = {strategy: measure(name, strategy, before[strategy][0], backend) for strategy in before}
@@ -122,8 +122,8 @@ def report(cells):
 
 
 def picks(cells):
-    """Shares of cells whose pick between `single` and the cell's strategy, and of models whose pick among all strategies, is
-    within 10 % of the best measured; and how often `single` wins and loses."""
+    """Returns the fraction of cells whose choice between `single` and the cell's strategy is within 10 % of the best
+    measured; the same for models and their choice among all strategies; and how often `single` wins and loses."""
     median = statistics.median
     predicted = {cell: median([p for p, _, _ in figures]) for cell, figures in cells.items()}
     measured = {cell: median([m for _, _, m in figures]) for cell, figures in cells.items()}

@@ -1,4 +1,4 @@
-"""From launch to the first step done, two ranks: convoy over gloo and mpi against torchrun"""
+"""From launch to the end of the first step, two ranks: convoy over gloo and mpi against torchrun"""
 import os
 import subprocess
 import sys
@@ -6,8 +6,8 @@ import time
 
 import harness
 
-# Seconds as they are known for two idle cores: torchrun, and one process of Python alone. Where this machine runs the latter
-# more slowly, the former is expected slower by as much.
+# Known seconds on two idle cores: torchrun, and one process of Python alone. If this machine runs Python more slowly,
+# torchrun's expected value grows by the same factor.
 KNOWN_TORCHRUN, KNOWN_ALONE = 3.50, 1.56
 ALONE = "python, one process"
 
@@ -39,7 +39,7 @@ def convoy(backend):
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__, rounds=5).parse_args()
-    convoy("gloo")()  # a warm disk for all
+    convoy("gloo")()  # warm the disk cache for all
     torchrun()
     figures = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"), "convoy mpi": convoy("mpi")},
                                  reference="torchrun", 

@@ -1,9 +1,9 @@
-"""Processor time of supervision (heartbeats, state files, checks of collectives) as a share of the rank's own"""
+"""CPU time of supervision (heartbeats, state files, collective checks) as a fraction of the rank's"""
 import sys
 
 import harness
 
-# Short steps, for which supervision weighs most; and short heartbeats, as only a hurried test would set them.
+# Short steps, in which supervision has the largest share, and short heartbeats, as only a quick test would use.
 CASES = {
     "gloo": ["backend=gloo"],
     "mpi": ["backend=mpi"],

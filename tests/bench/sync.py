@@ -1,4 +1,4 @@
-"""What the frequency of agreement costs: loss and HR@10 against samples and time, every = 1, 4, 16, 64 of each kind"""
+"""Costs of synchronisation frequency: loss and HR@10 against samples and time, every = 1, 4, 16, 64 of each kind"""
 import argparse
 import json
 import pathlib
@@ -9,7 +9,7 @@ import harness
 EVERY = (1, 4, 16, 64)
 KINDS = ("gradients", "parameters", "diloco")
 SUBJECTS = {
-    # What is measured, whether more is better, and the run: a few epochs or steps of the configuration.
+    # The measured metric, if more is better, and the run: a few epochs or steps of the configuration.
     "ncf": ("configs/ncf_ddp.yaml", "hr@10", "HR@10", ["train.checkpoint_every=never"]),
     "gpt": ("configs/gpt_ddp.yaml", "loss", "loss", ["train.checkpoint_every=never", "model.layers=2", "model.dim=128",
                                                      "data.length=64"]),
@@ -17,7 +17,7 @@ SUBJECTS = {
 
 
 def policies():
-    """(kind, every, overrides); a gradient of every update is what the others are held against."""
+    """Returns (kind, every, overrides); gradients of every update are the reference for the others."""
     yield "gradients", 1, []
     for kind in KINDS:
         for every in EVERY:
@@ -28,7 +28,7 @@ def policies():
 
 
 def curve(run, name):
-    """[(share of the samples, seconds of training, value)] of the run's evaluations."""
+    """Returns [(fraction of the samples, seconds of training, value)] for the run's evaluations."""
     steps = run.summary["steps"]
     return [(record["step"] / steps, record["seconds"], record["metrics"][name])
             for record in run.records if record["kind"] == "evaluate" and name in record["metrics"]]
@@ -60,7 +60,7 @@ def table(title, label, rows):
 
 
 def plot(title, label, rows, path):
-    """Two panels as SVG, written by hand: the value against samples, and against seconds of training."""
+    """Writes two SVG panels: the value against samples, and against seconds of training."""
     width, height, left, top, gap = 420, 260, 50, 30, 70
     colours = {"gradients": "#3366aa", "parameters": "#cc6622", "diloco": "#228855"}
     chosen = [row for row in rows if row["kind"] in colours]

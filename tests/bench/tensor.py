@@ -1,4 +1,4 @@
-"""A step of an MLP with layers of 4096, 128 rows: tensor_parallel by one rank and by two, beside PyTorch's tensor parallel"""
+"""Step of an MLP with layers of 4096, 128 rows: tensor_parallel by one rank and by two, against PyTorch's"""
 import sys
 
 import harness

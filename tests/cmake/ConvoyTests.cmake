@@ -102,7 +102,7 @@ function(convoy_mpi_entry folder ranks)
   add_test(NAME ${folder}.mpi${ranks} COMMAND ${launch} --gtest_filter=*Mpi*:-*Slow*)
   set_tests_properties(${folder}.mpi${ranks} PROPERTIES LABELS multi TIMEOUT 180)
   convoy_cases(slow ${folder} Slow)
-  if(slow AND ranks EQUAL 2)  # what is slow is slow for its size, and memory does not allow more of it
+  if(slow AND ranks EQUAL 2)  # slow cases are large, and memory limits them to two ranks
     list(APPEND names ${folder}.mpi${ranks}.slow)
     add_test(NAME ${folder}.mpi${ranks}.slow COMMAND ${launch} --gtest_filter=*Mpi*Slow*:*Slow*Mpi*)
     set_tests_properties(${folder}.mpi${ranks}.slow PROPERTIES LABELS slow TIMEOUT 1800)

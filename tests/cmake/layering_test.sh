@@ -22,9 +22,10 @@ refuses() {
 mkdir -p "$tree"/{core/config,strategies/plans,launch}
 printf '#include "core/base/plan.h"\nint single();\n' >"$tree/strategies/plans/single.cpp"
 printf '#include <yaml-cpp/yaml.h>\n' >"$tree/core/config/reader.cpp"
-printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\n' >"$tree/launch/main.cpp"
+printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\nint a = 4 / 2;  // "single"\n' >"$tree/launch/main.cpp"
+printf 'auto* layer = dynamic_cast<const LayerModule*>(&module);\n// Often, "offset"\n' >"$tree/core/layer.cpp"
 filler=$(printf '// 1\n%.0s' {1..30})
-for file in strategies/plans/single.cpp core/config/reader.cpp launch/main.cpp; do
+for file in strategies/plans/single.cpp core/config/reader.cpp core/layer.cpp launch/main.cpp; do
   printf '%s\n' "$filler" >>"$tree/$file"
 done
 "$layering" "$tree" || { echo "a tree without faults is refused"; status=1; }
@@ -55,6 +56,32 @@ refuses core/a.cpp "$(printf '// 1\n%.0s' {1..601})" 'split it'
 refuses core/a.cpp "$(printf '// 1\n%.0s' {1..20})" 'merge it'
 refuses core/a.cpp "// $(printf 'x%.0s' {1..130})" 'more than 120 columns'
 refuses core/a.cpp 'auto* held = dynamic_cast<HeldOutEvaluation*>(&strategy);' 'casts to an interface'
+refuses core/a.cpp 'auto held = std::dynamic_pointer_cast<HeldOutEvaluation>(strategy);' 'casts to an interface'
+refuses core/a.cpp 'auto* layer = dynamic_cast<LayerModuleX*>(&module);' 'casts to an interface'
+refuses core/a.cpp '// Of the rows.' 'start it with its subject'
+refuses core/a.cpp 'int rows;  // Of a batch' 'start it with its subject'
+refuses launch/a.cpp 'const double half = a / b; if (name == "single") return;' 'names a strategy'
+refuses launch/a.cpp 'join("runs/a", "single");' 'names a strategy'
+refuses core/a.hpp '#pragma once' 'rename it to core/a.h or core/a.cpp'
+refuses backends/cuda/a.cu 'int a;' 'rename it'
+refuses launch/job/a.cpp '#include "launch/rank/rank.h"' 'a program of its own'
+refuses strategies/plans/a.cpp '#include "strategies/common/step/update.h"' 'plans are part of convoy'
+for header in cuda_runtime.h ATen/cuda/CUDAContext.h c10/cuda/CUDAStream.h torch/cuda.h; do
+  refuses core/a.cpp "#include <$header>" 'links the CUDA half'
+  refuses backends/gloo/a.cpp "#include <$header>" 'links the CUDA half'
+done
+
+# LibTorch through headers of our own.
+mkdir -p "$tree/core/data"
+printf '#include <ATen/ATen.h>\n%s' "$filler" >"$tree/core/batch.h"
+printf '#include "core/batch.h"\n%s' "$filler" >"$tree/core/data/loader.h"
+refuses core/config/a.cpp '#include "core/data/loader.h"' 'through core/batch.h -> ATen/ATen.h'
+refuses launch/job/a.cpp '#include "core/batch.h"' 'includes core/batch.h, which includes LibTorch (through ATen/ATen.h)'
+refuses strategies/plans/a.cpp '#include "core/data/loader.h"' 'which includes LibTorch'
+printf '#include "core/data/loader.h"\n%s' "$filler" >"$tree/core/trainer.cpp"
+"$layering" "$tree" || { echo "LibTorch in a folder that may include it is refused"; status=1; }
+rm -r "$tree/core/data" "$tree"/core/{batch.h,trainer.cpp}
+
 mkdir -p "$tree/cmake"
 printf 'Shelf -> CheckpointDirectory\nis told -> receives\n' >"$tree/cmake/banned_words"
 refuses core/a.cpp 'Shelf shelf;' 'write: CheckpointDirectory'

@@ -1,4 +1,4 @@
-"""What cmake/links.py finds, and what it leaves alone."""
+"""Tests which mistakes cmake/links.py finds, and which lines it ignores."""
 import pathlib
 import subprocess
 import sys

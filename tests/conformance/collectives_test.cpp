@@ -21,13 +21,13 @@ namespace {
 
 using Collectives = Conformance;
 
-// Numbers whose sum depends on the order of addition.
+// Returns numbers whose sum depends on the order of addition.
 at::Tensor draws(int rank, int64_t count) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(7 + rank);
   return at::randn({count}, generator, at::TensorOptions());
 }
 
-TEST_P(Collectives, AllReduceTakesEveryDtypeAndReduction) {
+TEST_P(Collectives, AllReduceSupportsEveryDtypeAndReduction) {
   on_ranks([](Communicator& world) {
     for (auto dtype : all_dtypes()) {
       for (auto op : {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max}) {
@@ -39,7 +39,7 @@ TEST_P(Collectives, AllReduceTakesEveryDtypeAndReduction) {
   });
 }
 
-TEST_P(Collectives, AllReduceOfSizesAroundEveryCut) {
+TEST_P(Collectives, AllReduceWorksAroundEveryChunkSize) {
   on_ranks([](Communicator& world) {
     for (int64_t n : {1, 2, 5, 1023, 16384, 16385, 65537, 300001, 1500003}) {
       at::Tensor mine = numbers(world.rank(), {n}, at::kFloat);
@@ -52,7 +52,7 @@ TEST_P(Collectives, AllReduceOfSizesAroundEveryCut) {
   });
 }
 
-TEST_P(Collectives, AllReduceGivesTheSameBitsOnAllRanksAndEachTime) {
+TEST_P(Collectives, AllReduceIsBitwiseRepeatableOnAllRanks) {
   on_ranks([](Communicator& world) {
     for (int64_t n : {100, 1000000}) {
       at::Tensor first;
@@ -82,7 +82,7 @@ TEST_P(Collectives, AllGather) {
   });
 }
 
-TEST_P(Collectives, AllGatherOfUnequalParts) {
+TEST_P(Collectives, AllGatherWithUnequalSizes) {
   on_ranks([](Communicator& world) {
     // One rank has nothing, one nearly all; then all about the same.
     for (auto counts : {std::vector<int64_t>{0, 3, 1000, 1}, std::vector<int64_t>{7, 6, 7, 8}}) {
@@ -97,9 +97,9 @@ TEST_P(Collectives, AllGatherOfUnequalParts) {
   });
 }
 
-// Every rank reads the parts that the others wrote into common memory, in every round. The bytes count as sent. A second
-// memory works beside the first.
-TEST_P(Collectives, AllGatherInCommonMemory) {
+// Every rank reads the parts that the others wrote into common memory, in every round. The bytes count as sent. A
+// second memory works together with the first.
+TEST_P(Collectives, AllGatherInSharedMemory) {
   const std::string backend = std::get<0>(GetParam());
   const bool shares = backend == "local" || backend == "gloo" || backend == "mpi";  // others may leave it out
   on_ranks([shares](Communicator& world) {
@@ -138,7 +138,7 @@ TEST_P(Collectives, AllGatherInCommonMemory) {
   });
 }
 
-TEST_P(Collectives, AllToAllOfUnequalParts) {
+TEST_P(Collectives, AllToAllWithUnequalSizes) {
   on_ranks([](Communicator& world) {
     int n = world.size(), me = world.rank();
     auto rows = [](int from, int to) { return static_cast<int64_t>((from * 3 + to * 5) % 4); };
@@ -159,7 +159,7 @@ TEST_P(Collectives, AllToAllOfUnequalParts) {
   });
 }
 
-TEST_P(Collectives, ReduceScatterTakesEveryDtypeAndReduction) {
+TEST_P(Collectives, ReduceScatterSupportsEveryDtypeAndReduction) {
   on_ranks([](Communicator& world) {
     int n = world.size();
     for (auto dtype : all_dtypes()) {
@@ -205,12 +205,12 @@ TEST_P(Collectives, SendAndReceiveInARing) {
   });
 }
 
-TEST_P(Collectives, TransfersOfAPairKeepTheirOrder) {
+TEST_P(Collectives, SendsBetweenTwoRanksKeepTheirOrder) {
   on_ranks([](Communicator& world) {
     if (world.size() == 1) return;
     std::vector<WorkPtr> works;
     std::vector<at::Tensor> got;
-    // Receives are posted before, between and after collectives, and waited for last first.
+    // Receives are posted before, between and after collectives, and awaited in reverse order.
     for (int i = 0; i < 8; ++i) {
       if (world.rank() == 0) works.push_back(world.send(at::full({i + 1}, double(i)), 1, {"x"}));
       if (world.rank() == 1) {
@@ -224,7 +224,7 @@ TEST_P(Collectives, TransfersOfAPairKeepTheirOrder) {
   });
 }
 
-TEST_P(Collectives, GroupOfTransfersBetweenAll) {
+TEST_P(Collectives, GroupsSendsAndReceivesBetweenAllRanks) {
   on_ranks([](Communicator& world) {
     std::vector<Transfer> transfers;
     std::vector<at::Tensor> got;
@@ -252,7 +252,7 @@ TEST_P(Collectives, BarrierHoldsEarlyRanks) {
   });
 }
 
-TEST_P(Collectives, TakeStridedTensors) {
+TEST_P(Collectives, AcceptStridedTensors) {
   on_ranks([](Communicator& world) {
     int n = world.size(), me = world.rank();
     at::Tensor whole = at::zeros({6, 8});
@@ -280,7 +280,7 @@ TEST_P(Collectives, TakeStridedTensors) {
   });
 }
 
-TEST_P(Collectives, TakeEmptyTensors) {
+TEST_P(Collectives, AcceptEmptyTensors) {
   on_ranks([](Communicator& world) {
     int n = world.size();
     at::Tensor nothing = at::empty({0, 3});
@@ -301,8 +301,8 @@ TEST_P(Collectives, TakeEmptyTensors) {
   });
 }
 
-// local and mpi promise the order of ranks; gloo only that all ranks get the same.
-TEST_P(Collectives, AddInTheOrderOfRanks) {
+// local and mpi guarantee rank order; gloo guarantees only equal results on all ranks.
+TEST_P(Collectives, AddInRankOrder) {
   on_ranks([](Communicator& world) {
     if (world.backend() == "gloo") return;
     for (int64_t n : {100, 200000}) {

@@ -28,14 +28,14 @@ class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>
   }
   static RankGroup group() {
     auto [backend, size] = GetParam();
-    // Ranks of one host would share memory, and gloo's sockets and mpi's messages were never tried.
+    // Ranks of one host would use shared memory, so gloo's sockets and mpi's messages would not be tested.
     allow_shared_memory(backend != sockets && backend != messages);
     return {backend == sockets ? "gloo" : backend == messages ? "mpi" : backend, size == 0 ? mpi_ranks() : size};
   }
   static void on_ranks(const std::function<void(Communicator&)>& body) { run_ranks(group(), body); }
 };
 
-// The failure of `action`; fails the test if there was none.
+// Returns the failure of `action`; fails the test if there was none.
 inline CommError failure_of(const std::function<void()>& action) {
   try {
     action();
@@ -71,7 +71,7 @@ inline const std::vector<at::ScalarType>& all_dtypes() {
   return all;
 }
 
-// Rank r's numbers: small ones, so that every dtype holds any sum or product of four of them exactly.
+// Returns rank r's numbers: small ones, so that every dtype represents any sum or product of four of them exactly.
 inline at::Tensor numbers(int rank, at::IntArrayRef shape, at::ScalarType dtype) {
   int64_t count = 1;
   for (int64_t n : shape) count *= n;
@@ -79,7 +79,7 @@ inline at::Tensor numbers(int rank, at::IntArrayRef shape, at::ScalarType dtype)
   return ((counting * (rank + 1) + rank) % 3).to(dtype).view(shape);
 }
 
-// The expected reduction of the ranks' numbers.
+// Returns the expected reduction of the ranks' numbers.
 inline at::Tensor reduced(int size, at::IntArrayRef shape, at::ScalarType dtype, ReduceOp op) {
   at::Tensor all = numbers(0, shape, dtype).to(at::kLong);
   for (int r = 1; r < size; ++r) {

@@ -52,7 +52,7 @@ TEST_P(Consistency, Dtype) {
       return
           [dtype](Communicator& group) { group.all_reduce(at::ones({8}, dtype), ReduceOp::sum, {"bucket"})->wait(); };
     };
-    // The same number of bytes for all: no transport could find the difference.
+    // Equal bytes on all ranks: no transport can find the difference.
     expect_difference(world, reduce(at::kFloat), reduce(at::kInt), "all_reduce 'bucket' float32[8] sum",
                       "all_reduce 'bucket' int32[8] sum");
   });
@@ -101,7 +101,7 @@ TEST_P(Consistency, Counts) {
 }
 
 // One rank sends other counts than its peer expects. The counts differ on every rank, so only the sum over all ranks
-// shows it.
+// shows the mistake.
 TEST_P(Consistency, CountsBetweenTwo) {
   on_ranks([](Communicator& world) {
     const int n = world.size();
@@ -125,7 +125,7 @@ TEST_P(Consistency, CountsBetweenTwo) {
   });
 }
 
-TEST_P(Consistency, OneMoreCallOnOneRankIsFoundByTheNext) {
+TEST_P(Consistency, FindsAnExtraCallAtTheNextCall) {
   on_ranks([](Communicator& world) {
     expect_difference(
         world,
@@ -139,11 +139,11 @@ TEST_P(Consistency, OneMoreCallOnOneRankIsFoundByTheNext) {
   });
 }
 
-TEST_P(Consistency, OperationsUnderWayTogetherKeepTheirOrderAndValues) {
+TEST_P(Consistency, ConcurrentOperationsKeepOrderAndValues) {
   on_ranks([](Communicator& world) {
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
     const int n = group->size();
-    // From the calls that are held back over to those that are not.
+    // From deferred calls to calls that start at once.
     for (int round = 0; round < 3; ++round) {
       std::vector<at::Tensor> tensors;
       std::vector<WorkPtr> works;
@@ -159,13 +159,13 @@ TEST_P(Consistency, OperationsUnderWayTogetherKeepTheirOrderAndValues) {
   });
 }
 
-TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
+TEST_P(Consistency, StartsAnOperationWithoutAWait) {
   on_ranks([](Communicator& world) {
     if (world.size() == 1 || world.backend() == "local") return;  // there the waiting ranks do the work
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
     at::Tensor tensor = at::ones({4});
     WorkPtr work = group->all_reduce(tensor, ReduceOp::sum, {"quiet"});
-    // Rank 0 waits at once; the others are busy with something else that needs rank 0 to have got through.
+    // Rank 0 waits at once; the others run another operation that rank 0 reaches only afterwards.
     if (world.rank() == 0) work->wait();
     world.barrier({"after"})->wait();
     work->wait();
@@ -173,7 +173,7 @@ TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
   });
 }
 
-TEST_P(Consistency, LaterCallsAreComparedNowAndThen) {
+TEST_P(Consistency, SamplesLaterCalls) {
   on_ranks([](Communicator& world) {
     // Equal sizes in bytes, so only the comparison can find the difference. local compares every call.
     const auto reduce = [](at::ScalarType dtype) {

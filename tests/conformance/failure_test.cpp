@@ -55,7 +55,7 @@ TEST_P(Failures, TimeLimitsNameOperationAndTensor) {
         group->all_reduce(tensor, ReduceOp::sum, {"bucket 2", milliseconds(300)})->wait();
       });
       auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      // A peer that gave up first takes the others with it.
+      // A peer that has failed first also fails the others.
       if (error.kind() == Failure::hang) {
         EXPECT_TRUE(has(error.what(), "all_reduce 'bucket 2'")) << error.what();
         EXPECT_GE(seconds, 0.29);
@@ -69,7 +69,7 @@ TEST_P(Failures, TimeLimitsNameOperationAndTensor) {
   });
 }
 
-TEST_P(Failures, ReceiveFromASilentPeerEnds) {
+TEST_P(Failures, ReceiveFromASilentPeerTimesOut) {
   on_ranks([](Communicator& world) {
     if (world.size() == 1) return;
     CommunicatorPtr group = world.split(world.rank() < 2 ? 0 : 1, world.rank(), {"split"});
@@ -83,8 +83,8 @@ TEST_P(Failures, ReceiveFromASilentPeerEnds) {
   });
 }
 
-// Sockets and local ranks have other messages for it.
-TEST_P(Failures, AReceiveOfAnotherLengthIsToldOf) {
+// Sockets and local ranks report it with other messages.
+TEST_P(Failures, ReportAReceiveOfTheWrongLength) {
   const std::string backend = std::get<0>(GetParam());
   if (backend == "local" || backend == sockets) GTEST_SKIP() << "not by lengths";
   on_ranks([](Communicator& world) {
@@ -101,7 +101,7 @@ TEST_P(Failures, AReceiveOfAnotherLengthIsToldOf) {
   });
 }
 
-TEST_P(Failures, CallsOfDifferentKindsAreToldApart) {
+TEST_P(Failures, DistinguishKindsOfMismatch) {
   on_ranks([](Communicator& world) {
     if (world.size() != 2 || world.backend() == "gloo") return;  // gloo's own checks end the process
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
@@ -138,7 +138,7 @@ TEST_P(Failures, WorksDropTheirTensors) {
   });
 }
 
-TEST_P(Failures, CountsBytesByTheTextbook) {
+TEST_P(Failures, CountBytesByTheTextbookFormula) {
   on_ranks([](Communicator& world) {
     int64_t n = world.size();
     auto sent = [&](const std::function<void()>& action) {

@@ -33,7 +33,7 @@ class StagedGpu : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(StagedGpu, EveryOperationGivesWhatItGivesOnTheHost) {
+TEST_P(StagedGpu, EveryOperationMatchesTheHost) {
   on_ranks([](Communicator& world) {
     const int me = world.rank(), n = world.size();
     for (auto dtype : all_dtypes()) {
@@ -57,7 +57,7 @@ TEST_P(StagedGpu, EveryOperationGivesWhatItGivesOnTheHost) {
                {"x"})
         ->wait();
     EXPECT_TRUE(same(got.cpu(), numbers((me + n - 1) % n, {6}, at::kFloat)));
-    // Strided, and larger than any one piece.
+    // A strided tensor, larger than any one chunk.
     at::Tensor wide = at::ones({1000, 2000}, at::TensorOptions().device(gpu));
     world.all_reduce(wide.t(), ReduceOp::sum, {"x"})->wait();
     EXPECT_TRUE(at::equal(wide.cpu(), at::full({1000, 2000}, static_cast<double>(n), at::kFloat)));
@@ -66,7 +66,7 @@ TEST_P(StagedGpu, EveryOperationGivesWhatItGivesOnTheHost) {
 }
 
 // Work issued earlier on the caller's stream is sent, and later work on that stream sees the result.
-TEST_P(StagedGpu, OrderedOnTheCallersStream) {
+TEST_P(StagedGpu, RunsInOrderOnTheCallersStream) {
   on_ranks([](Communicator& world) {
     const c10::StreamGuard guard(c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(gpu));
     at::Tensor busy = at::rand({2000, 2000}, at::TensorOptions().device(gpu));
@@ -85,7 +85,7 @@ const auto backend_name = [](const ::testing::TestParamInfo<std::string>& info) 
 INSTANTIATE_TEST_SUITE_P(Threads, StagedGpu, ::testing::Values("gloo", "local"), backend_name);
 INSTANTIATE_TEST_SUITE_P(Mpi, StagedGpu, ::testing::Values("mpi"), backend_name);  // under mpirun
 
-TEST(NcclGpu, TwoRanksOnOneAreRefusedWithTheReason) {
+TEST(NcclGpu, RefusesTwoRanksOnOneGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "needs a GPU, and this machine has none";
   Registry& registry = test_registry();
   const auto channel = make_local_channel();

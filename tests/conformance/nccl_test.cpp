@@ -25,7 +25,7 @@ namespace {
 
 int gpus() { return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0; }
 
-// Two ranks as threads, each on its GPU, past the calls that the ranks compare before they begin them.
+// Runs two ranks as threads, each on its GPU, beyond the calls that the ranks compare first.
 void on_two_gpus(const std::function<void(Communicator&, const at::Device&)>& body) {
   RankGroup group{"nccl", 2};
   group.on_gpus = true;
@@ -71,8 +71,8 @@ TEST(NcclGpu, CollectivesOnTwoDevices) {
   });
 }
 
-// `wait` puts the result in front of what the stream does next, and returns while the device is still at work.
-TEST(NcclGpu, WaitOrdersTheStreamAndLeavesTheHost) {
+// `wait` orders the result before later work on the stream, and returns while the device still works.
+TEST(NcclGpu, WaitOrdersTheStreamWithoutBlockingTheHost) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {
     const c10::impl::VirtualGuardImpl cuda(at::kCUDA);
@@ -90,7 +90,7 @@ TEST(NcclGpu, WaitOrdersTheStreamAndLeavesTheHost) {
   });
 }
 
-TEST(NcclGpu, WhoDoesNotComeIsToldWithinTheLimit) {
+TEST(NcclGpu, NamesAMissingRankWithinTheTimeLimit) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {
     if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(8));
@@ -103,7 +103,7 @@ TEST(NcclGpu, WhoDoesNotComeIsToldWithinTheLimit) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
     try {
       world.all_reduce(tensor, ReduceOp::sum, {"next"})->wait();
-      ADD_FAILURE() << "the group goes on";
+      ADD_FAILURE() << "the group continues";
     } catch (const CommError& error) {
       EXPECT_EQ(error.kind(), Failure::hang);
       EXPECT_NE(std::string(error.what()).find("'alone'"), std::string::npos) << error.what();
@@ -112,7 +112,7 @@ TEST(NcclGpu, WhoDoesNotComeIsToldWithinTheLimit) {
 }
 
 #if __has_include(<cuda_runtime_api.h>)
-TEST(NcclGpu, CapturedIntoAGraphAndReplayed) {
+TEST(NcclGpu, ReplaysACapturedGraph) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {
     const c10::impl::VirtualGuardImpl cuda(at::kCUDA);

@@ -15,7 +15,7 @@ namespace {
 
 using Order = Conformance;
 
-TEST_P(Order, ManyInFlightEndInAnyOrderOfWaiting) {
+TEST_P(Order, WaitsInAnyOrder) {
   on_ranks([](Communicator& world) {
     std::vector<at::Tensor> tensors, gathered;
     std::vector<WorkPtr> works;
@@ -45,7 +45,7 @@ TEST_P(Order, ManyInFlightEndInAnyOrderOfWaiting) {
   });
 }
 
-TEST_P(Order, PollingAloneBringsOperationsToTheirEnd) {
+TEST_P(Order, PollingCompletesOperations) {
   on_ranks([](Communicator& world) {
     at::Tensor tensor = at::ones({100000});
     WorkPtr work = world.all_reduce(tensor, ReduceOp::sum, {"x"});
@@ -58,7 +58,7 @@ TEST_P(Order, PollingAloneBringsOperationsToTheirEnd) {
   });
 }
 
-TEST_P(Order, WorksMayEndInOtherThreads) {
+TEST_P(Order, WorksMayBeAwaitedInOtherThreads) {
   on_ranks([](Communicator& world) {
     at::Tensor tensor = at::ones({70000});
     WorkPtr work = world.all_reduce(tensor, ReduceOp::sum, {"x"});
@@ -72,7 +72,7 @@ TEST_P(Order, WorksMayEndInOtherThreads) {
 TEST_P(Order, SplitOrdersByKeyWithinColours) {
   on_ranks([](Communicator& world) {
     int n = world.size(), me = world.rank();
-    // Odd and negative colours; keys turn the order around.
+    // Odd and negative colours; keys reverse the order.
     CommunicatorPtr half = world.split(me % 2 ? -3 : 1000000, -me, {"split"});
     std::vector<int> members;
     for (int r = n - 1; r >= 0; --r) {
@@ -84,7 +84,7 @@ TEST_P(Order, SplitOrdersByKeyWithinColours) {
     half->all_gather(ids, at::scalar_tensor(me, at::kLong), {"x"})->wait();
     for (int i = 0; i < half->size(); ++i) EXPECT_EQ(ids[i].item<int64_t>(), members[i]);
 
-    // Equal keys: the old order. A group of one in the midst of others; a split of a split.
+    // Equal keys keep the old order. A group of one among others; a split of a split.
     CommunicatorPtr some = world.split(me == 0 ? 1 : 0, 5, {"split"});
     EXPECT_EQ(some->size(), me == 0 ? 1 : n - 1);
     EXPECT_EQ(some->rank(), me == 0 ? 0 : me - 1);
@@ -101,7 +101,7 @@ TEST_P(Order, GroupsOfOneRankDoNotMix) {
     CommunicatorPtr twin = world.split(0, world.rank(), {"split"});
     at::Tensor a = at::ones({50000}), b = at::full({50000}, 2.0);
     WorkPtr first, second;
-    // The order between groups is each rank's own.
+    // Each rank has a separate order between groups.
     if (world.rank() % 2) {
       first = world.all_reduce(a, ReduceOp::sum, {"a"});
       second = twin->all_reduce(b, ReduceOp::sum, {"b"});

@@ -34,7 +34,7 @@ void compare(const at::Tensor& shared, const at::Tensor& own) {
   EXPECT_TRUE(at::allclose(one.to_shared, two.to_shared, 1e-5, 1e-6));
 }
 
-TEST(ReluOfSum, IsThatOfTheSeparateOperations) {
+TEST(ReluOfSum, EqualsSeparateOperations) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     if (dtype == at::kBFloat16) {
       const at::Tensor shared = at::randn({3, 4}).to(dtype), own = at::randn({3, 2, 4}).to(dtype);
@@ -49,20 +49,20 @@ TEST(ReluOfSum, IsThatOfTheSeparateOperations) {
   }
 }
 
-TEST(ReluOfSum, MembersThatOnlyBroadcast) {
+TEST(ReluOfSum, BroadcastsMembers) {
   compare(at::randn({1, 7, 5}).expand({1, 7, 5}), at::randn({1, 7, 3, 5}));
   const at::Tensor shared = at::randn({1, 5}), own = at::randn({7, 3, 5});
   EXPECT_TRUE(at::equal(relu_of_sum(shared, own), at::relu(shared.unsqueeze(-2) + own)));
 }
 
-TEST(ReluOfSum, NoRowsAndNoMembersOfAGroup) {
+TEST(ReluOfSum, AcceptsNoRowsAndNoMembers) {
   compare(at::randn({0, 5}), at::randn({0, 3, 5}));
   const Result none = of(at::randn({4, 5}), at::randn({4, 0, 5}), at::randn({4, 0, 5}), true);
   EXPECT_EQ(none.out.sizes(), (std::vector<int64_t>{4, 0, 5}));
   EXPECT_TRUE(at::equal(none.to_shared, at::zeros({4, 5})));
 }
 
-TEST(ReluOfSum, WhatIsNotANumberStaysSo) {
+TEST(ReluOfSum, KeepsNaN) {
   at::Tensor shared = at::zeros({1, 2});
   shared[0][0] = std::nan("");
   const at::Tensor out = relu_of_sum(shared, at::zeros({1, 1, 2}));

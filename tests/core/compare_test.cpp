@@ -34,7 +34,7 @@ TensorDifference of(const std::vector<TensorDifference>& all, const std::string&
 
 std::vector<TensorDifference> between(const State& a, const State& b) { return compare(view_of(a), view_of(b)); }
 
-TEST(Compare, AStateAgreesWithItself) {
+TEST(Compare, AStateEqualsItself) {
   State copy;
   for (const auto& [key, tensor] : state()) copy[key] = tensor.clone();
   const auto all = between(copy, state());
@@ -47,7 +47,7 @@ TEST(Compare, AStateAgreesWithItself) {
   EXPECT_EQ(of(all, "exp_avg", "a.weight").shape, (std::vector<int64_t>{3, 4}));
 }
 
-TEST(Compare, OneElementIsMeasuredByTheLargestOfItsTensor) {
+TEST(Compare, MeasuresAnElementRelativeToTheLargest) {
   State changed = state();
   changed["parameter/a.weight"] = changed["parameter/a.weight"].clone();
   changed["parameter/a.weight"][0][0] += 0.6;
@@ -60,8 +60,8 @@ TEST(Compare, OneElementIsMeasuredByTheLargestOfItsTensor) {
   EXPECT_EQ(worst_of(all)->name, "a.weight");
 }
 
-// A tensor that is zero except for rounding is measured by the size of its kind, and not by that of another kind.
-TEST(Compare, SmallTensorsAreMeasuredByTheirKind) {
+// A tensor that is zero except for rounding is measured relative to its kind, and not to another kind.
+TEST(Compare, MeasuresSmallTensorsRelativeToTheirKind) {
   State changed = state();
   changed["parameter/a.bias"] = at::zeros({3}, at::kDouble);
   EXPECT_NEAR(of(between(changed, state()), "parameter", "a.bias").relative, 1e-9 / (1e-3 * 12), 1e-12);
@@ -69,13 +69,13 @@ TEST(Compare, SmallTensorsAreMeasuredByTheirKind) {
   EXPECT_NEAR(of(between(changed, state()), "gradient", "a.weight").relative, 1, 1e-9);
 }
 
-TEST(Compare, AnyDifferenceFromZerosIsLarge) {
+TEST(Compare, ADifferenceFromZerosIsLarge) {
   State changed = state();
   changed["moment/exp_avg/a.weight"] = at::full({3, 4}, 1e-30, at::kDouble);
   EXPECT_GT(of(between(changed, state()), "exp_avg", "a.weight").relative, 1);
 }
 
-TEST(Compare, WhatIsNotFiniteNeverAgrees) {
+TEST(Compare, NonFiniteValuesNeverAgree) {
   for (double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     State changed = state();
     changed["parameter/a.bias"] = at::full({3}, value, at::kDouble);
@@ -85,18 +85,18 @@ TEST(Compare, WhatIsNotFiniteNeverAgrees) {
   }
 }
 
-TEST(Compare, MissingTensorsAreNamedOnEitherSide) {
+TEST(Compare, NamesMissingTensorsOnEitherSide) {
   State fewer = state();
   fewer.erase("gradient/a.weight");
   const TensorDifference missing = of(between(fewer, state()), "gradient", "a.weight");
   EXPECT_NE(missing.fault.find("missing"), std::string::npos);
   EXPECT_TRUE(std::isinf(missing.relative));
   const TensorDifference more = of(between(state(), fewer), "gradient", "a.weight");
-  EXPECT_NE(more.fault.find("none of that name"), std::string::npos);
+  EXPECT_NE(more.fault.find("no tensor of that name"), std::string::npos);
   EXPECT_TRUE(std::isinf(more.relative));
 }
 
-TEST(Compare, AnotherShapeIsAFaultAlsoWithTheSameElements) {
+TEST(Compare, RefusesADifferentShapeWithEqualElements) {
   State other = state();
   other["parameter/a.weight"] = other["parameter/a.weight"].view({4, 3});
   const TensorDifference weight = of(between(other, state()), "parameter", "a.weight");
@@ -104,7 +104,7 @@ TEST(Compare, AnotherShapeIsAFaultAlsoWithTheSameElements) {
   EXPECT_TRUE(std::isinf(weight.relative));
 }
 
-TEST(Compare, BytesDifferWhereValuesDoNot) {
+TEST(Compare, FindsDifferentBytesOfEqualValues) {
   State other = state();
   other["moment/exp_avg/a.weight"] = -other["moment/exp_avg/a.weight"];  // -0.0
   const TensorDifference moment = of(between(other, state()), "exp_avg", "a.weight");
@@ -114,7 +114,7 @@ TEST(Compare, BytesDifferWhereValuesDoNot) {
   EXPECT_FALSE(of(between(other, state()), "parameter", "a.weight").same_bytes);
 }
 
-TEST(Compare, TravelsAsJson) {
+TEST(Compare, ReadsBackFromJson) {
   State other = state();
   other.erase("parameter/a.bias");
   other["parameter/a.weight"] = other["parameter/a.weight"] + 1;

@@ -26,7 +26,7 @@ TEST(MetricAccumulator, WeighsBatchesByTheirRows) {
   EXPECT_TRUE(metrics.reduce(*world).empty()) << "reduce starts afresh";
 }
 
-TEST(MetricAccumulator, DoesNotKeepTheStepsOwnTensors) {
+TEST(MetricAccumulator, DoesNotRetainTensors) {
   auto world = make_single_communicator();
   MetricAccumulator metrics;
   const Metric first = metric("loss", {2}, {1}, true);
@@ -36,7 +36,7 @@ TEST(MetricAccumulator, DoesNotKeepTheStepsOwnTensors) {
   EXPECT_DOUBLE_EQ(metrics.reduce(*world).at("loss").value, 3);
 }
 
-TEST(MetricAccumulator, TellsMembersApart) {
+TEST(MetricAccumulator, SeparatesMembers) {
   auto world = make_single_communicator();
   MetricAccumulator metrics;
   metrics.add({metric("accuracy", {1, 3}, {4, 4})});
@@ -45,8 +45,8 @@ TEST(MetricAccumulator, TellsMembersApart) {
   EXPECT_DOUBLE_EQ(value.value, 0.5);
 }
 
-TEST(MetricAccumulator, RefusesOtherNamesAndShapesAndTheSameNameTwice) {
-  const auto told = [](MetricAccumulator& metrics, const std::vector<Metric>& more) -> std::string {
+TEST(MetricAccumulator, RefusesChangedAndDuplicateNames) {
+  const auto message = [](MetricAccumulator& metrics, const std::vector<Metric>& more) -> std::string {
     try {
       metrics.add(more);
     } catch (const Error& error) {
@@ -57,12 +57,12 @@ TEST(MetricAccumulator, RefusesOtherNamesAndShapesAndTheSameNameTwice) {
   };
   MetricAccumulator metrics;
   metrics.add({metric("loss", {1}, {1}), metric("a", {1}, {1})});
-  EXPECT_NE(told(metrics, {metric("loss", {1}, {1})}).find("are loss and of another loss, a"), std::string::npos);
-  EXPECT_NE(told(metrics, {metric("a", {1}, {1}), metric("loss", {1}, {1})}).find("a, loss"), std::string::npos);
-  EXPECT_NE(told(metrics, {metric("loss", {1}, {1}), metric("a", {1, 2}, {1, 1})}).find("has 2 numbers"),
+  EXPECT_NE(message(metrics, {metric("loss", {1}, {1})}).find("are loss and of another loss, a"), std::string::npos);
+  EXPECT_NE(message(metrics, {metric("a", {1}, {1}), metric("loss", {1}, {1})}).find("a, loss"), std::string::npos);
+  EXPECT_NE(message(metrics, {metric("loss", {1}, {1}), metric("a", {1, 2}, {1, 1})}).find("has 2 numbers"),
             std::string::npos);
   MetricAccumulator twice;
-  EXPECT_NE(told(twice, {metric("a", {1}, {1}), metric("a", {1}, {1})}).find("'a' occurs twice"), std::string::npos);
+  EXPECT_NE(message(twice, {metric("a", {1}, {1}), metric("a", {1}, {1})}).find("'a' occurs twice"), std::string::npos);
 }
 
 TEST(BestMetrics, KeepsTheBestInEachDirection) {

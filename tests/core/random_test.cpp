@@ -1,4 +1,4 @@
-// Fills of tensors: shards equal the slice of the whole, bit for bit, in every dtype.
+// Fills of tensors: shards equal slices of the whole tensor, bit for bit, in every dtype.
 #include "core/tensors/random.h"
 
 #include <ATen/ops/empty.h>
@@ -9,7 +9,7 @@ namespace {
 
 class RandomFill : public ::testing::TestWithParam<at::ScalarType> {};
 
-TEST_P(RandomFill, ShardsEqualTheSliceOfTheWhole) {
+TEST_P(RandomFill, ShardsEqualSlicesOfTheTensor) {
   const int64_t count = 100003;
   for (auto fill : {fill_uniform, fill_normal}) {
     auto whole = at::empty({count}, GetParam());

@@ -12,7 +12,7 @@
 namespace convoy {
 namespace {
 
-TEST(StateEntry, KeysSayAllThatTellsEntriesApart) {
+TEST(StateEntry, KeysIdentifyEntries) {
   StateEntry entry;
   entry.name = "blocks.3.weight";
   EXPECT_EQ(entry.key(), "parameter/blocks.3.weight");
@@ -57,7 +57,7 @@ TEST(SingleCommunicator, CollectivesCopyInputToOutput) {
   EXPECT_EQ(one->split(3, 1, {"x", {}})->size(), 1);
 }
 
-TEST(Context, AnAxisThatIsNotThereIsAGroupOfOne) {
+TEST(Context, AMissingAxisIsAGroupOfOne) {
   const Context context;
   EXPECT_EQ(context.axis("tensor")->size(), 1);
 }

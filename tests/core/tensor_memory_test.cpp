@@ -9,7 +9,7 @@
 namespace convoy {
 namespace {
 
-TEST(TensorMemory, CountsWhatIsHeldAndTheMost) {
+TEST(TensorMemory, CountsCurrentAndPeakBytes) {
   count_tensor_memory();
   count_tensor_memory();  // once is enough
   const int64_t before = memory_statistics().tensors;
@@ -30,7 +30,7 @@ TEST(TensorMemory, CountsWhatIsHeldAndTheMost) {
   EXPECT_GT(memory_statistics().resident_peak, 10 * mib);
 }
 
-TEST(TensorMemory, ThreadsGiveBackWhatOthersTook) {
+TEST(TensorMemory, CountsMemoryFreedByOtherThreads) {
   count_tensor_memory();
   const int64_t before = memory_statistics().tensors;
   at::Tensor tensor = at::empty({1 << 16}, at::kFloat);

@@ -41,7 +41,7 @@ class NumbersToFit : public Dataset {
   }
 };
 
-// Its one parameter is the sum of all rows seen, so that a lost or repeated row shows.
+// Its one parameter is the sum of all rows seen, so it shows a lost or repeated row.
 class Counting : public Strategy {
  public:
   void setup(const Context&, ModelPtr, std::shared_ptr<const LossFunction>) override {}
@@ -54,7 +54,8 @@ class Counting : public Strategy {
     if (finite) total.add_(rows.sum());
     StepResult result;
     const at::Tensor sum = finite ? rows.sum() : at::scalar_tensor(std::numeric_limits<double>::quiet_NaN());
-    const double weight = weightless.count(input.step) != 0 ? 0 : weight_factor * static_cast<double>(input.batch.rows);
+    const double factor = input.step == negative_step ? -weight_factor : weight_factor;
+    const double weight = weightless.count(input.step) != 0 ? 0 : factor * static_cast<double>(input.batch.rows);
     result.metrics = {{"loss", sum, at::scalar_tensor(weight, at::kDouble), true}};
     result.finite = at::scalar_tensor(finite, at::kBool);
     result.updated = input.flush || (input.step + 1) % accumulate == 0;
@@ -88,6 +89,7 @@ class Counting : public Strategy {
   std::vector<int64_t> steps, flushes;
   std::set<int64_t> weightless;  // steps whose loss has the weight 0
   double weight_factor = 1;
+  int64_t negative_step = -1;  // its weight has the other sign
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
   int flushed = 0, restored = 0;
   std::vector<double> scores;  // metric `score` of each evaluation batch; the last one repeats
@@ -113,7 +115,7 @@ class TrainerTest : public ::testing::Test {
     context.state = std::make_shared<StateFile>((folder_ / "logs" / "rank0.state").string());
     RunConfig& config = context.config;
     config.data.options = Options(Json{{"prefetch", 2}});
-    config.resolved = Json::object();
+    config.resolved = {{"model", {{"name", "counting"}}}};
     config.train.epochs = 2;
     config.train.batch.rows = 4;
     config.train.evaluate_every = {Interval::Unit::epochs, 1};
@@ -141,7 +143,7 @@ class TrainerTest : public ::testing::Test {
   std::function<void(int64_t)> after_update_;
 };
 
-TEST(TrainingLength, RaggedLastBatchIsAStep) {
+TEST(TrainingLength, CountsASmallerLastBatchAsAStep) {
   TrainConfig train;
   train.epochs = 3;
   train.batch.rows = 4;
@@ -188,7 +190,7 @@ TEST_F(TrainerTest, AnEpochWithoutWeightIsAnError) {
   };
   EXPECT_EQ(reason({0, 1, 4, 5}), "") << "some batches";
   EXPECT_NE(reason({3, 4, 5}).find("the loss mine had the weight 0 in every batch of epoch 2"), std::string::npos);
-  EXPECT_NE(reason({0, 1, 2}).find("epoch 1, so that nothing was trained; give data"), std::string::npos);
+  EXPECT_NE(reason({0, 1, 2}).find("epoch 1: nothing was trained; give data"), std::string::npos);
   EXPECT_NE(reason({0, 1}, 2).find("epoch 1"), std::string::npos) << "the run ends within the epoch";
 }
 
@@ -200,11 +202,27 @@ TEST_F(TrainerTest, ANegativeWeightIsAnError) {
     ADD_FAILURE() << "it trained away from the targets";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::config);
-    EXPECT_NE(std::string(error.what()).find("the loss mine has the weight -"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the loss mine has batches with a weight below 0"), std::string::npos)
+        << error.what();
   }
 }
 
-TEST_F(TrainerTest, APartOfAnEpochMayHaveNoWeight) {
+// One line of metrics for the three steps of an epoch. The second is negative, and the sum of the three is not.
+TEST_F(TrainerTest, ReportsABatchOfNegativeWeightAtTheNextLine) {
+  Counting strategy;
+  strategy.negative_step = 4;
+  try {
+    run(strategy, [](RunConfig& config) { config.train.log_every = 100; });
+    ADD_FAILURE() << "it trained away from the targets";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("weight below 0 in epoch 2, -4 together"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(strategy.steps.back(), 5);
+}
+
+TEST_F(TrainerTest, AcceptsIntervalsWithoutWeight) {
   Counting first;
   run(first, [](RunConfig& config) {
     config.train.max_steps = 2;
@@ -216,7 +234,7 @@ TEST_F(TrainerTest, APartOfAnEpochMayHaveNoWeight) {
   EXPECT_EQ(second.steps.front(), 2);
 }
 
-TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
+TEST_F(TrainerTest, VisitsEachRowOnceAndFlushesAtTheEnd) {
   Counting strategy;
   const TrainingResult result = run(strategy);
   EXPECT_EQ(strategy.steps, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
@@ -230,21 +248,21 @@ TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
   EXPECT_FALSE(result.stopped);
 }
 
-TEST_F(TrainerTest, UpdatesAreTold) {
+TEST_F(TrainerTest, ReportsUpdates) {
   Counting strategy;
   strategy.accumulate = 2;
-  std::vector<int64_t> told;
+  std::vector<int64_t> message;
   std::vector<size_t> steps_before;
   after_update_ = [&](int64_t done) {
-    told.push_back(done);
+    message.push_back(done);
     steps_before.push_back(strategy.steps.size());
   };
   run(strategy);
-  EXPECT_EQ(told, (std::vector<int64_t>{0, 2, 3, 4, 6}));
+  EXPECT_EQ(message, (std::vector<int64_t>{0, 2, 3, 4, 6}));
   EXPECT_EQ(steps_before, (std::vector<size_t>{0, 2, 3, 4, 6}));
 }
 
-TEST_F(TrainerTest, LinesTellTheRateOfTheLastUpdate) {
+TEST_F(TrainerTest, LogsTheLearningRateOfTheLastUpdate) {
   Counting strategy;
   strategy.accumulate = 2;
   run(strategy, [](RunConfig& config) { config.train.log_every = 1; });
@@ -258,7 +276,7 @@ TEST_F(TrainerTest, LinesTellTheRateOfTheLastUpdate) {
   EXPECT_EQ(rates, expected);
 }
 
-TEST_F(TrainerTest, GoesOnWhereTheLastOneEnded) {
+TEST_F(TrainerTest, ContinuesWhereTheLastRunEnded) {
   Counting first;
   run(first, [](RunConfig& config) { config.train.max_steps = 4; });
   Counting second;
@@ -269,7 +287,7 @@ TEST_F(TrainerTest, GoesOnWhereTheLastOneEnded) {
   EXPECT_EQ(result.summary["samples"], 2 * 10 * 5);
 }
 
-TEST_F(TrainerTest, ResumeNeverStartsAfresh) {
+TEST_F(TrainerTest, ResumeNeverStartsFromScratch) {
   Counting first;
   run(first);
   Counting second;
@@ -278,7 +296,7 @@ TEST_F(TrainerTest, ResumeNeverStartsAfresh) {
 }
 
 // After one epoch of ten rows and four more: with another batch size no row is left out.
-TEST_F(TrainerTest, AnotherBatchSizeContinuesAtTheSameRow) {
+TEST_F(TrainerTest, ANewBatchSizeContinuesAtTheSameRow) {
   Counting first;
   run(first, [](RunConfig& config) { config.train.max_steps = 4; });
   const fs::path before = folder_;
@@ -301,7 +319,7 @@ TEST_F(TrainerTest, AnotherBatchSizeContinuesAtTheSameRow) {
   folder_ = before;
 }
 
-TEST_F(TrainerTest, WithNothingLeftTheStateIsEvaluatedAndSavedAnew) {
+TEST_F(TrainerTest, EvaluatesAndSavesWithoutStepsLeft) {
   Counting first;
   run(first);
   const fs::path before = folder_;
@@ -319,7 +337,7 @@ TEST_F(TrainerTest, WithNothingLeftTheStateIsEvaluatedAndSavedAnew) {
   folder_ = before;
 }
 
-TEST_F(TrainerTest, MetricsHaveNoStepTwice) {
+TEST_F(TrainerTest, WritesEachStepOnceToTheMetrics) {
   Counting first;
   run(first, [](RunConfig& config) { config.train.log_every = 1; });
   fs::remove_all(folder_ / "checkpoints" / "step-6");
@@ -332,7 +350,7 @@ TEST_F(TrainerTest, MetricsHaveNoStepTwice) {
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
 }
 
-TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {
+TEST_F(TrainerTest, ANonFiniteLossSavesNothing) {
   Counting strategy;
   strategy.poisoned_step = 1;
   try {
@@ -346,7 +364,7 @@ TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {
   EXPECT_EQ(checkpoints(), 1u);  // that of step 0
 }
 
-TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
+TEST_F(TrainerTest, SavesAfterACompleteUpdate) {
   Counting strategy;
   strategy.accumulate = 2;
   std::vector<int64_t> saved;
@@ -359,7 +377,7 @@ TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));  // end of the epoch
 }
 
-TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
+TEST_F(TrainerTest, StopsAndSavesAfterTheStep) {
   Counting strategy;
   strategy.on_step = [&](int64_t step) {
     if (step == 1) channel_->set(protocol::stop_request, "test");
@@ -371,8 +389,8 @@ TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / ("step-" + std::to_string(strategy.steps.size()))));
 }
 
-// For an evaluation of any length: the trained state is saved at once, and the resumed run makes the evaluation.
-TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
+// Evaluations of any length: the trained state is saved at once, and the resumed run makes the evaluation.
+TEST_F(TrainerTest, StopsDuringAnEvaluationAndRepeatsIt) {
   Counting first;
   first.on_step = [&](int64_t step) {
     if (step != 2) return;  // the last one of the epoch
@@ -391,7 +409,7 @@ TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
   EXPECT_EQ(second.evaluated_rows, 2 * 3);
 }
 
-TEST_F(TrainerTest, OwesTheLastEvaluationToo) {
+TEST_F(TrainerTest, RepeatsAnInterruptedLastEvaluation) {
   const auto one_epoch = [](RunConfig& config) { config.train.epochs = 1; };
   Counting first;
   first.on_step = [&](int64_t step) {
@@ -408,7 +426,7 @@ TEST_F(TrainerTest, OwesTheLastEvaluationToo) {
   }
 }
 
-TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
+TEST_F(TrainerTest, ReportsAnAbortAsALostPeer) {
   Counting strategy;
   strategy.on_step = [&](int64_t step) {
     if (step == 1) channel_->abort({Failure::training, 3, 7, 0, "elsewhere", "broken"});
@@ -423,7 +441,7 @@ TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
 }
 
 // Blocks' draws from LibTorch's generator continue with a checkpoint of the same layout.
-TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
+TEST_F(TrainerTest, ResumesLibTorchsGenerator) {
   const auto trained = [&](int64_t epochs, const std::string& strategy_name, const std::string& resume) {
     Counting strategy;
     strategy.on_step = [&](int64_t) { strategy.total.add_(at::rand({1}, at::kDouble)); };
@@ -436,7 +454,7 @@ TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
   };
   const double whole = trained(2, "single", "never");
   start_anew();
-  EXPECT_EQ(trained(2, "single", "never"), whole) << "two runs draw alike";
+  EXPECT_EQ(trained(2, "single", "never"), whole) << "two runs draw equal numbers";
   start_anew();
   EXPECT_NE(trained(1, "single", "never"), whole);
   EXPECT_EQ(trained(2, "single", "auto"), whole);
@@ -445,7 +463,7 @@ TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
   EXPECT_NE(trained(2, "other", "auto"), whole) << "another layout draws anew";
 }
 
-TEST_F(TrainerTest, StatesOfGeneratorsAreSavedOnlyWhereTheyAreUsed) {
+TEST_F(TrainerTest, SavesOnlyUsedGenerators) {
   for (const bool draws : {false, true}) {
     start_anew();
     Counting strategy;
@@ -458,7 +476,7 @@ TEST_F(TrainerTest, StatesOfGeneratorsAreSavedOnlyWhereTheyAreUsed) {
 }
 
 // A block may begin to draw long after the first step, such as a drop path after a warm-up, or in an evaluation alone.
-TEST_F(TrainerTest, WarnsOnceOfDrawsFromASharedGeneratorWheneverTheyBegin) {
+TEST_F(TrainerTest, WarnsOnceOfASharedGenerator) {
   const auto warnings = [&](Counting& strategy) {
     ::testing::internal::CaptureStderr();
     run(strategy);

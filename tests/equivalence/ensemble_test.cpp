@@ -46,9 +46,9 @@ Batch own_batch(const Subject& subject, int64_t member, int64_t step) {
   return batch;
 }
 
-Batch batch_of(const Subject& subject, const std::vector<MemberSample>& draws, int64_t step) {
+Batch batch_of(const Subject& subject, const std::vector<MemberSample>& samples, int64_t step) {
   std::vector<Batch> each;
-  for (const MemberSample& draw : draws) each.push_back(own_batch(subject, draw.member, step));
+  for (const MemberSample& sample : samples) each.push_back(own_batch(subject, sample.member, step));
   Batch batch = each.front();
   for (size_t i = 0; i < batch.tensors.size(); ++i) {
     std::vector<at::Tensor> tensors;
@@ -75,7 +75,7 @@ Context prepared(const Context& given, std::string* trained = nullptr) {
   return context;
 }
 
-// State entries by member, under the names of a model by itself; without the copies of early stopping.
+// State entries by member, under the names of a single model; without the copies of early stopping.
 void keep(Strategy& strategy, std::map<int, State>& states, StateKind gradient) {
   strategy.visit_state([&](const StateEntry& shown) {
     if ((shown.kind == StateKind::gradient) != (gradient == StateKind::gradient)) return;
@@ -140,8 +140,8 @@ std::map<int, Member> together(const Subject& subject, int ranks, const std::str
   std::map<int, Member> result;
   std::mutex mutex;
   with_ranks({"ensemble", more, ranks}, config, [&](const Context& given) {
-    std::string told;
-    const Context context = prepared(given, &told);
+    std::string message;
+    const Context context = prepared(given, &message);
     auto strategy = make_strategy(config);
     strategy->setup(context, subject.model(), subject.loss);
     std::map<int, State> initial, final, gradients;
@@ -149,12 +149,12 @@ std::map<int, Member> together(const Subject& subject, int ranks, const std::str
     keep(*strategy, initial, StateKind::parameter);
     for (int64_t step = 0; step < steps; ++step) {
       const Sampling sampling = strategy->sampling();
-      EXPECT_EQ(sampling.members, int64_t(sampling.draws.size()));
+      EXPECT_EQ(sampling.members, int64_t(sampling.samples.size()));
       Batch batch;
-      if (!sampling.draws.empty()) batch = batch_of(subject, sampling.draws, step);
+      if (!sampling.samples.empty()) batch = batch_of(subject, sampling.samples, step);
       const StepResult out = strategy->step({batch, step, false});
-      for (size_t row = 0; row < sampling.draws.size(); ++row) {
-        const int64_t number = sampling.draws[row].member;
+      for (size_t row = 0; row < sampling.samples.size(); ++row) {
+        const int64_t number = sampling.samples[row].member;
         Member& member = mine[static_cast<int>(number)];
         member.losses.push_back((out.metrics[0].sum[number] / out.metrics[0].weight[number]).item<double>());
         member.norms.push_back(out.gradient_norm[static_cast<int64_t>(row)].item<double>());
@@ -162,7 +162,7 @@ std::map<int, Member> together(const Subject& subject, int ranks, const std::str
       if (between) between(*strategy, step);
     }
     if (trained != nullptr) {
-      EXPECT_EQ(told, trained);
+      EXPECT_EQ(message, trained);
     }
     Batch all = subject.data;
     all.global_rows = all.nominal_rows = all.rows;
@@ -236,8 +236,9 @@ INSTANTIATE_TEST_SUITE_P(
                       EnsembleCell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Members side by side are evaluated on one batch: a block that changes its input in place must not change the others'.
-TEST(Ensemble, ABlockThatChangesItsInputChangesNoOtherMembers) {
+// Members that run one by one are evaluated on one batch: a block that changes its input in place must not change the
+// others'.
+TEST(Ensemble, AnInPlaceBlockAffectsNoOtherMember) {
   struct InPlace : Block {
     InPlace() : layer(register_module("linear", torch::nn::Linear(6, 5))) { to(at::kDouble); }
     TensorList forward(const TensorList& inputs) override {
@@ -261,7 +262,7 @@ TEST(Ensemble, ABlockThatChangesItsInputChangesNoOtherMembers) {
     expect_same(all.at(static_cast<int>(member)), alone(fresh(), member), convoy::str("member ", member));
 }
 
-// A member that finishes takes back its best weights; the others train on as if it had never been there.
+// A finished member takes back its best weights; the others train as if it had never existed.
 TEST(Ensemble, FinishedMembersLeaveTheStack) {
   for (const char* how : {", how: stacked", ", how: threads", ", how: auto"}) {
     for (Subject (*make)() : {classifier_subject, convnet_subject, tied_subject}) {
@@ -314,7 +315,7 @@ TEST(Ensemble, VotesDoNotDependOnRanks) {
         auto strategy = make_strategy(config);
         strategy->setup(context, subject.model(), subject.loss);
         for (int64_t step = 0; step < 3; ++step)
-          strategy->step({batch_of(subject, strategy->sampling().draws, step), step, false});
+          strategy->step({batch_of(subject, strategy->sampling().samples, step), step, false});
         Batch all = subject.data;
         all.global_rows = all.nominal_rows = all.rows;
         MetricAccumulator figures;
@@ -362,9 +363,9 @@ class NoisyModel : public FeatureModel {
   double noise_;
 };
 
-// A resumed run stacks its members or not as before, and draws the same numbers. Only strong noise differs between a
-// stack and single members by more than rounding.
-TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
+// A resumed run keeps its execution mode and draws the same numbers. Only with strong noise do a stack and single
+// members differ by more than rounding.
+TEST(Ensemble, AResumedRunUsesTheStoredExecutionMode) {
   const std::string execution_mode = "counter/execution_mode";
   for (const bool stacks : {true, false}) {
     Subject subject = classifier_subject();
@@ -374,20 +375,20 @@ TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
     const int64_t choice = stacks ? members : -members;
     const RunConfig config = ensemble_config(", how: auto");
     with_ranks({"ensemble", "", 1}, config, [&](const Context& given) {
-      std::string told;
-      const Context context = prepared(given, &told);
+      std::string message;
+      const Context context = prepared(given, &message);
       const auto begin = [&] {
         auto strategy = make_strategy(config);
         strategy->setup(context, subject.model(), subject.loss);
         return strategy;
       };
       const auto train = [&](Strategy& strategy, int64_t step) {
-        strategy.step({batch_of(subject, strategy.sampling().draws, step), step, false});
+        strategy.step({batch_of(subject, strategy.sampling().samples, step), step, false});
       };
       at::manual_seed(7);
       auto first = begin();
       train(*first, 0);
-      EXPECT_EQ(told, before);
+      EXPECT_EQ(message, before);
       State stored;
       first->visit_state([&](const StateEntry& entry) { stored[entry.key()] = entry.tensor.detach().clone(); });
       EXPECT_TRUE(stored.at(execution_mode).eq(choice).all().item<bool>()) << before;
@@ -399,7 +400,7 @@ TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
         return state;
       };
       const State final = state_at_end(*first);
-      // As stored; of an earlier version; of another number of members on the rank; the other choice.
+      // Values as stored, of an earlier version, of another number of members on the rank, and of the other mode.
       for (const int64_t mode : {choice, int64_t(0), choice - 1, -choice}) {
         auto resumed = begin();
         set_generator_state(at::kCPU, generator);
@@ -410,11 +411,11 @@ TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
             if (entry.kind != StateKind::gradient) entry.tensor.detach().copy_(stored.at(entry.key()));
           });
         }
-        told.clear();
+        message.clear();
         resumed->state_restored();
-        EXPECT_EQ(told, mode == choice ? before : mode == -choice ? other : "") << mode;
+        EXPECT_EQ(message, mode == choice ? before : mode == -choice ? other : "") << mode;
         train(*resumed, 1);
-        EXPECT_EQ(told, mode == -choice ? other : before) << mode;
+        EXPECT_EQ(message, mode == -choice ? other : before) << mode;
         EXPECT_TRUE(mode == -choice || bitwise_equal(state_at_end(*resumed), final)) << before << ", stored " << mode;
       }
     });
@@ -426,7 +427,7 @@ TEST(Ensemble, RanksStoreTheExecutionModesOfTheirMembers) {
   std::map<int64_t, int64_t> choices;  // by the first member of the rank
   EXPECT_EQ(run({"ensemble", ", members: 3, how: threads", 2}, classifier_subject(),
                 [&](const Context&, Strategy& strategy) {
-                  strategy.step({batch_of(classifier_subject(), strategy.sampling().draws, 0), 0, false});
+                  strategy.step({batch_of(classifier_subject(), strategy.sampling().samples, 0), 0, false});
                   strategy.visit_state([&](const StateEntry& entry) {
                     if (entry.name != "execution_mode") return;
                     const std::lock_guard<std::mutex> lock(mutex);
@@ -439,17 +440,17 @@ TEST(Ensemble, RanksStoreTheExecutionModesOfTheirMembers) {
   EXPECT_EQ(choices, (std::map<int64_t, int64_t>{{0, 2}, {2, 1}}));
 }
 
-TEST(Ensemble, AMemberThatIsNotFiniteIsNamed) {
+TEST(Ensemble, NamesAMemberThatIsNotFinite) {
   const Subject subject = classifier_subject();
-  const std::string told =
+  const std::string message =
       run({"ensemble", ", members: 3, how: stacked", 1}, subject, [&](const Context&, Strategy& strategy) {
-        Batch batch = batch_of(subject, strategy.sampling().draws, 0);
+        Batch batch = batch_of(subject, strategy.sampling().samples, 0);
         at::Tensor features = batch.tensors.front().second.clone();
         features.select(0, 2).fill_(std::numeric_limits<double>::quiet_NaN());
         batch.tensors.front().second = features;
         strategy.step({batch, 0, false});
       });
-  EXPECT_NE(told.find("the loss of member 2"), std::string::npos) << told;
+  EXPECT_NE(message.find("the loss of member 2"), std::string::npos) << message;
 }
 
 }  // namespace

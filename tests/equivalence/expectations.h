@@ -42,7 +42,7 @@ inline std::string common(int every, int micro = micro_batches) {
   return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
 }
 
-// `single` with these options, trained once for all cells that are compared with it.
+// Returns `single` with these options, trained once for all cells that are compared with it.
 inline const Trajectory& reference_of(const Subject& subject, const std::string& options, bool clipping) {
   static std::map<std::tuple<std::string, std::string, bool>, Trajectory> known;
   const auto key = std::make_tuple(subject.name, options, clipping);
@@ -51,8 +51,8 @@ inline const Trajectory& reference_of(const Subject& subject, const std::string&
   return known[key] = train({"single", options, 1}, subject, adamw(clipping));
 }
 
-// Initial values bit for bit; parameters, moments, buffers (unless `buffers` is false, which leaves what is evaluated with
-// them out too), gradients, losses and norms within the tolerance.
+// Compares initial values bit for bit, and parameters, moments, buffers, gradients, losses and norms within the
+// tolerance. `buffers` = false leaves out buffers and evaluations that use them.
 inline void expect_equal(const Trajectory& cut, const Trajectory& whole, bool buffers = true) {
   EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
   const Difference worst =
@@ -67,7 +67,7 @@ inline void expect_equal(const Trajectory& cut, const Trajectory& whole, bool bu
   if (buffers) {
     EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
   }
-  // A comparison of two models that did not move would prove nothing.
+  // Models that did not change would prove nothing.
   EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
 }
 

@@ -12,7 +12,7 @@
 namespace convoy::testing {
 namespace {
 
-// The metrics of an evaluation by all ranks together.
+// Returns the metrics of an evaluation over all ranks.
 std::map<std::string, double> evaluated(const Layout& layout, const Subject& subject) {
   std::map<std::string, double> values;
   const std::string failure = run(layout, subject, [&](const Context& context, Strategy& strategy) {
@@ -42,7 +42,7 @@ Subject held_out_alone() {
 
 class FullRanking : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(FullRanking, LeavesOutWhatTheUserHas) {
+TEST_P(FullRanking, ExcludesTheUsersPositives) {
   const at::Tensor none = at::zeros({5}, at::kBool), others = at::tensor({0, 1, 1, 1, 1}).to(at::kBool);
   const auto among_all = evaluated(GetParam(), without(none)), left = evaluated(GetParam(), without(others)),
              alone = evaluated(GetParam(), held_out_alone());

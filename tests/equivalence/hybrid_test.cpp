@@ -1,5 +1,5 @@
-// hybrid over the axis pipeline, with data axes of both kinds and a tensor axis, against single with the same micro-batches:
-// same global batches, fp64, ten AdamW steps.
+// hybrid over the axis pipeline, with data axes of both kinds and a tensor axis, against single with the same
+// micro-batches: same global batches, fp64, ten AdamW steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -112,9 +112,9 @@ Subject tied_linears(Cut owner, Cut user) {
   return subject;
 }
 
-// Every cut of the layer that makes a weight, with every cut of one in another block that is tied to it: the plan and the
-// ranks agree, and what they take trains as `single` does.
-TEST(Hybrid, LinearLayersAreTiedWhateverTheirCuts) {
+// Every sharding of the layer that creates a weight, with every sharding of a tied layer in another block. Plan and
+// ranks agree, and accepted combinations train as `single` does.
+TEST(Hybrid, TiesLinearLayersForAnySharding) {
   const std::vector<Layout> layouts{
       {"tensor_parallel", "", 2},
       {"hybrid", ", mesh: {pipeline: 2, tensor: 2}" + common(1), 4},
@@ -145,7 +145,7 @@ TEST(Hybrid, LinearLayersAreTiedWhateverTheirCuts) {
 }
 
 // Combinations that the table leaves out, with the key of the error.
-TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
+TEST(Hybrid, RefusesUnsupportedCombinations) {
   const auto refusal = [](const std::string& options, int ranks) {
     return refused_key({"hybrid", options + common(1), ranks}, gpt_subject(), {});
   };
@@ -158,7 +158,7 @@ TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
       refusal(", mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, schedule: interleaved, stages: [1, 2, 0-1]", 4),
       "strategy.stages.0");
   EXPECT_EQ(refusal(", mesh: {tensor: 3}", 3), "model.heads");
-  // Keys of an axis that is not there.
+  // Keys of a missing axis.
   EXPECT_EQ(refusal(", mesh: {data: 2, pipeline: 2}, shard: gradients", 4), "strategy.shard");
   EXPECT_EQ(refusal(", mesh: {data: {degree: 2, how: fsdp}}, bucket_cap_mb: 1", 2), "strategy.bucket_cap_mb");
   EXPECT_EQ(refusal(", mesh: {data: 2}, schedule: gpipe", 2), "strategy.schedule");

@@ -55,7 +55,7 @@ std::vector<ReplicasCell> replicas_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, ReplicasTest, ::testing::ValuesIn(replicas_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
-// With statistics over all ranks' rows the reference sees the whole batch, and its running means are the same too.
+// With statistics over all ranks' rows the reference trains on the whole batch, and its running means are equal too.
 TEST(Replicas, SynchronisedBatchNormEqualsTheWholeBatch) {
   for (const char* name : {"norms", "convnet"}) {
     for (int ranks : {1, 2, 3}) {
@@ -80,8 +80,8 @@ TEST(Replicas, SynchronisedBatchNormWithEmptyShares) {
   EXPECT_LE(worst.worst, tolerance) << worst.key;
 }
 
-// Micro-batch j is slice j of the global batch on any rank: batch norm and dropout see the same rows.
-TEST(Replicas, MicroBatchesAreTheSameOnAnyNumberOfRanks) {
+// Micro-batch j is part j of the global batch on any rank: batch norm and dropout get the same rows.
+TEST(Replicas, MicroBatchesDoNotDependOnTheNumberOfRanks) {
   for (const char* name : {"norms", "dropout", "pairs"}) {
     for (int ranks : {1, 2, 3}) {
       const ReplicasCell cell{name, ranks, 1, true};

@@ -22,7 +22,7 @@
 namespace convoy::testing {
 namespace {
 
-// Batches of four rows: of 21 users and 30 items each touches a few.
+// Batches of four rows, which touch few of the 21 users and 30 items.
 constexpr int64_t few = 4;
 
 Subject subject_of(const std::string& name, bool rows, bool sharded = false) {
@@ -98,7 +98,7 @@ void add_sharded(const std::string& subject, std::vector<RowsCell>& all) {
       for (int ranks = 2; ranks <= 4; ++ranks) all.push_back({subject, "ddp", ranks, every, clipping, few, "", true});
   all.push_back({subject, "data_parallel", 2, 1, true, few, "", true});
   all.push_back({subject, "ddp", 1, 1, true, few, "", true});
-  // Ragged shares, ranks without any row, several micro-batches, blocks that are run again.
+  // Uneven shares, ranks without rows, several micro-batches, checkpointed blocks.
   all.push_back({subject, "ddp", 3, 1, true, 16, "", true});
   all.push_back({subject, "ddp", 3, 1, true, 2, "", true});
   all.push_back({subject, "ddp", 4, 2, true, 2, "", true});
@@ -123,7 +123,7 @@ std::vector<RowsCell> rows_cells() {
       all.push_back({subject, "single", 1, 1, true, 8, more});
       all.push_back({subject, "ddp", 2, 2, true, 8, more});
     }
-    // Dense gradients on their own way, in buckets.
+    // Dense gradients in separate messages, in buckets.
     all.push_back({subject, "ddp", 2, 1, true, 8, ", overlap: false"});
     add_sharded(subject, all);
   }
@@ -133,7 +133,7 @@ std::vector<RowsCell> rows_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, RowsTest, ::testing::ValuesIn(rows_cells()),
                          [](const auto& info) { return name_of(info.param) + "_" + std::to_string(info.index); });
 
-TEST(Rows, TheWholeWayOnTwoRanks) {
+TEST(Rows, MatchDenseTablesInALongRun) {
   const RowsCell cell{"ncf", "ddp", 2, 1, true};
   const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training_of(cell, 300));
   EXPECT_GT(difference(dense.final, dense.initial).worst, 0.1);
@@ -145,7 +145,7 @@ TEST(Rows, TheWholeWayOnTwoRanks) {
 }
 
 // With a schedule, and with the other row optimizers.
-TEST(Rows, OtherOptimizers) {
+TEST(Rows, SupportOtherOptimizers) {
   for (const char* optimizer :
        {"{name: adam, lr: 3.0e-3, eps: 1.0e-5, schedule: {name: cosine, warmup: 3 steps, final: 0.1}}",
         "{name: sgd, lr: 0.1, momentum: 0.9, nesterov: true}", "{name: sgd, lr: 0.1, weight_decay: 0.1}",
@@ -173,7 +173,7 @@ TEST(Rows, TwoRunsAreBitwiseEqual) {
   }
 }
 
-// In fp32 what two ranks hold is the same bit by bit all the same: WholeState checks it.
+// In fp32 the state of two ranks is also equal bit by bit: WholeState checks it.
 TEST(Rows, ReplicasStayEqualInFloat) {
   const RowsCell cell{"ncf", "ddp", 3, 1, true};
   Training training = training_of(cell, 60);
@@ -228,7 +228,7 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
   return result.tensors();
 }
 
-TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
+TEST(Rows, AResumedRunEqualsAnUninterruptedRun) {
   for (const auto& [layout, sharded] :
        {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
         std::pair{Layout{"ddp", "", 3}, true}, std::pair{Layout{"ddp", ", sync: {compress: bf16}", 2}, false},
@@ -241,8 +241,8 @@ TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
   }
 }
 
-// Look-ups apply missed updates without writing: a catch-up in closed form at other moments would give other digits.
-TEST(Rows, EvaluationsLeaveNoTrace) {
+// Look-ups apply missed updates without writing; a catch-up in closed form at other steps would give other digits.
+TEST(Rows, EvaluationsChangeNoResult) {
   for (const auto& [layout, sharded] :
        {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
         std::pair{Layout{"ddp", "", 3}, true}}) {
@@ -255,7 +255,7 @@ TEST(Rows, EvaluationsLeaveNoTrace) {
 }
 
 // An evaluation sees the values of a flushed table.
-TEST(Rows, EvaluationsSeeEveryRowOfThisMoment) {
+TEST(Rows, EvaluationsSeeCurrentRows) {
   const Subject subject = subject_of("ncf", true);
   const Layout layout{"single", "", 1};
   const RunConfig config = test_config(layout, adamw(true), subject.section);
@@ -278,7 +278,7 @@ TEST(Rows, EvaluationsSeeEveryRowOfThisMoment) {
   });
 }
 
-// Gradients of each step of a real training, dense, of the two tables.
+// Dense gradients of the two tables in each step of a real training.
 std::vector<State> recorded_gradients(int64_t steps) {
   const Subject subject = subject_of("ncf", false);
   const Layout layout{"single", "", 1};
@@ -301,9 +301,9 @@ std::vector<State> recorded_gradients(int64_t steps) {
   return all;
 }
 
-// fp32 and the default eps, as people train: the closed form on the gradients of a real training, against dense Adam on the
-// same, within 5e-3 of how far each table moved.
-TEST(Rows, ClosedFormStaysNearDenseAdamOnRecordedGradients) {
+// fp32 and the default eps, as in practice: the closed form on gradients of a real training, compared with dense Adam
+// on the same gradients. The difference is within 5e-3 of each table's change.
+TEST(Rows, ClosedFormStaysNearDenseAdam) {
   const Component adam{"adam", Options(Json{{"lr", 3e-3},
                                             {"weight_decay", 0.0},
                                             {"groups", Json::array()},
@@ -338,7 +338,7 @@ TEST(Rows, ClosedFormStaysNearDenseAdamOnRecordedGradients) {
   }
 }
 
-TEST(Rows, CheckpointsOfDenseTablesServeRowsAndTheOtherWayRound) {
+TEST(Rows, SparseAndDenseRunsReadEachOthersCheckpoints) {
   const Layout one{"single", "", 1}, two{"ddp", "", 2}, three{"ddp", "", 3};
   const Subject rows = subject_of("ncf", true), dense = subject_of("ncf", false),
                 sharded = subject_of("ncf", true, true);
@@ -354,7 +354,7 @@ TEST(Rows, CheckpointsOfDenseTablesServeRowsAndTheOtherWayRound) {
 }
 
 // A rank keeps its share of each table and of its moments, as even as a block allows.
-TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
+TEST(Rows, ShardingOverTwoRanksHalvesMemory) {
   const Subject subject = subject_of("ncf", true, true);
   const Layout layout{"ddp", "", 2};
   const RunConfig config = test_config(layout, adamw(false), subject.section);
@@ -377,8 +377,8 @@ TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
   EXPECT_LE(std::abs(rows[0] - rows[1]), 2);
 }
 
-// A rank without any row of a table flushes none of it if it is shared, and holds none if it is sharded.
-TEST(Rows, OfATableWithFewerThanThereAreRanks) {
+// A rank without rows of a table flushes none of them if the table is shared, and has none if it is sharded.
+TEST(Rows, SupportTablesWithFewerRowsThanRanks) {
   for (const int64_t users : {1, 2, 3}) {
     const State dense = trained({"single", "", 1}, ranking_subject(false, users), 0, 14, {});
     for (const bool sharded : {false, true})
@@ -393,7 +393,7 @@ TEST(Rows, OfATableWithFewerThanThereAreRanks) {
   }
 }
 
-TEST(Rows, SharesAreRefusedWhereATableIsTied) {
+TEST(Rows, RefuseShardingOfTiedTables) {
   GptSizes sizes;
   sizes.rows = true;
   Subject tied = gpt_of(sizes);
@@ -409,7 +409,7 @@ TEST(Rows, SharesAreRefusedWhereATableIsTied) {
 }
 
 // The tests above assume this: the embeddings of these models are sparse, and those of the others are not.
-TEST(Rows, TablesAreWhereTheyWereAskedFor) {
+TEST(Rows, PlaceTablesAsConfigured) {
   const auto tables = [](const Subject& subject) {
     size_t found = 0;
     const Layout layout{"single", "", 1};
@@ -432,7 +432,7 @@ TEST(Rows, TablesAreWhereTheyWereAskedFor) {
   EXPECT_EQ(tables(gpt_of(tied)), 0u) << "a tied table has a gradient of all rows";
 }
 
-// A gpt whose table is tied trains on, dense.
+// A gpt with a tied table trains with dense gradients.
 TEST(Rows, TiedTablesStayDense) {
   GptSizes sizes;
   sizes.rows = true;

@@ -61,7 +61,7 @@ void hold(const ShardedCell& cell, Training training, const std::string& referen
   if (!shares) {
     EXPECT_NEAR(split.evaluated, whole.evaluated, tolerance * 10) << text;
   }
-  // A comparison of two models that did not move would prove nothing.
+  // Models that did not change would prove nothing.
   EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3) << text;
 }
 
@@ -91,8 +91,8 @@ TEST(Sharded, OptionsChangeNoResult) {
       }
 }
 
-// Shards of shards: a data axis of two that divides what a tensor group of two has cut.
-TEST(Sharded, WithinATensorGroup) {
+// Shards of shards: a data axis of two divides the shards of a tensor group of two.
+TEST(Sharded, WorksWithinATensorGroup) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
     for (const char* subject : {"gpt", "llama", "tied", "foreign"})
       for (const char* more : {"", ", recompute: blocks", ", sequence_parallel: true"}) {
@@ -111,7 +111,7 @@ TEST(Sharded, WithinATensorGroup) {
       }
 }
 
-// The same sums in the same order: what is gathered when, and how long it stays, does not show.
+// The same sums in the same order: the time of gathering and freeing has no effect.
 TEST(Sharded, GatheringChangesNoBit) {
   const ShardedCell plain{"gpt", "parameters", 3, 2, true};
   const Trajectory first = train(fsdp(plain), subject_named("gpt"), training_of(plain));
@@ -153,8 +153,8 @@ TEST(Sharded, RecomputationChangesNoResult) {
   hold(some, training_of(some), ", micro_batches: 2");
 }
 
-// Blocks run again on the same rows with the same draws, and leave no trace: equal bit for bit. If buckets are summed,
-// gradients arrive in another order and have other places in them, which changes the last digit.
+// Blocks run again on the same rows with the same draws, without side effects: equal bit for bit. If buckets are
+// summed, gradients arrive in a different order and have different positions, which changes the last digit.
 TEST(Recompute, ChangesNoBit) {
   for (const std::string subject : {"mlp", "norms", "dropout", "tied", "foreign", "gpt", "convnet"}) {
     const ShardedCell cell{subject, "", 1, 1, true};

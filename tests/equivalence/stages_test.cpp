@@ -67,8 +67,8 @@ std::vector<StagesCell> stages_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, StagesTest, ::testing::ValuesIn(stages_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
-// More stages than blocks, which the table leaves out, are refused before anything is trained.
-TEST(Stages, WhatTheTableLeavesOutIsRefused) {
+// More stages than blocks, which the table leaves out, are refused before training.
+TEST(Stages, RefuseUnsupportedCombinations) {
   for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "norms", "dropout"}) {
     const int ranks = blocks_of(subject) + 1;
     EXPECT_THROW(train({"pipeline", common(1, 4), ranks}, subject_named(subject), {}), ConfigError) << subject;
@@ -78,7 +78,7 @@ TEST(Stages, WhatTheTableLeavesOutIsRefused) {
                ConfigError);
 }
 
-TEST(Stages, ByList) {
+TEST(Stages, FollowAListOfBlocks) {
   const Subject subject = gpt_subject();
   const Trajectory whole = train(reference(1), subject, {});
   for (const char* stages : {"[1, 3]", "[3, 1]", "[0-1, 2-3]"})
@@ -92,7 +92,7 @@ TEST(Stages, ByList) {
 }
 
 TEST(Stages, MicroBatchesWithoutRows) {
-  // Eight slices of three rows at the end of an epoch.
+  // Eight micro-batches of three rows at the end of an epoch.
   Training training;
   training.global_rows = 8;
   for (const char* name : {"mlp", "gpt", "ncf"}) {

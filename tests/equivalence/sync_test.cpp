@@ -1,5 +1,5 @@
 // Ranks that average parameters or make outer steps, compared with summed gradients of every update and with simulated
-// references: one `single` per replica, which the test averages itself.
+// references: one `single` per replica, averaged by the test.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Training sgd(int64_t rows = 16) {
   return training;
 }
 
-// The state that all ranks have in common, without the outer step.
+// State that is equal on all ranks, without the outer step.
 State in_common(const State& state) {
   State common;
   for (const auto& [key, tensor] : state)
@@ -41,7 +41,7 @@ void expect_close(const Trajectory& one, const Trajectory& other, double within 
 }
 
 // For a linear update the mean of the updates is the update of the mean, for any distribution of rows.
-TEST(Sync, ParametersOfEveryPlainStepAreGradients) {
+TEST(Sync, AveragingAfterEachSgdStepEqualsGradients) {
   for (auto* make : {mlp_subject, pairs_subject, tied_subject, gpt_subject})
     for (int ranks : {1, 2, 3, 4})
       for (int64_t rows : {16, 3}) {
@@ -54,7 +54,7 @@ TEST(Sync, ParametersOfEveryPlainStepAreGradients) {
       }
 }
 
-TEST(Sync, AGroupOfParametersBesideGradients) {
+TEST(Sync, CombinesParameterAndGradientGroups) {
   for (const char* pattern : {"bias", "weight", "twice"})
     for (int ranks : {2, 3}) {
       const std::string groups = std::string("groups: [{match: ") + pattern + ", what: parameters}]";
@@ -68,8 +68,8 @@ TEST(Sync, AGroupOfParametersBesideGradients) {
     }
 }
 
-// Where a replica is several ranks, each of its parts agrees with the same part of the others.
-TEST(Sync, ReplicasOfSeveralRanks) {
+// If a replica has several ranks, each of its parts synchronises with the same part of the others.
+TEST(Sync, SupportsReplicasOfSeveralRanks) {
   for (const char* mesh : {"{data: 2, pipeline: 2}, micro_batches: 2", "{data: 2, tensor: 2}"})
     for (const char* sync : {"what: parameters", "groups: [{match: weight, what: parameters}]"}) {
       SCOPED_TRACE(std::string(mesh) + ", " + sync);
@@ -91,7 +91,7 @@ TEST(Sync, AnOuterStepToTheMeanIsTheMean) {
     }
 }
 
-TEST(Sync, BeforeItStartsItIsDdpBitForBit) {
+TEST(Sync, EqualsDdpBeforeItsFirstStep) {
   const Trajectory later = train(ddp(3, "what: parameters, every: 4, start_after: 1000"), tied_subject(), adamw(true));
   const Trajectory never = train(ddp(3, ""), tied_subject(), adamw(true));
   EXPECT_TRUE(bitwise_equal(in_common(later.final), never.final));
@@ -145,7 +145,7 @@ class Replicas {
     if ((number + 1) % how_.every == 0) agree();
   }
 
-  // The mean of what the replicas have now.
+  // Mean of the replicas' current values.
   State mean() {
     std::vector<State> states;
     for (const auto& replica : replicas_) states.push_back(shown(*replica));
@@ -170,7 +170,7 @@ class Replicas {
     weights_.assign(weights_.size(), 0);
   }
 
-  // As torch::optim::SGD does it, of the way from the mean back to where all began.
+  // As in torch::optim::SGD, with the distance from the start to the mean as gradient.
   void outer_step(State& mean) {
     for (auto& [key, tensor] : mean) {
       if (key.rfind("parameter/", 0) != 0) continue;
@@ -216,8 +216,8 @@ std::string text_of(const Simulated& how) {
   return text;
 }
 
-// Ten updates: the last ones after an agreement, or just at one.
-TEST(Sync, IsWhatSinglesGiveThatTheTestAverages) {
+// Ten updates: the last ones after a synchronisation, or exactly at one.
+TEST(Sync, EqualsAveragedSingleRuns) {
   std::vector<Simulated> cells;
   for (int ranks : {2, 3})
     for (int64_t every : {1, 3, 5})
@@ -241,7 +241,7 @@ TEST(Sync, IsWhatSinglesGiveThatTheTestAverages) {
 }
 
 // Four ranks; one or two of them have no row in any batch.
-TEST(Sync, RanksWithoutRowsCountNothing) {
+TEST(Sync, RanksWithoutRowsHaveNoWeight) {
   for (const bool outer : {false, true}) {
     Simulated how{4, 2, 0, true, outer};
     Training training = adamw(false);
@@ -256,11 +256,11 @@ TEST(Sync, RanksWithoutRowsCountNothing) {
   }
 }
 
-// ---- row tables ------------------------------------------------------------------------------------------------
+// ---- sparse embeddings ----
 
 // For some optimizers a row without gradient does not move, or moves equally on all ranks. Then the averages of touched
 // rows equal the averages of all rows.
-TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
+TEST(Sync, SparseEmbeddingsAreAveragedLikeDenseOnes) {
   struct ExecutionMode {
     std::string optimizer, sync;
   };
@@ -288,8 +288,8 @@ TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
       }
 }
 
-// The remaining difference to dense embeddings with momentum: how far untouched rows still move.
-TEST(Sync, RowTablesWithMomentumStayNearDenseOnes) {
+// Bound of the remaining difference to dense embeddings with momentum: the later change of untouched rows.
+TEST(Sync, SparseEmbeddingsWithMomentumStayNearDenseOnes) {
   Training training = adamw(false);
   training.global_rows = 4;
   training.steps = 30;
@@ -302,7 +302,7 @@ TEST(Sync, RowTablesWithMomentumStayNearDenseOnes) {
 
 // ---- compression -----------------------------------------------------------------------------------------------
 
-TEST(Sync, CompressedGradientsAreWithinTheirStatedError) {
+TEST(Sync, CompressedGradientsStayWithinTheStatedError) {
   for (const char* numbers : {"fp16", "bf16"})
     for (int ranks : {1, 2, 3, 4})
       for (auto* make : {mlp_subject, tied_subject, pairs_subject}) {
@@ -322,7 +322,7 @@ TEST(Sync, CompressedGradientsAreWithinTheirStatedError) {
       }
 }
 
-// Rows' gradients are rounded as others are, and what is left over of a row waits for its next touch.
+// Rows' gradients are rounded like others, and a row's rounding error waits for its next touch.
 void expect_within_stated_error(const char* numbers, int ranks, const Subject& subject, const std::string& more) {
   SCOPED_TRACE(std::string(numbers) + " on " + std::to_string(ranks) + more);
   const std::string sync = std::string("compress: ") + numbers + more;
@@ -336,7 +336,7 @@ void expect_within_stated_error(const char* numbers, int ranks, const Subject& s
   EXPECT_LE(gradient.worst, stated) << gradient.key;
 }
 
-TEST(Sync, CompressedRowsAreWithinTheirStatedError) {
+TEST(Sync, CompressedRowsStayWithinTheStatedError) {
   Subject sharded = ranking_subject(true);
   sharded.section = "{name: ncf, rows: sharded}";
   for (const char* numbers : {"fp16", "bf16"}) {

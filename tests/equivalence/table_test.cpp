@@ -14,7 +14,7 @@ struct ExecutionMode {  // a strategy with its options
   std::string name, strategy, options;
   int ranks = 1;
   int micro = 1;
-  int stages = 1;  // that the model is cut into
+  int stages = 1;  // stages of the model
   int tensor = 1;
 };
 struct TableCell {

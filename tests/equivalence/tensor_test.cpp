@@ -83,8 +83,8 @@ std::vector<TensorCell> tensor_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, TensorTest, ::testing::ValuesIn(tensor_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
-// Cells that cannot be: refused with the reason before anything starts, or when the layers are made.
-TEST(Tensor, RefusedCells) {
+// Impossible cells: refused with the reason before the start, or when the layers are created.
+TEST(Tensor, RefusesUnsupportedCombinations) {
   const TensorCell heads{"odd", 1, 3};  // four of them
   EXPECT_EQ(refused_key(layout_of(heads), subject_of(heads), {}), "model.heads");
   // A user's model has no such option; its layers show the size.
@@ -105,8 +105,8 @@ TEST(Tensor, TwoRunsAreBitwiseEqual) {
   }
 }
 
-// But for the norm, which sums in another order, and so clipping.
-TEST(Tensor, AGroupOfOneIsSingleToTheBit) {
+// Compares everything except the norm, which is summed in a different order, and therefore clipping.
+TEST(Tensor, AGroupOfOneEqualsSingleBitForBit) {
   for (const char* name : {"gpt", "classifier"}) {
     const TensorCell cell{name, 1, 1};
     const Trajectory one = train(layout_of(cell), subject_of(cell), adamw(cell.clipping));

@@ -1,4 +1,4 @@
-"""What the farm's fault scripts share: a farm of small trainings by name, and each of them trained alone."""
+"""Common code of the farm's fault scripts: a farm of small trainings by name, and each of them trained alone."""
 import atexit
 import contextlib
 import json
@@ -26,20 +26,20 @@ def common(steps, checkpoint, log_every):
 
 
 class Farm(_faults.Run):
-    """`pipelines` maps names to further keys of their items, as YAML within braces."""
+    """A farm. `pipelines` maps names to further keys of their items, as YAML within braces."""
 
     def __init__(self, folder, pipelines, *faults, title="farm", steps=60, checkpoint="20 steps", strategy="",
                  log_every=1):
         super().__init__(folder, "gloo", *faults, title=title)
-        atexit.register(self.sweep)  # a failing test leaves no process that runs for ever
+        atexit.register(self.sweep)  # a failing test leaves no endless process
         items = "".join(f"    - {{name: {name}, {rest}}}\n" for name, rest in pipelines.items())
         self.checkpoint, self.log_every = checkpoint, log_every
         self.strategy = f"strategy:\n  name: independent\n  cores: 1\n{strategy}  pipelines:\n{items}"
         self.ends_at(steps)
 
     def ends_at(self, steps):
-        """From the next start on. Whatever a test does to pipelines that are far from their end does not depend on how fast
-        they are."""
+        """Ends pipelines at this step from the next start on. So a test with pipelines far from their end does not
+        depend on their speed."""
         self.steps = steps
         self.text = common(steps, self.checkpoint, self.log_every)
         self.config.write_text(self.text + self.strategy)
@@ -48,10 +48,10 @@ class Farm(_faults.Run):
         self.ends_at(max(self.step(name) for name in names) + 500)
 
     def step(self, name):
-        """The last one that its metrics tell of."""
+        """Returns the last step in the pipeline's metrics."""
         steps = [0]
         for line in (self.pipeline(name) / "metrics.jsonl").read_text().splitlines():
-            with contextlib.suppress(ValueError, KeyError):  # the last one may be torn
+            with contextlib.suppress(ValueError, KeyError):  # the last line may be incomplete
                 steps.append(json.loads(line)["step"])
         return max(steps)
 
@@ -61,7 +61,7 @@ class Farm(_faults.Run):
             lines = (self.output / "journal.jsonl").read_text().splitlines()
         found = []
         for line in lines:
-            with contextlib.suppress(ValueError):  # the last one may be on its way
+            with contextlib.suppress(ValueError):  # the last line may be incomplete
                 found.append(json.loads(line))
         return [line for line in found if name in (None, line["pipeline"]) and event in (None, line["event"])]
 
@@ -79,7 +79,7 @@ class Farm(_faults.Run):
         runs.training(self.pipeline(name), seconds, step)
 
     def result(self, name):
-        """Its entry in the farm's summary, and its own summary."""
+        """Returns the pipeline's entry in the farm's summary, and the pipeline's summary."""
         (entry,) = [entry for entry in runs.summary(self.output)["pipelines"] if entry["name"] == name]
         return entry, runs.summary(self.pipeline(name))
 
@@ -90,7 +90,7 @@ class Farm(_faults.Run):
         return runs.summary(self.output)
 
     def alone(self, name, keys="seed: 1"):
-        """Weights of the same training on one core without a farm; `keys` as in the pipeline's config."""
+        """Returns the weights of the same training on one core without a farm; `keys` as in the pipeline's config."""
         config = self.folder / f"{name}.yaml"
         config.write_text(self.text.replace("name: farm", f"name: {name}") + f"strategy: single\n{keys}\n")
         core = str(min(os.sched_getaffinity(0)))
@@ -105,7 +105,7 @@ class Farm(_faults.Run):
 
 
 def put(farm, name, text):
-    """What `convoy add` does with a file that is right."""
+    """Submits a valid file, as `convoy add` does."""
     inbox = pathlib.Path(farm.output) / "inbox"
     (inbox / f".{name}").write_text(text)
     os.rename(inbox / f".{name}", inbox / f"{name}.yaml")

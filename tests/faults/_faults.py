@@ -1,4 +1,4 @@
-"""What the fault scripts share: a run with faults by `--inject`, the time it takes to end, and what it must not leave."""
+"""Common code of the fault scripts: a run with faults by `--inject`, the time until it ends, and a check for leftovers."""
 import concurrent.futures
 import contextlib
 import json
@@ -13,8 +13,8 @@ import uuid
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
-# FAULTS' times for tests, in seconds. Only where the rendezvous itself fails is R short: elsewhere a busy machine may
-# take its time to start.
+# FAULTS' times for tests, in seconds. R is short only if the rendezvous itself fails, because a busy machine may start
+# slowly.
 GRACE, HEARTBEAT, COLLECTIVE, RENDEZVOUS = 2, 5, 5, 10
 PATIENT_RENDEZVOUS = 60
 MARK = "CONVOY_FAULT_TEST"
@@ -42,17 +42,17 @@ launch:
 
 
 def within(under=(), limit=0):
-    """1 s and G after a failure, which a limit may have to find; mpirun takes up to 2 s of its own to end its job (case 19),
-    whoever has started it."""
+    """Returns 1 s and G after a failure, which a time limit may have to find. mpirun needs up to 2 s more to end its
+    job (case 19), independent of who started it."""
     return limit + 1 + GRACE + (2 if under else 0)
 
 
-# As a user types it; cores are bound by convoy.
+# The command as a user types it; convoy binds cores.
 MPIRUN = ["mpirun", "-n", "2", "--bind-to", "none"]
 
 
 def shared_memory():
-    """All but Python's semaphores, which are not of any program here."""
+    """Returns all shared memory except Python's semaphores, which belong to no program of these tests."""
     names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
     return {name for name in names if not name.startswith("sem.mp-")}
 
@@ -66,7 +66,8 @@ def mapped_by_somebody(name):
 
 
 class Run:
-    """One faulty run in a folder of its own. Everything it starts, however detached, carries its mark."""
+    """One faulty run in a separate folder. All processes that it starts, also detached ones, have its mark in their
+    environment."""
 
     def __init__(self, folder, backend, *faults, title="", rendezvous=PATIENT_RENDEZVOUS, steps=1000000,
                  strategy="{name: ddp}", ranks=2, checkpoint="never", sets=()):
@@ -113,7 +114,7 @@ class Run:
         runs.fail(f"{self.title}: {message}\n--- console\n{console}--- summary\n{json.dumps(summary)[:1500]}")
 
     def marked(self):
-        """Living processes that this run started, at whatever distance."""
+        """Returns the living processes of this run, with descendants of any depth."""
         found = []
         needle = f"{MARK}={self.identity}".encode()
         for entry in pathlib.Path("/proc").iterdir():
@@ -124,7 +125,7 @@ class Run:
         return runs.alive(found)
 
     def ranks(self):
-        """Process ids of the ranks, in order of ranks, once both train."""
+        """Returns process ids of the ranks in rank order, once both train."""
         def all_there():
             found = {}
             for pid in runs.named(self.marked(), "convoy-rank"):
@@ -137,7 +138,7 @@ class Run:
         return [found[0], found[1]]
 
     def state(self, rank):
-        """(step, collective) of a rank's state file: core/rank_state/state_file.cpp has the layout."""
+        """Returns (step, collective) from a rank's state file: core/rank_state/state_file.cpp has the layout."""
         data = (self.output / "logs" / f"rank{rank}.state").read_bytes()
         step, = struct.unpack_from("<q", data, 16)
         slots, phase_words, words = 8, 4, 16
@@ -154,16 +155,16 @@ class Run:
         runs.wait_for(reached, 60, f"{self.title}: step {step}")
 
     def signal(self, pid, number):
-        """From outside, for what is no rank."""
+        """Sends a signal to a process that is not a rank."""
         self.failed_at = time.time()
         os.kill(pid, number)
 
     def happened(self, seconds=60):
-        """Waits until the last fault that was ordered has happened; its time."""
+        """Waits until the last requested fault has happened; returns its time."""
         def last():
             told = (runs.summary(self.output) or {}).get("injected") or []
             return told[-1]["seconds"] if len(told) == len(self.faults) else None
-        # The summary is written at the end; until then the console has the state.
+        # The summary is written at the end; until then only the console has the state.
         words = f"injected fault {self.faults[-1]} happens now"
         runs.wait_for(lambda: words in self.console() or last(), seconds, f"{self.title}: {words}")
         return time.time()
@@ -201,7 +202,7 @@ class Run:
         return summary
 
     def clean(self, left=None):
-        """Nothing lives, nothing is left in shared memory, in TMPDIR or of our temporary files."""
+        """Checks that no process lives, and that nothing is left in shared memory, TMPDIR or of our temporary files."""
         left = self.marked() if left is None else left
         if left:
             names = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
@@ -221,7 +222,7 @@ class Run:
         self.check(not hidden, f"temporary files in the run folder: {hidden}")
 
     def segments(self):
-        """New ones in shared memory that nobody holds."""
+        """Returns new shared-memory segments that no process holds."""
         return [name for name in shared_memory() - self.memory_before if not mapped_by_somebody(name)]
 
     def sweep(self):
@@ -231,9 +232,9 @@ class Run:
 
 
 def swept(folder, run):
-    """What a killed mpirun leaves, the next run of the same user sweeps: what is old and held by nobody."""
+    """Checks that the next run of the same user removes leftovers of a killed mpirun: old ones that no process holds."""
     sessions = list(run.temporary.glob("ompi.*/pid.*"))
-    # Its processes are gone for all to see before the last of their threads has let go of its memory.
+    # Its processes have ended visibly before the last of their threads has freed its memory.
     runs.wait_for(lambda: len(run.segments()) == len(shared_memory() - run.memory_before), 5, "unused segments")
     segments = run.segments()
     for name in segments:
@@ -247,7 +248,7 @@ def swept(folder, run):
 
 
 def together(*jobs):
-    """Several runs side by side, where waiting is all that they do. The first failure is told when all have ended."""
+    """Runs several faulty runs at once, because they mostly wait. Reports the first failure when all have ended."""
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         for ended in [pool.submit(job) for job in jobs]:
             ended.result()

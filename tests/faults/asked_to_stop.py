@@ -1,5 +1,5 @@
-"""Cases 11 and 12: asked to stop, all ranks stop after the same step and a valid checkpoint stands, whoever was asked; asked
-again, or where a rank does not come to the end of its step, they are killed."""
+"""Cases 11 and 12: on a stop request to any process, all ranks stop after the same step with a valid checkpoint. After
+a second request, or if a rank does not finish its step, they are killed."""
 import signal
 import sys
 import time
@@ -7,7 +7,7 @@ import time
 import _faults
 from _faults import runs
 
-# A TERM to mpirun reaches its processes after this time, and KILL after as long again.
+# mpirun forwards TERM to the processes after this time, and KILL after the same time again.
 PATIENCE = 4
 PATIENT = ["mpirun", "--mca", "odls_base_sigkill_timeout", str(PATIENCE), *_faults.MPIRUN[1:]]
 
@@ -35,8 +35,8 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     # A checkpoint is valid if the next run can resume from it.
     run.sets = [f"train.max_steps={steps + 3}"]
     again = run.start()
-    run.check(again.process.wait(timeout=60) == 0, "the next run does not go on from it")
-    run.check(f"after step {steps}" in run.console(), "the next run begins elsewhere")
+    run.check(again.process.wait(timeout=60) == 0, "the next run does not resume from it")
+    run.check(f"after step {steps}" in run.console(), "the next run starts at another step")
 
 
 def at_once(folder, backend):
@@ -49,14 +49,14 @@ def at_once(folder, backend):
 
 
 def twice(folder, backend):
-    # The rank that sleeps keeps the others from stopping; G has not passed.
+    # The sleeping rank prevents the others from stopping; G has not passed.
     run = _faults.Run(folder, backend, "sleep:60s:rank=1@step=20", sets=["launch.grace=30s"], title=f"{backend}: asked twice")
     run.start()
     run.happened()
     run.process.send_signal(signal.SIGTERM)
     time.sleep(0.7)
     run.signal(run.process.pid, signal.SIGTERM)
-    run.ends(143, within=1, kind="stopped", says=["asked twice"])
+    run.ends(143, within=1, kind="stopped", says=["stop requested twice"])
 
 
 def deaf(folder, backend):

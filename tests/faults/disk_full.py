@@ -1,5 +1,5 @@
-"""Case 24: the disk is full when a checkpoint is written, flushed or closed: all ranks agree, the older one stands, nothing
-temporary is left."""
+"""Case 24: the disk is full when a checkpoint is written, flushed or closed. All ranks report it, the older checkpoint
+remains, and no temporary files remain."""
 import sys
 
 import _faults
@@ -7,7 +7,7 @@ from _faults import runs
 
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
-        # Shards: each rank writes a part. The last one is the one that has no room.
+        # Shards: each rank writes a part. Only the last rank finds no space.
         for part in ("write", "fsync", "close") if backend == "gloo" else ("write",):
             run = _faults.Run(folder, backend, f"enospc:{part}:rank=last@save=2", strategy="{name: fsdp}",
                               checkpoint="10 steps", title=backend)

@@ -1,12 +1,12 @@
-"""A disk that somebody else fills while ranks train, on a file system of 24 MiB: the failure is told in full, nothing temporary
-is left, and with room again the run goes on. Skipped where no file system can be mounted."""
+"""Another process fills the disk while ranks train, on a file system of 24 MiB. The failure is reported completely, no
+temporary files remain, and with space again the run resumes. Skipped if no file system can be mounted."""
 import os
 import sys
 
 import _faults
 from _faults import runs
 
-# Inside of a mount namespace, so that the file system is gone with it: what is to be seen from outside is copied.
+# Use a mount namespace, so that the file system ends with it; copy results out of it.
 SCRIPT = """
 disk=$1 seen=$2; shift 2
 mount -t tmpfs -o size=24m convoy-test "$disk" || exit 200

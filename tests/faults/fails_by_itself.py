@@ -1,5 +1,5 @@
-"""Cases 3 and 4: a model throws, or its process ends with 0 before the training does; the earliest failure is the cause.
-Also where layers are shared out, where a model is cut along its depth, and where all of it is one process."""
+"""Cases 3 and 4: a model throws, or its process ends with 0 before the training does; the earliest failure is the
+cause. Also with sharded layers, with pipeline stages, and with all ranks in one process."""
 import os
 import sys
 

@@ -1,4 +1,4 @@
-"""P1, P3 and P5: pipelines that are killed, throw, end themselves or hang touch no other; one that fails twice works at its
+"""P1, P3 and P5: pipelines that are killed, throw, exit or hang affect no other. One that fails twice succeeds at its
 third attempt, after back-off."""
 # timeout: 180
 import _faults
@@ -44,9 +44,9 @@ with runs.workspace() as folder:
         farm.check(start["time"] - retry["time"] >= retry["after"], "the back-off was not kept")
     places = [row["pipeline"] for row in summary["leaderboard"]["rows"]]
     farm.check(set(places[:2]) == {"well", "flaky"} and len(places) == 6, f"leaderboard: {places}")
-    print(f"{summary['failure']['message']}; the others as alone")
+    print(f"{summary['failure']['message']}; the others equal runs without a farm")
 
-    # The same command repeats nothing that is done.
+    # The same command repeats no completed pipeline.
     before = {name: (farm.pipeline(name) / "summary.json").stat().st_mtime_ns for name in ("well", "flaky")}
     farm.faults = ()
     summary = farm.start().finished(0)

@@ -8,7 +8,7 @@ from _faults import runs
 
 FLOOD = 100_000_000
 
-# The rank program of one of the pipelines prints much before it trains.
+# The rank program of one pipeline prints much text before it trains.
 RANK = """#!/bin/sh
 if mkdir "{folder}/flooded" 2>/dev/null; then head -c {flood} /dev/zero | tr '\\0' x >&2; fi
 exec "{rank}" "$@"

@@ -1,5 +1,5 @@
-"""The farm itself is SIGKILLed: all that it started is gone within two seconds, and the same command finishes what was
-left, with the weights of an undisturbed run. A pipeline's own convoy that is SIGKILLed is tried again."""
+"""The farm itself is SIGKILLed: all its processes end within two seconds, and the same command finishes the rest, with
+the weights of an undisturbed run. If a pipeline's convoy is SIGKILLed, the pipeline is retried."""
 # timeout: 150
 import os
 import signal
@@ -21,7 +21,7 @@ with runs.workspace() as folder:
     farm.signal(farm.process.pid, signal.SIGKILL)
     farm.process.wait()
     runs.wait_for(lambda: not farm.marked() or time.time() > farm.failed_at + 2, 5, "the end")
-    farm.check(not farm.marked(), "somebody lives on after 2 s")
+    farm.check(not farm.marked(), "a process still lives after 2 s")
     print(f"all gone {time.time() - farm.failed_at:.2f} s after the farm was killed")
 
     farm.faults = ()
@@ -32,20 +32,20 @@ with runs.workspace() as folder:
     os.kill(again["pid"], signal.SIGKILL)
     retry = farm.wait_for_event("long", "retry", 10)
     farm.check(retry["cause"] == "signal" and "signal 9" in retry["message"], f"{retry}")
-    farm.check("killed" in farm.console() or "without a word" in farm.console(), "the farm's own end is not told")
+    farm.check("killed" in farm.console() or "without a summary" in farm.console(), "the farm's end is not reported")
     farm.wait_for_event("wide", "started")  # before `long` again: the cores were reserved for it
     farm.signal(farm.process.pid, signal.SIGTERM)
     # Its next start removes the temporaries of the save during which it was killed.
     farm.check(runs.end(farm.process, 30) == 143, "the farm did not stop in order")
     farm.ends_soon("long")
     farm.start().finished(0)
-    farm.check(len(farm.journal("short", "started")) == 1, "what was done was repeated")
+    farm.check(len(farm.journal("short", "started")) == 1, "completed pipelines were repeated")
     farm.check(len(farm.journal("long", "started")) == 3, f"{farm.journal('long')}")
     entry, own = farm.result("long")
     farm.check(own["attempts"] is not None and own["steps"] == farm.steps, f"{own['steps']} steps")
     farm.equals_alone("long")
-    farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
-    print("the same command again finishes what was left; weights as of an undisturbed run")
+    farm.check(farm.result("wide")[1]["world_size"] == 2, "the pipeline had only one process")
+    print("the same command again finishes the rest; weights equal an undisturbed run")
 
     # If mpirun is killed, the slots end their pipelines; a farm alone continues with the rest.
     inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=FOR_EVER, checkpoint="250 steps", title="mpirun killed")
@@ -55,7 +55,7 @@ with runs.workspace() as folder:
     inside.signal(inside.process.pid, signal.SIGKILL)
     inside.process.wait()
     runs.wait_for(lambda: not inside.marked() or time.time() > inside.failed_at + 3, 5, "the end")
-    inside.check(not inside.marked(), "somebody lives on after 3 s")
+    inside.check(not inside.marked(), "a process still lives after 3 s")
     told = runs.summary(inside.output)
     inside.check(told["status"] in ("running", "failed"), f"{told['status']}")
     _faults.swept(folder, inside)

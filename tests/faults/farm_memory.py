@@ -1,5 +1,5 @@
-"""P2: a pipeline outgrows its memory limit, by anonymous memory alone: only it ends, within 2 s, with cause `memory`, and is
-not tried again; the others are bitwise what they are alone, also the one that maps far more data than its limit."""
+"""P2: a pipeline exceeds its memory limit, by anonymous memory alone. Only it ends, within 2 s, with cause `memory`,
+and is not retried. The others have the bits of runs without a farm, also one that maps far more data than its limit."""
 # timeout: 150
 import contextlib
 import os
@@ -13,12 +13,13 @@ from _faults import runs
 
 LIMIT = 500  # MB; LibTorch takes 60, with its CUDA half 181
 MAPPED = 700  # MB
-# By the step at which it waits for some samples of its resources, the one that maps has read all of it, in any order.
+# By the step at which it waits for some samples of its resources, the mapping pipeline has read all of it, in any
+# order.
 STEPS, HELD = 120, 100
 
 
 def anonymous(pid):
-    """Bytes, summed over the processes below."""
+    """Returns anonymous bytes, summed over the processes below."""
     total = 0
     for process in [pid, *runs.descendants(pid)]:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -28,8 +29,8 @@ def anonymous(pid):
 
 
 class Watch(threading.Thread):
-    """When the tree of a process passed the limit, or was last seen below it where it was gone before the next look, and when
-    it was gone."""
+    """Records when the process tree exceeded the limit, or was last seen below it if it ended before the next sample,
+    and when it ended."""
 
     def __init__(self, pid):
         super().__init__(daemon=True)
@@ -49,7 +50,7 @@ class Watch(threading.Thread):
 
 
 def write_rows(path, megabytes):
-    """A .npy of rows of 64 floats, most of it zero."""
+    """Writes an .npy file with rows of 64 floats, mostly zero."""
     rows = megabytes * 1000000 // 256
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 64), }}"
     header += " " * (-(10 + len(header) + 1) % 64) + "\n"
@@ -63,7 +64,7 @@ def write_rows(path, megabytes):
 
 
 def evict(path):
-    """From the page cache: who reads it next is the one to whom its pages count."""
+    """Evicts a file from the page cache: its pages count for the next reader."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -86,7 +87,7 @@ with runs.workspace() as folder:
     farm.wait_for_event("greedy", "failed")
     runs.wait_for(lambda: watch.gone, 10, "the end of greedy's processes")
     farm.check(watch.passed is not None and watch.gone - watch.passed <= 2,
-               f"passed its limit at {watch.passed}, and was gone at {watch.gone}")
+               f"exceeded its limit at {watch.passed}, and was gone at {watch.gone}")
     summary = farm.finished(1)
     entry, own = farm.result("greedy")
     farm.check(entry["status"] == "failed" and entry["cause"] == "memory" and entry["attempts"] == 1, f"{entry}")
@@ -99,4 +100,4 @@ with runs.workspace() as folder:
     lines = [line for line in runs.records(farm.output, "resources") if line["pipeline"] == "mapping"]
     most = max(line["mapped_bytes"] for line in lines)
     farm.check(most > MAPPED * 950000, f"of {MAPPED} MB that it reads again and again it could keep {most} bytes")
-    print(f"greedy ended {watch.gone - watch.passed:.2f} s after it passed its limit; the others went on")
+    print(f"greedy ended {watch.gone - watch.passed:.2f} s after it exceeded its limit; the others continued")

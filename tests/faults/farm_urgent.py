@@ -1,5 +1,5 @@
-"""P6: an urgent pipeline waits behind others: it runs next, and running ones go on, unless it says `preempt`: then one stops
-after its step, and ends later with the weights of an undisturbed run. Asked to stop, a farm stops in order."""
+"""P6: an urgent pipeline waits in the queue. It runs next, and running ones continue. With `preempt`, one stops after
+its step, and ends later with the weights of an undisturbed run. On a stop request a farm stops in order."""
 # timeout: 150
 import os
 import signal
@@ -60,4 +60,4 @@ with runs.workspace() as folder:
                == {"first": 3, "second": 1, "next": 1, "now": 1}, f"{summary['pipelines']}")
     for name in ("first", "second"):
         farm.equals_alone(name)
-    print("the urgent one ran next; the one that gave way ended with the weights of an undisturbed run")
+    print("the urgent one ran next; the preempted one ended with the weights of an undisturbed run")

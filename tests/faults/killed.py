@@ -1,6 +1,6 @@
-"""Cases 1, 2 and 13: a rank is killed, or crashes, while it waits in an all-reduce (rank 0, then the last); what it has left
-behind in a session of its own is gone as well. And 1 where ranks gather their parameters from each other, and where a
-stage's rank is killed in the middle of a step."""
+"""Cases 1, 2 and 13: a rank is killed, or crashes, while it waits in an all-reduce (rank 0, then the last). Its
+processes in another session end as well. Also case 1 while ranks gather each other's parameters, and for a stage's
+rank in the middle of a step."""
 import sys
 
 import _faults
@@ -10,7 +10,7 @@ STEP = 20
 
 
 def in_all_reduce(folder, backend, fault, victim, number, under=(), more=()):
-    # The other rank is late, so that the victim surely waits in a collective.
+    # The other rank is late, so that the killed one surely waits in a collective.
     run = _faults.Run(folder, backend, *more, f"sleep:0.5s:rank={1 - victim}@step={STEP}",
                       f"{fault}:rank={victim}@collective={STEP}", title=f"{'mpirun, ' if under else ''}{backend}")
     run.start(under=under).ends(128 + number, within=_faults.within(under or backend == "mpi"), kind="signal", rank=victim, signal_number=number,
@@ -27,7 +27,7 @@ def elsewhere(folder, backend, strategy, fault, victim, step):
 
 
 def in_save(folder, backend):
-    """Survivors sweep: rank 0 alone knows its temporary files."""
+    """Survivors remove leftovers: only rank 0 knows its temporary files."""
     run = _faults.Run(folder, backend, title=f"{backend}, while rank 0 saves", checkpoint="1 steps",
                       sets=["model.hidden=[3000,3000]", "train.batch={global: 2}"])
     run.start()
@@ -45,7 +45,7 @@ with runs.workspace() as folder:
         in_all_reduce(folder, backend, "kill", 1, 9, more=["orphan:rank=1@step=10"])
         in_all_reduce(folder, backend, "segv", 1, 11)
         elsewhere(folder, backend, "{name: fsdp, shard: parameters}", f"kill:rank=1:block=1@step={STEP}", 1, STEP)
-        # Its ranks meet only to evaluate and to save.
+        # Its ranks synchronise only to evaluate and to save.
         elsewhere(folder, backend, "{name: ensemble, members: 4, how: processes}", f"kill:rank=1@step={STEP}", 1, STEP)
         elsewhere(folder, backend, "{name: pipeline, micro_batches: 4}", f"kill:rank=0:block=0@step={STEP}", 0, STEP)
     in_save(folder, "gloo")

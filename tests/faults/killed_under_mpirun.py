@@ -10,7 +10,7 @@ with runs.workspace() as folder:
         run.start(under=_faults.MPIRUN)
         pids = run.ranks()
         run.training(20)
-        # It holds the job's secret, and mpirun leaves no time to remove it when it ends the job itself.
+        # It contains the job's secret, and mpirun leaves no time to remove it when it ends the job itself.
         run.check(not list(run.output.glob(".rendezvous-*")), "the rendezvous file is there although all have joined")
         run.signal(pids[victim], signal.SIGKILL)
         run.ends(137, within=5, kind="signal", rank=victim, signal_number=9, says=[f"rank {victim}"])

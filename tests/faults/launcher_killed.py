@@ -1,8 +1,7 @@
-"""Case 10: the launcher is SIGKILLed; all that it started is gone within two seconds, also what has left its session.
-
-mpirun then gets TERM once for each thread of the launcher that dies. It takes the second one for impatience and leaves
-its session folder and shared memory. The guard removes the folder after the processes; the next run of the same user
-removes the rest once it is a minute old."""
+"""Case 10: the launcher is SIGKILLed. All its processes end within two seconds, also those in other sessions. mpirun
+then gets TERM once for each thread of the launcher that dies. It treats the second one as a second request, and
+leaves its session folder and shared memory. The guard removes the folder after the processes; the next run of the
+same user removes the rest once it is a minute old."""
 import signal
 import sys
 import time
@@ -22,13 +21,13 @@ with runs.workspace() as folder:
             late = lambda: time.time() > run.failed_at + 2
             sessions = lambda: list(run.temporary.glob("ompi.*/pid.*"))
             runs.wait_for(lambda: not run.marked() or late(), 5, "the end")
-            run.check(not run.marked(), "somebody lives on after 2 s")
+            run.check(not run.marked(), "a process still lives after 2 s")
             took = time.time() - run.failed_at
             if backend == "mpi":
                 runs.wait_for(lambda: not sessions() or late(), 5, "the end of Open MPI's session")
                 run.check(not sessions(), "Open MPI's session is left after 2 s")
                 _faults.swept(folder, run)
-            # It may have been killed in the middle of a write: then the half-written file is next to the complete one.
+            # A kill in the middle of a write leaves the incomplete file next to the complete one.
             for half in run.output.glob(".summary.json.*"):
                 half.unlink()
             run.clean()

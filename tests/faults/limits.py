@@ -1,5 +1,5 @@
-"""Limits of the system end a run with their own code and name: the largest file (74), open files (74), memory and
-threads (71), a cgroup's memory (71). So does a data file that becomes shorter while it is mapped (74)."""
+"""System limits end a run with a separate code and name: largest file (74), open files (74), memory and threads (71), a
+cgroup's memory (71). So does a data file that is truncated while it is mapped (74)."""
 import array
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ STRANGER = "54321"
 
 
 def ended(run, code, words, kind=None):
-    """Exit code, and what console and summary say; where there is a summary, the cause in it."""
+    """Returns exit code, the text of console and summary, and the cause in the summary if there is one."""
     code_there = runs.end(run.process, 60)
     run.check(code_there == code, f"exit {code_there}, expected {code}")
     console = run.console()
@@ -49,7 +49,7 @@ def file_size(folder):
 
 
 def address_space(folder):
-    # Too little for a thread of convoy, for LibTorch's libraries, for what it does before main(), and for the model.
+    # Too little for a thread of convoy, for LibTorch's libraries, for its work before main(), and for the model.
     for megabytes in (41, 300, 1500, 2500):
         run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=limited(f"--as={megabytes}000000"))
@@ -72,7 +72,7 @@ def descriptors(folder):
     run = _faults.Run(folder, "gloo", title="16 descriptors", ranks=2)
     run.start(under=limited("--nofile=16"))
     ended(run, 74, ["ulimit -n", " is 16 "])
-    for most in range(13, 32):  # whichever descriptor is the first that is lacking
+    for most in range(13, 32):  # any descriptor may be the first that is lacking
         run = _faults.Run(folder, "gloo", title=f"{most} descriptors", ranks=2, steps=3)
         run.start(under=limited(f"--nofile={most}"))
         if runs.end(run.process, 60) != 0:
@@ -121,13 +121,13 @@ def shorter_files(folder):
         own.mkdir()
         jobs.append(lambda own=own: shorter_file(own, "two threads", ranks=2, backend="local"))
     _faults.together(*jobs)
-    # A file in memory that became shorter is no lack of memory.
+    # A truncated mapped file is not a lack of memory.
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="convoy-test-") as memory:
         shorter_file(pathlib.Path(memory), "in /dev/shm", **SINGLE)
 
 
 def locked_file(folder):
-    """A program that is not convoy's and holds the lock for ever is named, and not waited for."""
+    """Names another program that holds the lock for ever, and does not wait for it."""
     data = folder / "leaves.csv"
     shutil.copy(runs.TOP / "configs" / "tiny" / "leaves.csv", data)
     run = _faults.Run(folder, "auto", title="a data file that another program has locked", steps=5, **SINGLE,
@@ -138,11 +138,11 @@ def locked_file(folder):
         run.check(runs.end(run.process, 60) == 0, f"exit {run.process.returncode}")
     for word in (str(data), f"(process {os.getpid()})", "flock"):
         run.check(word in run.log(0), f"the log does not say '{word}'")
-    print(f"{run.title}: it is named, and the run goes on")
+    print(f"{run.title}: it is named, and the run continues")
 
 
 def own_memory_group():
-    """(folder of a new cgroup that bounds memory, the file that does), or nothing where none may be made."""
+    """Returns (folder of a new cgroup that limits memory, the file with the limit), or nothing if none can be created."""
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for mount, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
@@ -169,7 +169,7 @@ def killed_by_kernel(folder):
         run = _faults.Run(folder, "auto", title="a cgroup of 400 MB", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group)])
         ended(run, 71, ["out of memory", "the kernel killed it", "memory of the cgroup is 400"], kind="out_of_memory")
-        run.check(runs.summary(run.output)["failure"]["signal"] == 9, "the signal is not told")
+        run.check(runs.summary(run.output)["failure"]["signal"] == 9, "the signal is not reported")
     finally:
         for _ in range(50):
             try:

@@ -1,11 +1,11 @@
-"""Case 14: one rank never starts; the others wait no longer than R and name it. And a rank of another configuration, which
-nobody would notice: ranks train what rank 0 has read."""
+"""Case 14: one rank never starts; the others wait no longer than R and name it. Also a rank with another configuration,
+which has no effect: ranks use the configuration that rank 0 has read."""
 import time
 
 import _faults
 from _faults import runs
 
-# Rank 1 sleeps in place of its `convoy`, as long as the job lasts.
+# Rank 1 sleeps instead of running `convoy`, as long as the job lasts.
 HALF = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then sleep 20; exit 0; fi; exec "$@"'
 
 
@@ -14,7 +14,7 @@ def missing(folder, backend):
     run.failed_at = time.time()
     if backend == "mpi":
         run.start(under=[*_faults.MPIRUN, "sh", "-c", HALF, "half"])
-        # mpirun waits for the sleeper; what binds there is the summary (FAULTS).
+        # mpirun waits for the sleeper, so the summary is checked (FAULTS).
         runs.wait_for(lambda: "rank 1 of 2" in run.console(), _faults.RENDEZVOUS + 5, "the message")
         took = time.time() - run.failed_at
         run.check(took <= _faults.RENDEZVOUS + 2, f"said after {took:.1f} s")

@@ -1,5 +1,5 @@
-"""Case 20: mpirun itself is SIGKILLed, the user's own and the one that convoy started; the ranks are gone, and what mpirun
-left behind is swept by the next run of the same user."""
+"""Case 20: mpirun itself is SIGKILLed, the user's and the one that convoy started. The ranks end, and the next run of
+the same user removes mpirun's leftovers."""
 import signal
 
 import _faults

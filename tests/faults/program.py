@@ -48,7 +48,7 @@ with runs.workspace() as folder:
     failing(folder, "leave", 70, "training", says=["ended with 0 before the training was done"])
     run, _ = failing(folder, "crash", 139, "signal", signal_number=11)
     run.check("backtrace" in run.log(1) and "SEGV" in run.log(1), "no backtrace in the victim's log")
-    run, _ = failing(folder, "hang", 110, "hang", within=20 + _faults.COLLECTIVE, says=["rank 1 has not come to all-reduce"])
+    run, _ = failing(folder, "hang", 110, "hang", within=20 + _faults.COLLECTIVE, says=["rank 1 has not reached all-reduce"])
     run.check("where the ranks are:" in run.console(), "no table of the ranks")
     run, _ = failing(folder, "mesh", 76, "disagreement", known=False, step=None, within=20 + _faults.COLLECTIVE)
     run.check("Job::mesh" in run.console() and "Job::sum" in run.console(), "the two calls are not named")
@@ -64,7 +64,7 @@ with runs.workspace() as folder:
         summary = run.ends(None if under else 143, within=_faults.GRACE + (15 if under else 0), kind="stopped")
         run.check(summary["exit_code"] == 143 and summary["steps"] >= STEP, f"{summary['exit_code']}, {summary.get('steps')}")
 
-    # A restart begins anew, since this program saves nothing.
+    # A restart starts from the beginning, because this program saves nothing.
     run = Program(folder, "--steps", "200", "--pause", "0.01", title="restart", sets=["launch.max_restarts=1", "launch.backoff=0"])
     run.start()
     victims = run.ranks_there()

@@ -1,5 +1,5 @@
-"""Cases 17 and 18: a run that loses a rank once starts again and ends with the weights of an undisturbed one, bit for bit;
-one whose ranks crash at the same step three times gives up."""
+"""Cases 17 and 18: a run that loses a rank once restarts and ends with the weights of an undisturbed one, bit for bit.
+A run whose ranks crash at the same step three times ends."""
 # timeout: 300
 import signal
 import sys
@@ -29,7 +29,7 @@ def recovers(folder, backend, fault, code, expected):
     (happened,) = summary["injected"]
     run.check(happened["fault"] == fault and happened["attempt"] == 0, f"injected: {happened}")
     run.check("restart 1 of 1" in run.console() and "from the checkpoint after step 20" in run.console(), "not told")
-    run.check(runs.weights(run.output) == expected, "other weights than an undisturbed run")
+    run.check(runs.weights(run.output) == expected, "weights differ from an undisturbed run")
     print(f"{run.title}: recovered, equal")
 
 
@@ -60,7 +60,7 @@ def stopped_between(folder):
 def not_under_mpirun(folder):
     run = run_of(folder, "mpi", "kill:rank=1@step=25", title="mpirun")
     run.start(under=_faults.MPIRUN).ends(137, within=5, kind="signal", rank=1, signal_number=9, step=25)
-    run.check("launch.max_restarts has no effect here" in run.console(), "not said that mpirun cannot")
+    run.check("launch.max_restarts has no effect here" in run.console(), "it does not say that mpirun cannot")
 
 
 with runs.workspace() as folder:

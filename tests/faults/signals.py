@@ -1,5 +1,5 @@
-"""Every signal, sent to convoy, to a rank and to the convoy of a rank under mpirun: it asks to stop, does nothing, or ends the
-process, as docs/launching.md has it; what the caller ignores stays ignored."""
+"""Every signal, sent to convoy, to a rank and to the convoy of a rank under mpirun: it requests a stop, does nothing,
+or ends the process, as in docs/launching.md. Signals that the caller ignores stay ignored."""
 import contextlib
 import os
 import pathlib
@@ -15,7 +15,7 @@ from _faults import runs
 STOP = "TERM INT HUP USR1 USR2 ALRM VTALRM XCPU PWR".split()
 NOTHING = "PIPE URG WINCH CONT IO PROF STKFLT XFSZ CHLD".split()
 REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
-STACKS = signal.SIGRTMIN + 6  # of a rank's thread
+STACKS = signal.SIGRTMIN + 6  # signals of a rank's thread
 AT_ONCE = ["QUIT"]
 ENDS = "ILL TRAP ABRT BUS FPE SEGV SYS KILL".split()
 HALTS = "STOP TSTP TTIN TTOU".split()
@@ -92,7 +92,7 @@ def at_once(folder):
 
 
 def stays_ignored(folder):
-    """As under nohup, and in the background of a script. The ranks inherit it."""
+    """As under nohup, and in the background of a script. The ranks inherit ignored signals."""
     run = started(folder, "SIGHUP and SIGINT ignored by the caller", ignored=["HUP", "INT", "QUIT"])
     rank = rank_of(run)
     for pid in (run.process.pid, rank):
@@ -111,7 +111,7 @@ def deaf_to_children(folder):
 
 
 def ends_it(folder, name):
-    """Nobody is left to write the end: readers of the summary see that its owner is gone."""
+    """No process is left to write the final status: readers of the summary see that its owner is gone."""
     run = started(folder, f"SIG{name} to convoy")
     run.signal(run.process.pid, number(name))
     run.check(run.process.wait(timeout=5) == -number(name), "it did not end by the signal")
@@ -120,7 +120,7 @@ def ends_it(folder, name):
     run.check("gone" in seen and "ended without a result" in seen, f"top says {seen}")
     run.sets = ["train.max_steps=3"]
     again = run.start()
-    run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not go on")
+    run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not continue")
 
 
 def halts(folder):
@@ -134,7 +134,7 @@ def halts(folder):
 
 
 def nobody_reads():
-    """With SIGPIPE ignored, an output that nobody reads is no full disk."""
+    """With SIGPIPE ignored, an output without a reader is not reported as a full disk."""
     line = f"trap '' PIPE; {{ sleep 0.2; {runs.CONVOY} list models; echo $? >&2; }} | true"
     done = runs.subprocess.run(["bash", "-c", line], timeout=20, text=True, capture_output=True)
     runs.check(done.stderr == "0\n", f"convoy list models | true: {done.stderr}")
@@ -151,7 +151,7 @@ def under_mpirun(folder, name, to):
     for pid in {"mpirun": [run.process.pid], "the convoy of rank 1": convoys[1:], "all": [run.process.pid, *convoys]}[to]:
         with contextlib.suppress(ProcessLookupError):
             run.signal(pid, number(name))
-    # mpirun kills all a second after its TERM, and does not wait for what the killed ones have started.
+    # mpirun kills all processes a second after its TERM, and does not wait for their children.
     runs.wait_for(lambda: run.process.poll() is not None and not run.marked(), 15, f"{run.title}: all gone")
     stopped(run, within=_faults.GRACE + 4, code=None)
     saved(run)
@@ -169,7 +169,7 @@ with runs.workspace() as folder:
     jobs += [lambda: at_once(folder), lambda: halts(folder), lambda: ends_it(folder, "ABRT")]
     for at in range(0, len(jobs), 4):
         _faults.together(*jobs[at:at + 4])
-    # The main thread alone can ignore signals.
+    # Only the main thread can ignore signals.
     stays_ignored(folder)
     deaf_to_children(folder)
     nobody_reads()

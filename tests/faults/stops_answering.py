@@ -1,6 +1,6 @@
-"""Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may take: one
-table names it, and the collective that the others wait in; one that sleeps half as long gets a warning and completes. A job
-that was suspended as a whole goes on."""
+"""Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may
+take. One report names it, and the collective in which the others wait. A rank that sleeps half as long causes a
+warning and completes. A job that was suspended as a whole continues."""
 # timeout: 300
 import contextlib
 import os
@@ -24,10 +24,10 @@ def place(run, summary, rank):
     return found[0]
 
 
-def told(run, summary, rank):
-    """The table is in the console, in logs/ and in the summary, and blames the right one."""
+def check_report(run, summary, rank):
+    """Checks that the report is in the console, in logs/ and in the summary, and blames the right rank."""
     for text in (run.console(), (run.output / "logs" / "stalls.log").read_text()):
-        run.check("where the ranks are:" in text, "no table")
+        run.check("where the ranks are:" in text, "no stall report")
     blamed = [one["rank"] for one in summary["failure"]["ranks"] if one["to_blame"]]
     run.check(blamed == [rank], f"{blamed} are blamed")
 
@@ -39,22 +39,22 @@ def lost(folder, backend, fault, rank, under=()):
     run.start(under=under)
     summary = run.ends(None if under else 110, within=_faults.within(under, _faults.HEARTBEAT), kind="hang", rank=rank,
                        step=STEP, says=[f"rank {rank}", "heartbeat"])
-    told(run, summary, rank)
+    check_report(run, summary, rank)
     if fault == "stop":
         run.check(place(run, summary, rank)["stopped"] and "no stack, since it is stopped" in run.console(),
-                  "it is not told as stopped")
+                  "it is not reported as stopped")
 
 
 def late(folder, backend, fault, rank, under=()):
     run = _faults.Run(folder, backend, f"{fault}@step={STEP}", title=title(backend, under))
     run.start(under=under)
     summary = run.ends(None if under else 110, within=_faults.within(under, _faults.COLLECTIVE), kind="hang", rank=rank,
-                       step=STEP, says=[f"rank {rank} has not come to all-reduce"])
-    told(run, summary, rank)
+                       step=STEP, says=[f"rank {rank} has not reached all-reduce"])
+    check_report(run, summary, rank)
     run.check((place(run, summary, 1 - rank)["collective"] or "").startswith("all_reduce"), "the other does not wait")
     frames = [frame for stack in summary["failure"]["stacks"] if stack["rank"] == rank for frame in stack["frames"]]
     run.check(any("Injector::" in frame for frame in frames), f"the stack does not show where it is: {frames}")
-    run.check(run.console().count(f"warning: rank {rank} has not come to all-reduce") == 1, "not one warning at half of it")
+    run.check(run.console().count(f"warning: rank {rank} has not reached all-reduce") == 1, "not one warning at half of it")
 
 
 def slow(folder, backend, rank):
@@ -63,15 +63,16 @@ def slow(folder, backend, rank):
     run.start()
     code = runs.end(run.process, 60)
     run.check(code == 0, f"exit {code}")
-    said = [line for line in run.console().splitlines() if "has not come to" in line]
-    run.check(len(said) == 1 and f"rank {rank} has not come to all-reduce" in said[0] and f"step {STEP}" in said[0], f"{said}")
+    said = [line for line in run.console().splitlines() if "has not reached" in line]
+    run.check(len(said) == 1 and f"rank {rank} has not reached all-reduce" in said[0] and f"step {STEP}" in said[0], f"{said}")
     run.clean()
     print(f"{run.title}: one warning, and done")
 
 
 def suspended(folder, backend, all_of_it=True):
-    """A halted job, as by `scontrol suspend` or a frozen container, or a halted convoy. The process that was halted blames
-    nobody. Ranks wait for convoy to save and, here, to agree on each collective: that time does not count."""
+    """Suspends a job, as `scontrol suspend` or a frozen container does, or its convoy alone. A process that was
+    suspended blames no other. Ranks wait for convoy to save and, here, to check each collective: that time does not
+    count."""
     run = _faults.Run(folder, backend, title=f"{backend}: {'all of it' if all_of_it else 'convoy'} suspended",
                       checkpoint="never" if all_of_it else "5 steps",
                       sets=[] if all_of_it else ["launch.check_collectives=all"]).start()

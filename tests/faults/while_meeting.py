@@ -1,5 +1,5 @@
-"""Cases 15 and 16: a rank dies between joining and connecting, or never gets beyond that; a port that is taken, and two
-jobs on one port, which never meet."""
+"""Cases 15 and 16: a rank dies between joining and connecting, or never finishes that; a port that is taken, and two
+jobs on one port, which never connect."""
 import os
 import socket
 import sys

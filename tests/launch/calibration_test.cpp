@@ -48,7 +48,7 @@ Json resolved() {
           {"strategy", {{"name", "ddp"}, {"recompute", "none"}}}};
 }
 
-// Two ranks: alone a step takes 10 ms, 3 of them for the update; at once one takes 12 ms and the other 14.
+// Two ranks. Alone a step takes 10 ms, 3 of them for the update; at once one takes 12 ms and the other 14.
 Calibration measured() {
   MeasurementRequest request;
   request.alone.threads = 2;
@@ -77,7 +77,7 @@ TEST(Timing, LeavesOutTheSlowestTenthAndHasASpread) {
   EXPECT_EQ(timing_of({}).seconds, 0);
 }
 
-TEST(Timing, OfDifferencesIsTheMedian) {
+TEST(Timing, UsesTheMedianOfDifferences) {
   EXPECT_DOUBLE_EQ(difference_of({-3, 1, 2, 4, 90}).seconds, 2);
   EXPECT_DOUBLE_EQ(difference_of({1, 2}).seconds, 1.5);
   EXPECT_EQ(difference_of({-2, -1, 5}).seconds, 0);
@@ -137,7 +137,7 @@ TEST_F(Calibrations, ReportAFolderThatCannotBeWritten) {
   }
 }
 
-TEST_F(Calibrations, EveryFieldIsChecked) {
+TEST_F(Calibrations, CheckEveryField) {
   const Json good = to_json(measured());
   EXPECT_EQ(refusal(good), "");
   const auto changed = [&](const std::string& pointer, const Json& value) {
@@ -146,11 +146,11 @@ TEST_F(Calibrations, EveryFieldIsChecked) {
     return refusal(bad);
   };
   EXPECT_THAT(changed("/format", "other"), HasSubstr("format must be \"convoy calibration\""));
-  EXPECT_THAT(changed("/version", 2), HasSubstr("version is 2, and this convoy reads 1"));
+  EXPECT_THAT(changed("/version", 2), HasSubstr("version is 2, but this convoy reads version 1"));
   EXPECT_THAT(changed("/steps", Json::array()), HasSubstr("steps must be a list of at least 1"));
   EXPECT_THAT(changed("/steps/1/passes/0/seconds", 0),
               HasSubstr("steps.1.passes.0.seconds is 0, must be a number above 0"));
-  EXPECT_THAT(changed("/steps/1/passes/0/rows", 4096), HasSubstr("steps.1.passes must ascend"));
+  EXPECT_THAT(changed("/steps/1/passes/0/rows", 4096), HasSubstr("steps.1.passes must be in ascending order"));
   EXPECT_THAT(changed("/steps/0/threads", 1.5), HasSubstr("steps.0.threads is 1.5, must be a whole number"));
   EXPECT_THAT(changed("/exchanges/0/kind", "gossip"), HasSubstr("'gossip' is no kind of exchange"));
   EXPECT_THAT(changed("/exchanges/0/busy", 2), HasSubstr("exchanges.0.busy must be at most 1"));
@@ -168,7 +168,7 @@ TEST_F(Calibrations, EveryFieldIsChecked) {
   }
 }
 
-TEST_F(Calibrations, ReportAMissingFileAndOneThatIsNoJson) {
+TEST_F(Calibrations, ReportAMissingOrInvalidFile) {
   EXPECT_THROW(read_calibration(path("none")), Error);
   std::ofstream(path()) << "{\"format\": ";
   try {
@@ -217,7 +217,7 @@ TEST(Measurements, RoundTrip) {
   EXPECT_EQ(Json(Json(measurement).get<Measurement>()), Json(measurement));
 }
 
-TEST(Links, AreALatencyAndABandwidth) {
+TEST(Links, HaveALatencyAndABandwidth) {
   EXPECT_DOUBLE_EQ(parse_link("20us,12GB/s").latency, 20e-6);
   EXPECT_DOUBLE_EQ(parse_link("20us,12GB/s").bandwidth, 12e9);
   EXPECT_DOUBLE_EQ(parse_link("1 ms, 125 MB/s").bandwidth, 125e6);

@@ -40,7 +40,7 @@ class DataFiles : public ::testing::Test {
   fs::path root_;
 };
 
-TEST_F(DataFiles, WhatIsNotThereIsSaidAtItsKey) {
+TEST_F(DataFiles, ReportMissingFilesAtTheirKey) {
   EXPECT_EQ(complaint("interactions", {{"path", at("there")}}), "");
   const std::string none = complaint("interactions", {{"path", at("none.inter")}});
   EXPECT_THAT(none, StartsWith("x.yaml:3:9: data.path: " + at("none.inter") + ": no such file"));
@@ -49,7 +49,7 @@ TEST_F(DataFiles, WhatIsNotThereIsSaidAtItsKey) {
   EXPECT_THAT(complaint("interactions", {{"path", root_.string()}}), HasSubstr("is a folder"));
 }
 
-TEST_F(DataFiles, EveryDataSetHasItsOwn) {
+TEST_F(DataFiles, EveryDataSetDeclaresItsFiles) {
   EXPECT_THAT(complaint("fashion_mnist", {{"path", root_.string()}}),
               HasSubstr("train-images-idx3-ubyte.gz is not there"));
   EXPECT_THAT(complaint("fashion_mnist", {{"path", at("none")}}), HasSubstr("dataset-fashion-mnist"));
@@ -113,7 +113,7 @@ TEST_F(DataFiles, ColumnsOfInteractions) {
   EXPECT_THAT(reported("user_id,item_id\n,i\n", {}, Failure::corrupt_data), HasSubstr("the user is missing"));
 }
 
-TEST_F(DataFiles, VocabulariesOfTokenizersAreNotLiteral) {
+TEST_F(DataFiles, TokenizerVocabulariesAreNotLiteral) {
   const auto reported = [&](const std::string& json) {
     return complaint("text", {{"path", file("t.txt", "a text")},
                               {"format", "auto"},
@@ -125,6 +125,48 @@ TEST_F(DataFiles, VocabulariesOfTokenizersAreNotLiteral) {
   EXPECT_THAT(reported(R"({"a": 0, "a</w>": 1, "the</w>": 2})"),
               AllOf(HasSubstr("data.vocabulary: "), HasSubstr("BPE (GPT-1, CLIP), where </w> ends a word")));
   EXPECT_EQ(reported(R"({"a": 0, " ": 1, "x</w>": 2, "y</w>": 3})"), "") << "its tokens have spaces";
+}
+
+TEST_F(DataFiles, VocabulariesOfJsonHaveEachNumberOnce) {
+  const auto reported = [&](const std::string& json) {
+    const Json values = {{"path", file("t.txt", "abcd")},
+                         {"format", "auto"},
+                         {"vocabulary", file("v.json", json)},
+                         {"length", 2},
+                         {"evaluate", {{"path", nullptr}}}};
+    return complaint("text", values);
+  };
+  const std::string start = "data.vocabulary: " + at("v.json");
+  EXPECT_THAT(reported("{\"a\": 0, \"b\": 1,\n \"d\": 3}"),
+              HasSubstr(start + ":2:2: token 'd' has the number 3; those of 3 tokens are 0 to 2"));
+  EXPECT_THAT(reported("{\"a\": 0, \"b\": 0}"), HasSubstr(start + ":1:10: tokens 'a' and 'b' both have the number 0"));
+  EXPECT_THAT(reported("{\"a\": 0, \"b\": \"1\"}"), HasSubstr(start + ":1:10: token 'b' has the number \"1\""));
+  EXPECT_THAT(reported("{\"a\": 0,\n!"), HasSubstr(start + ":2:1: is not JSON"));
+  EXPECT_EQ(reported(R"({"c": 2, "a": 0, "b": 1, "d": 3})"), "");
+}
+
+TEST_F(DataFiles, BinaryFilesAreNoText) {
+  const auto reported = [&](const std::string& bytes) {
+    const Json values = {{"path", file("t.bin", bytes)},
+                         {"format", "auto"},
+                         {"vocabulary", "bytes"},
+                         {"length", 2},
+                         {"evaluate", {{"path", nullptr}}}};
+    return complaint("text", values);
+  };
+  const std::string letters(100, 'a');
+  for (const char* version : {"\x80\x02", "\x80\x03", "\x80\x04", "\x80\x05"})
+    EXPECT_THAT(reported(version + letters),
+                AllOf(HasSubstr("data.path: "), HasSubstr("is a pickle of Python; write its")));
+  EXPECT_THAT(reported("PAR1" + letters + "PAR1"), HasSubstr("is a Parquet table; write its text to"));
+  EXPECT_THAT(reported("\x1f\x8b" + letters), HasSubstr("compressed by gzip; decompress it first"));
+  EXPECT_THAT(reported("PK\x03\x04" + letters), HasSubstr("is a ZIP archive"));
+  EXPECT_THAT(reported("\x93NUMPY" + letters), HasSubstr("say data.format: npy"));
+  EXPECT_THAT(reported(letters + "\x01\x02" + letters),  // tokens of 16 bits, without a NUL byte
+              HasSubstr("holds the control byte 1 at byte 100, as files of token numbers do; for numbers of tokens say "
+                        "data.format: uint16 or uint32"));
+  EXPECT_EQ(reported("PAR1 of 3\n" + letters), "");
+  EXPECT_EQ(reported("printable\ttext\r\n\f\x1b[1m\xe9" + letters), "");
 }
 
 TEST_F(DataFiles, RowsOfArrays) {

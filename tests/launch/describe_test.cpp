@@ -1,4 +1,4 @@
-// Callers of `convoy-rank --describe`, with scripts in its place that answer, hang, or leave their pipes to other
+// Callers of `convoy-rank --describe`, with scripts instead of it that answer, hang, or leave their pipes to other
 // processes.
 #include "launch/prepare/describe.h"
 
@@ -32,8 +32,8 @@ class DescribeTest : public ::testing::Test {
     chmod(path.c_str(), 0755);
     return path;
   }
-  // Its answer or its failure; checks that it took no longer than the limit.
-  std::string told(const std::string& script, milliseconds limit, milliseconds within) {
+  // Returns the answer or the failure; checks that it took no longer than the limit.
+  std::string message(const std::string& script, milliseconds limit, milliseconds within) {
     const std::string path = program(script);
     const auto start = std::chrono::steady_clock::now();
     std::string text;
@@ -49,24 +49,26 @@ class DescribeTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(DescribeTest, AnAnswerOfAnyLengthIsRead) {
+TEST_F(DescribeTest, ReadsAnAnswerOfAnyLength) {
   const std::string text =
-      told("cat > /dev/null; printf '{\"long\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}'",
-           milliseconds(20000), milliseconds(20000));
+      message("cat > /dev/null; printf '{\"long\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}'",
+              milliseconds(20000), milliseconds(20000));
   EXPECT_EQ(text.size(), 200000 + std::string("{\"long\":\"\"}").size());
 }
 
-TEST_F(DescribeTest, TheAnswerIsThereWhoeverKeepsItsPipes) {
-  EXPECT_EQ(told("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
-            "{\"version\":1}");
-  EXPECT_THAT(told("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; exit 78", milliseconds(20000),
-                   milliseconds(3500)),
-              HasSubstr("model: is wrong"));
+TEST_F(DescribeTest, ReadsTheAnswerAlthoughAChildKeepsThePipes) {
+  EXPECT_EQ(
+      message("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
+      "{\"version\":1}");
+  EXPECT_THAT(message("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; echo '{\"failed\": \"config\"}'; "
+                      "exit 78",
+                      milliseconds(20000), milliseconds(3500)),
+              "config: model: is wrong");
 }
 
-TEST_F(DescribeTest, OneThatIsKilledIsNoMistakeOfTheConfiguration) {
+TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
   const auto end = [this](const std::string& how) {
-    return told("cat > /dev/null; " + how, milliseconds(20000), milliseconds(20000));
+    return message("cat > /dev/null; " + how, milliseconds(20000), milliseconds(20000));
   };
   EXPECT_THAT(end("kill -9 $$"), AllOf(HasSubstr("training: "), HasSubstr("killed by signal 9 (KILL)")));
   EXPECT_THAT(end("echo broken >&2; kill -SEGV $$"),
@@ -75,26 +77,37 @@ TEST_F(DescribeTest, OneThatIsKilledIsNoMistakeOfTheConfiguration) {
   EXPECT_THAT(end("echo 'error while loading shared libraries: libx.so: failed to map segment from shared object' >&2; "
                   "exit 127"),
               HasSubstr("out_of_memory: "));
-  EXPECT_THAT(end("echo 'out of memory on the host' >&2; exit 71"), HasSubstr("out_of_memory: out of memory"));
+  EXPECT_THAT(end("echo 'out of memory on the host' >&2; echo '{\"failed\": \"out_of_memory\"}'; exit 71"),
+              HasSubstr("out_of_memory: out of memory"));
+  EXPECT_THAT(end("echo 'convoy-rank: out of memory on the host' >&2; exit 71"),
+              HasSubstr("out_of_memory: convoy-rank: out of memory"))
+      << "a crash report";
 }
 
-TEST_F(DescribeTest, TextBeforeTheAnswerIsSkipped) {
-  EXPECT_EQ(told("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
+TEST_F(DescribeTest, SkipsTextBeforeTheAnswer) {
+  EXPECT_EQ(message("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
             "{\"version\":1}");
 }
 
 TEST_F(DescribeTest, AnEndWithoutAnAnswerNamesThePlugins) {
-  const std::string path = program("cat > /dev/null; exit 0");
-  try {
-    describe_run(path, {{"plugins", {"/a/libmine.so"}}, {"model", {{"plugin", "/b/libother.so"}}}});
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Failure::training);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("(/a/libmine.so, /b/libother.so) ended the process")));
-  }
+  const auto reason = [this](const std::string& end) -> std::string {
+    const std::string path = program("cat > /dev/null; " + end);
+    try {
+      describe_run(path, {{"plugins", {"/a/libmine.so"}}, {"model", {{"plugin", "/b/libother.so"}}}});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::training);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string blamed = "(/a/libmine.so, /b/libother.so) ended the process";
+  EXPECT_THAT(reason("exit 0"), AllOf(HasSubstr("without an answer: "), HasSubstr(blamed)));
+  EXPECT_THAT(reason("exit 3"), AllOf(HasSubstr("without an answer, with exit code 3: "), HasSubstr(blamed)));
+  EXPECT_THAT(reason("echo bye >&2; exit 78"),
+              AllOf(HasSubstr("with exit code 78: "), HasSubstr(blamed), HasSubstr("It printed:\nbye")));
 }
 
-TEST_F(DescribeTest, TheTimeLimitIsThatOfTheRendezvous) {
+TEST_F(DescribeTest, UsesTheTimeLimitOfTheRendezvous) {
   const std::string path = program("trap '' USR1; while :; do sleep 0.05; done");
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -107,18 +120,18 @@ TEST_F(DescribeTest, TheTimeLimitIsThatOfTheRendezvous) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(8000));
 }
 
-TEST_F(DescribeTest, OneThatHangsSaysWhereItIs) {
-  const std::string text = told(R"(cat > /dev/null
+TEST_F(DescribeTest, ReportsThePositionOfAHungProcess) {
+  const std::string text = message(R"(cat > /dev/null
 trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2
 echo "convoy-stack null" >&2' USR1
 while :; do sleep 0.05; done)",
-                                milliseconds(1000), milliseconds(5000));
+                                   milliseconds(1000), milliseconds(5000));
   EXPECT_THAT(text, AllOf(HasSubstr("within 1 s"), HasSubstr("Its stacks:\n  worker: ? (libslow.so)"))) << text;
 }
 
-TEST_F(DescribeTest, TheWaitForOneThatHangsHasAnEnd) {
+TEST_F(DescribeTest, LimitsTheWaitForAHungProcess) {
   EXPECT_THAT(
-      told("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
+      message("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
       HasSubstr("it reported no stack"));
 }
 

@@ -51,7 +51,7 @@ std::string error_of(const Variables& variables) {
   return "";
 }
 
-TEST(Environment, NothingMeansStartedAlone) {
+TEST(Environment, WithoutVariablesTheProcessIsAlone) {
   const LaunchedAs as = launched_as({{"HOME", "/root"}, {"MASTER_ADDR", "left over"}});
   EXPECT_EQ(as.launcher, Launcher::none);
   EXPECT_EQ(as.size, 1);
@@ -67,7 +67,7 @@ TEST(Environment, Mpirun) {
   EXPECT_TRUE(as.pmi);
 }
 
-TEST(Environment, APortThatIsNone) {
+TEST(Environment, RefusesAnInvalidPort) {
   Variables wrong = torch(0, 2);
   wrong["MASTER_PORT"] = "70000";
   EXPECT_THAT(error_of(wrong), HasSubstr("MASTER_PORT=70000 is no port"));
@@ -103,7 +103,7 @@ TEST(Environment, BatchScriptAndInteractiveShellAreNoTasks) {
   EXPECT_EQ(launched_as(slurm(0, 4) + Variables{{"SLURM_STEP_ID", "4294967290"}}).launcher, Launcher::none);
 }
 
-TEST(Environment, WhatIsInheritedIsTold) {
+TEST(Environment, ReportsInheritedVariables) {
   EXPECT_TRUE(launched_as(slurm(1, 2)).inherited.empty());
   EXPECT_TRUE(launched_as(mpi(1, 2)).inherited.empty());
   const Variables batch{{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}};
@@ -119,7 +119,7 @@ TEST(Environment, WhatIsInheritedIsTold) {
               AllOf(HasSubstr("SLURM_PROCID"), HasSubstr("task 1 of step 77.0"), HasSubstr("those of mpirun")));
 }
 
-TEST(Environment, ARunInsideOfARankIsItsOwn) {
+TEST(Environment, ARunStartedByARankIsIndependent) {
   const Variables rank = mpi(1, 2) + Variables{{"CONVOY_PROCESS", "1"},
                                                {"CONVOY_RANK", "1"},
                                                {"CONVOY_CHANNEL", "127.0.0.1,1,a,b"},
@@ -130,7 +130,7 @@ TEST(Environment, ARunInsideOfARankIsItsOwn) {
   EXPECT_THAT(as.inherited.at(0), HasSubstr("of rank 1 of another run"));
 }
 
-TEST(Environment, OwnVariablesComeFirst) {
+TEST(Environment, ConvoyVariablesComeFirst) {
   const Variables own{
       {"CONVOY_RANK", "0"}, {"CONVOY_WORLD_SIZE", "3"}, {"CONVOY_LOCAL_RANK", "0"}, {"CONVOY_JOB", "a/b"}};
   const LaunchedAs as = launched_as(own + slurm(1, 2));
@@ -139,7 +139,7 @@ TEST(Environment, OwnVariablesComeFirst) {
   EXPECT_EQ(as.job, "a_b");
 }
 
-TEST(Environment, IncompleteSetsNameWhatIsMissing) {
+TEST(Environment, NamesMissingVariables) {
   Variables torch_without = torch(0, 2);
   torch_without.erase("LOCAL_RANK");
   EXPECT_THAT(error_of(torch_without),
@@ -151,7 +151,7 @@ TEST(Environment, IncompleteSetsNameWhatIsMissing) {
   EXPECT_THAT(error_of({{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}}), HasSubstr("SLURM_PROCID"));
 }
 
-TEST(Environment, ContradictionsNameBoth) {
+TEST(Environment, NamesBothConflictingVariables) {
   EXPECT_THAT(error_of(torch(0, 2) + mpi(1, 2)), AllOf(HasSubstr("RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1")));
   EXPECT_THAT(error_of(torch(1, 2) + mpi(1, 4)), AllOf(HasSubstr("WORLD_SIZE=2"), HasSubstr("OMPI_COMM_WORLD_SIZE=4")));
   EXPECT_THAT(error_of(slurm(1, 2) + Variables{{"PMIX_RANK", "0"}}),
@@ -162,14 +162,14 @@ TEST(Environment, ContradictionsNameBoth) {
   EXPECT_THAT(error_of(own + mpi(1, 2)), AllOf(HasSubstr("CONVOY_RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1")));
 }
 
-TEST(Environment, LegitimateNestingIsNoContradiction) {
+TEST(Environment, AcceptsNestedLaunchers) {
   // mpirun's daemon was itself started by srun; torchrun is one task a host.
   EXPECT_EQ(launched_as(mpi(3, 4) + slurm(1, 2)).launcher, Launcher::open_mpi);
   EXPECT_EQ(launched_as(torch(3, 4) + slurm(1, 2) + Variables{{"TORCHELASTIC_RUN_ID", "x"}}).launcher,
             Launcher::torchrun);
 }
 
-TEST(Environment, NumbersAreChecked) {
+TEST(Environment, ChecksNumbers) {
   EXPECT_THAT(error_of(mpi(4, 4)), HasSubstr("rank 4 of 4"));
   EXPECT_THAT(error_of(torch(0, 2) + Variables{{"RANK", "one"}}), HasSubstr("RANK=one"));
   EXPECT_THAT(error_of(torch(0, 2) + Variables{{"WORLD_SIZE", "-2"}}), HasSubstr("WORLD_SIZE=-2"));
@@ -177,11 +177,11 @@ TEST(Environment, NumbersAreChecked) {
   EXPECT_THAT(error_of(slurm(0, 2) + Variables{{"SLURM_STEP_ID", "batch"}}), HasSubstr("SLURM_STEP_ID=batch"));
 }
 
-TEST(Environment, PmixAloneCannotTellTheSize) {
+TEST(Environment, RefusesPmixWithoutASize) {
   EXPECT_THAT(error_of({{"PMIX_RANK", "0"}}), HasSubstr("CONVOY_WORLD_SIZE"));
 }
 
-TEST(Environment, ChannelWithoutRankIsRefused) {
+TEST(Environment, RefusesAChannelWithoutARank) {
   EXPECT_THAT(error_of({{"CONVOY_CHANNEL", "127.0.0.1,1,a,b"}}), HasSubstr("unset CONVOY_CHANNEL"));
   EXPECT_EQ(launched_as(mpi(0, 2) + Variables{{"CONVOY_CHANNEL", "127.0.0.1,1,a,b"}}).channel, "127.0.0.1,1,a,b");
 }

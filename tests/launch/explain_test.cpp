@@ -153,7 +153,7 @@ TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
   }
 }
 
-// ---- work from which times are predicted ----
+// ---- work for predictions of times ----
 
 RankCost cost_of(const JobPlan& job, const ModelDescription& model = counted_model(), size_t rank = 0) {
   return strategy_entry(job.config.at("strategy").at("name").get<std::string>()).cost(job, model).at(rank);
@@ -163,7 +163,7 @@ TEST(Work, AReplicaHasAShareOfTheRowsAndTheWholeUpdate) {
   const RankCost cost = cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"micro_batches", 4}, {"sync", {{"every", 8}}}}));
   EXPECT_EQ(cost.work.rows, 8);  // 64 over two ranks and four micro-batches
   EXPECT_EQ(cost.work.span, 4);
-  EXPECT_EQ(cost.work.own, 4);
+  EXPECT_EQ(cost.work.busy, 4);
   EXPECT_DOUBLE_EQ(cost.work.updates, 1.0 / 8);
   EXPECT_EQ(cost.work.updated, 1);
   ASSERT_EQ(cost.axes.size(), 1u);
@@ -199,14 +199,14 @@ TEST(Work, StagesWaitForEachOther) {
   const JobPlan job = job_of("pipeline", Mesh({{"pipeline", 2}}));
   RankCost cost = cost_of(job, model);
   EXPECT_EQ(cost.work.rows, 16);
-  EXPECT_DOUBLE_EQ(cost.work.own, 2);     // four halves
+  EXPECT_DOUBLE_EQ(cost.work.busy, 2);    // four halves
   EXPECT_DOUBLE_EQ(cost.work.span, 2.5);  // (m + p − 1) halves
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.5);
   // The slower stage sets the pace.
   model.blocks[0].time = 0.75;
   model.blocks[1].time = 0.25;
   cost = cost_of(job, model, 1);
-  EXPECT_DOUBLE_EQ(cost.work.own, 1);
+  EXPECT_DOUBLE_EQ(cost.work.busy, 1);
   EXPECT_DOUBLE_EQ(cost.work.span, 3);  // the first stage is never idle
   double sent = 0;
   for (const AxisCost& axis : cost.axes) sent += axis.bytes;
@@ -217,7 +217,7 @@ TEST(Work, ATensorGroupDividesShardedLayers) {
   ModelDescription model = counted_model();
   model.blocks[0].cut_parameters = model.blocks[0].parameters;
   const RankCost cost = cost_of(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model);
-  EXPECT_DOUBLE_EQ(cost.work.own, 0.75);  // one of two blocks is sharded
+  EXPECT_DOUBLE_EQ(cost.work.busy, 0.75);  // one of two blocks is sharded
   EXPECT_TRUE(cost.work.cut);
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.75);
 }
@@ -233,7 +233,7 @@ TEST(Work, AHybridCombinesAllAxes) {
                      {"micro_batches", 4}};
   const RankCost cost = cost_of(job_of("hybrid", Mesh({{"data", 2}, {"pipeline", 2}, {"tensor", 2}}), mesh), model);
   EXPECT_EQ(cost.work.rows, 8);
-  EXPECT_DOUBLE_EQ(cost.work.own, 4 * 0.25);
+  EXPECT_DOUBLE_EQ(cost.work.busy, 4 * 0.25);
   EXPECT_DOUBLE_EQ(cost.work.span, 5 * 0.25);
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.125);
   double sent = 0;

@@ -16,7 +16,7 @@ class Folding : public ::testing::Test {
   LineMerger::Clock::time_point now_{};
 };
 
-TEST_F(Folding, EqualLinesOfAllRanksBecomeOne) {
+TEST_F(Folding, MergesEqualLinesOfAllRanks) {
   add(0, "2026-01-02 03:04:05.678 info: hello");
   add(2, "2026-01-02 03:04:05.679 info: hello");
   EXPECT_THAT(printed_, IsEmpty());
@@ -24,7 +24,7 @@ TEST_F(Folding, EqualLinesOfAllRanksBecomeOne) {
   EXPECT_THAT(printed_, ElementsAre("h:0-2 | 2026-01-02 03:04:05.678 info: hello"));
 }
 
-TEST_F(Folding, WhatOneRankSaysWaitsNoLongerThanTheWindow) {
+TEST_F(Folding, PrintsALineOfOneRankAfterTheWindow) {
   add(1, "alone");
   folder_.flush(now_ + std::chrono::milliseconds(50));
   EXPECT_THAT(printed_, IsEmpty());
@@ -32,7 +32,7 @@ TEST_F(Folding, WhatOneRankSaysWaitsNoLongerThanTheWindow) {
   EXPECT_THAT(printed_, ElementsAre("h:1 | alone"));
 }
 
-TEST_F(Folding, OrderStands) {
+TEST_F(Folding, KeepsTheOrderOfLines) {
   add(0, "a");
   add(0, "b");
   for (int rank : {1, 2}) add(rank, "b");
@@ -41,14 +41,14 @@ TEST_F(Folding, OrderStands) {
   EXPECT_THAT(printed_, ElementsAre("h:0 | a", "h:0-2 | b"));
 }
 
-TEST_F(Folding, ARankThatRepeatsItselfIsHeardTwice) {
+TEST_F(Folding, PrintsRepeatedLinesOfARank) {
   add(0, "again");
   add(0, "again");
   folder_.flush_all();
   EXPECT_THAT(printed_, ElementsAre("h:0 | again", "h:0 | again"));
 }
 
-TEST_F(Folding, DroppedLinesAreNotPrinted) {
+TEST_F(Folding, DoesNotPrintDroppedLines) {
   add(0, "2026-01-02 03:04:05.678 error: x");
   add(1, "2026-01-02 03:04:05.678 error: x y");
   folder_.drop("error: x");
@@ -56,19 +56,19 @@ TEST_F(Folding, DroppedLinesAreNotPrinted) {
   EXPECT_THAT(printed_, ElementsAre("h:1 | 2026-01-02 03:04:05.678 error: x y"));
 }
 
-TEST_F(Folding, HostsAreNamed) {
+TEST_F(Folding, NamesHosts) {
   add(0, "x", "a");
   add(1, "x", "b");
   add(2, "x", "b");
   EXPECT_THAT(printed_, ElementsAre("a:0,b:1-2 | x"));
 }
 
-TEST(Ranges, Shortest) {
+TEST(Ranges, PrintTheShortestForm) {
   EXPECT_EQ(ranges({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
   EXPECT_EQ(ranges({}), "");
 }
 
-TEST(WithoutTime, OnlyOurOwn) {
+TEST(WithoutTime, RemovesOnlyConvoysTime) {
   EXPECT_EQ(without_time("2026-01-02 03:04:05.678 info: x"), "info: x");
   EXPECT_EQ(without_time("2026: a year"), "2026: a year");
 }

@@ -40,7 +40,7 @@ TEST(GpuMemory, IsReadFromTheEnvironment) {
   }
 }
 
-TEST(GpuMemory, ProcessesThatShareAGpuDivideIt) {
+TEST(GpuMemory, IsDividedBetweenProcessesOfAGpu) {
   EXPECT_EQ(limit_of_process(on_gpus({0, 1}), 0, 6 * gib), 6 * gib);
   EXPECT_EQ(limit_of_process(on_gpus({0, 1, 0}), 0, 6 * gib), 3 * gib);
   EXPECT_EQ(limit_of_process(on_gpus({0, 1, 0}), 1, 6 * gib), 6 * gib);
@@ -61,12 +61,12 @@ TEST(GpuMemory, ProcessesThatShareAGpuDivideIt) {
 TEST(GpuMemory, ReachesTheRanks) {
   RankAssignment assigned;
   assigned.job = on_gpus({0});
-  const Variables told = without_ranks({{gpu_memory_variable, "4294967296"}, {"CONVOY_RANK", "3"}});
-  EXPECT_EQ(gpu_memory_limit(rank_process("/bin/true", assigned, 0, "channel", told).environment), 4 * gib);
+  const Variables reported = without_ranks({{gpu_memory_variable, "4294967296"}, {"CONVOY_RANK", "3"}});
+  EXPECT_EQ(gpu_memory_limit(rank_process("/bin/true", assigned, 0, "channel", reported).environment), 4 * gib);
 }
 
 // The watch bounds memory outside the allocator; without a limit there is no watch.
-TEST(GpuMemory, TheWatchAllowsMemoryOutsideTheAllocator) {
+TEST(GpuMemory, TheLimitLeavesRoomOutsideTheAllocator) {
   LaunchSpec order;
   order.gpus = {"GPU-a", "GPU-b"};
   EXPECT_EQ(watched_gpu_memory(order), 0);
@@ -74,7 +74,7 @@ TEST(GpuMemory, TheWatchAllowsMemoryOutsideTheAllocator) {
   EXPECT_EQ(watched_gpu_memory(order), 2 * (4 * gib + outside_allocator));
 }
 
-TEST(GpuMemory, RunningOutOfItFailsThePipeline) {
+TEST(GpuMemory, ExhaustionFailsThePipeline) {
   const Json summary = {
       {"status", "failed"},
       {"name", "a"},

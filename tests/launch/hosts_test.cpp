@@ -22,7 +22,7 @@ std::string refusal(const std::vector<std::string>& items, int ranks = 0) {
   return "";
 }
 
-TEST(Hosts, NamesWithAndWithoutShares) {
+TEST(Hosts, ReadsNamesWithAndWithoutSlots) {
   EXPECT_THAT(rank_hosts(host_shares({"a", "b"}), 4), IsEmpty());
   EXPECT_THAT(rank_hosts(host_shares({"a:1", "b:2"}), 0), ElementsAre(0, 1, 1));
   EXPECT_THAT(rank_hosts(host_shares({"a:1", "b:2"}), 3), ElementsAre(0, 1, 1));
@@ -31,25 +31,25 @@ TEST(Hosts, NamesWithAndWithoutShares) {
   EXPECT_EQ(six[1].ranks, 4);
 }
 
-TEST(Hosts, MistakesAreNamed) {
+TEST(Hosts, NamesMistakes) {
   EXPECT_THAT(refusal({"a", ""}), HasSubstr("names no host"));
   EXPECT_THAT(refusal({"a", "a"}), HasSubstr("twice"));
   EXPECT_THAT(refusal({"a:0", "b:2"}), HasSubstr("'a:0'"));
   EXPECT_THAT(refusal({"a:x"}), HasSubstr("number of ranks"));
   EXPECT_THAT(refusal({"a:2", "b"}), HasSubstr("for all"));
   EXPECT_THAT(refusal({"a:2", "b:2"}, 3), HasSubstr("4 ranks"));
-  // It would be ssh's option, which can execute anything.
+  // ssh would read it as an option, which can execute any command.
   EXPECT_THAT(refusal({"-oProxyCommand=x"}), HasSubstr("option"));
   EXPECT_THAT(refusal({"a b"}), HasSubstr("character"));
 }
 
-TEST(Hosts, WordsAreQuotedForAnyShell) {
+TEST(Hosts, QuotesWordsForAnyShell) {
   EXPECT_THAT(remote_command({"ssh", "-oBatchMode=yes"}, "node1", {"/opt/it's here/convoy", "$(agent)"}),
               ElementsAre("ssh", "-oBatchMode=yes", "node1", "exec '/opt/it'\\''s here/convoy' '$(agent)'"));
   EXPECT_THROW(remote_command({"ssh"}, "a", {"two\nlines"}), Error);
 }
 
-TEST(Hosts, MessagesComeBackAsTheyWent) {
+TEST(Hosts, ReadsBackMessages) {
   const RemotePlan plan = remote_plan(to_line(RemotePlan{"10.0.0.1,5,job,secret", {2, 3}, 4}));
   EXPECT_EQ(plan.channel, "10.0.0.1,5,job,secret");
   EXPECT_THAT(plan.processes, ElementsAre(2, 3));
@@ -67,7 +67,7 @@ TEST(Hosts, MessagesComeBackAsTheyWent) {
   EXPECT_TRUE(request.gpus);
 }
 
-TEST(Hosts, OnlyLibrariesSettingsTravel) {
+TEST(Hosts, SendsOnlyLibrarySettings) {
   const Variables kept = forwarded({{"OMP_NUM_THREADS", "2"},
                                     {"NCCL_DEBUG", "INFO"},
                                     {"HOME", "/root"},

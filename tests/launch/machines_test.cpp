@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Physical cores that two ranks have in common.
+// Returns physical cores that two ranks have in common.
 int shared_cores(const JobPlan& job, const Host& host) {
   int shared = 0;
   for (const Core& core : host.cores) {
@@ -26,7 +26,7 @@ int shared_cores(const JobPlan& job, const Host& host) {
   return shared;
 }
 
-TEST(Inventory, EightRanksEachOnTheNodeOfItsGpu) {
+TEST(Inventory, PlacesEachRankOnTheNodeOfItsGpu) {
   const Topology dgx = machine_named("dgx");
   JobPlan job = job_of(8, true);
   const PlacementResult result = place(job, dgx, {});
@@ -43,14 +43,14 @@ TEST(Inventory, EightRanksEachOnTheNodeOfItsGpu) {
   EXPECT_THAT(result.warnings, IsEmpty());
 }
 
-TEST(Inventory, ARankDoesNotLeaveItsGpusNodeForMoreCores) {
+TEST(Inventory, KeepsARankOnTheNodeOfItsGpu) {
   JobPlan job = job_of(2, true);
   place(job, machine_named("numa4"), {});
-  EXPECT_THAT(job.ranks[0].cores, ElementsAre(12, 13, 14, 15));  // of 16 / 2 it takes the four that are near
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(12, 13, 14, 15));  // the four nearest of 16 / 2 cores
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(4, 5, 6, 7));
 }
 
-TEST(Inventory, MoreCoresThanTheNodeHasComeFromTheSocket) {
+TEST(Inventory, TakesFurtherCoresFromTheSocket) {
   LaunchConfig launch;
   launch.cores_per_rank = 6;
   JobPlan job = job_of(2, true);
@@ -59,7 +59,7 @@ TEST(Inventory, MoreCoresThanTheNodeHasComeFromTheSocket) {
   EXPECT_THAT(result.table[0].why, HasSubstr("on socket 1, and its NUMA node 3 has too few cores left"));
 }
 
-TEST(Inventory, RanksOfCoresKeepToOneNode) {
+TEST(Inventory, KeepsARankOnOneNode) {
   const Topology numa4 = machine_named("numa4");
   for (int ranks : {3, 4, 7, 8}) {
     JobPlan job = job_of(ranks);
@@ -72,7 +72,7 @@ TEST(Inventory, RanksOfCoresKeepToOneNode) {
   }
 }
 
-TEST(Inventory, TwoRanksOnFourNodesHaveASocketEach) {
+TEST(Inventory, GivesTwoRanksOnFourNodesASocketEach) {
   JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine_named("numa4"), {});
   EXPECT_THAT(result.table[0].sockets, ElementsAre(0));
@@ -80,7 +80,7 @@ TEST(Inventory, TwoRanksOnFourNodesHaveASocketEach) {
   EXPECT_EQ(result.table[1].threads, 8);
 }
 
-TEST(Inventory, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
+TEST(Inventory, CrossesNodesToAvoidIdleCores) {
   Topology uneven = machine_named("numa4");
   auto& cores = uneven.hosts[0].cores;
   cores.erase(cores.begin() + 10, cores.end());  // 4 + 4 + 2
@@ -91,7 +91,7 @@ TEST(Inventory, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
   EXPECT_THAT(result.table[2].why, HasSubstr("no NUMA node has 3 free cores"));
 }
 
-TEST(Inventory, PhysicalCoresBeforeHyperThreads) {
+TEST(Inventory, UsesPhysicalCoresBeforeHyperThreads) {
   const Topology machine = machine_named("hyperthreads");
   JobPlan job = job_of(4);
   const PlacementResult four = place(job, machine, {});
@@ -108,14 +108,14 @@ TEST(Inventory, PhysicalCoresBeforeHyperThreads) {
   EXPECT_FALSE(six.shared);
 }
 
-TEST(Inventory, AGpuPerSocket) {
+TEST(Inventory, PlacesAGpuPerSocket) {
   JobPlan job = job_of(2, true);
   place(job, machine_named("grace"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-TEST(Inventory, ALaptopsRanksGetItsCoresInOrder) {
+TEST(Inventory, PlacesRanksOfALaptopInOrder) {
   JobPlan job = job_of(3);
   place(job, machine_named("laptop"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3));
@@ -123,7 +123,7 @@ TEST(Inventory, ALaptopsRanksGetItsCoresInOrder) {
   EXPECT_EQ(job.ranks[0].threads, 2);
 }
 
-TEST(Inventory, AContainersRanksKeepToItsCpuset) {
+TEST(Inventory, KeepsRanksWithinTheCpuset) {
   JobPlan job = job_of(3);
   place(job, machine_named("container"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(2));

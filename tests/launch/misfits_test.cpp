@@ -1,5 +1,5 @@
-// Keys without effect in combination with others, and components that do not fit each other: each is refused at the
-// written key, with its line. Defaults are never refused.
+// Keys without effect beside other keys, and components that do not match: each is refused at the written key, with its
+// line. Defaults are never refused.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -82,8 +82,8 @@ std::string refused(const Sections& run, const std::vector<std::string>& overrid
     const Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
     if (warnings != nullptr) *warnings = plan.warnings;
   } catch (const ConfigError& error) {
-    EXPECT_TRUE(error.mark().column > 0 || error.mark().file.rfind("--set", 0) == 0) << error.what();
-    return str(error.key(), " in line ", error.mark().line);
+    EXPECT_TRUE(error.location().column > 0 || error.location().file.rfind("--set", 0) == 0) << error.what();
+    return str(error.key(), " in line ", error.location().line);
   }
   return "";
 }
@@ -100,7 +100,7 @@ Sections with_data(const std::string& section, const std::string& chosen = "{nam
   return {chosen, section, "{name: single}", "", 0};
 }
 
-TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
+TEST(WithoutEffect, RefusesKeysOfAMissingAxis) {
   const auto hybrid = [](const std::string& keys, int ranks = 2) {
     return refused(with_strategy("{name: hybrid, " + keys + "}", ranks));
   };
@@ -124,7 +124,7 @@ TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
             in(strategy, "strategy.reshard_after_forward"));
 }
 
-TEST(WithoutEffect, OfStrategies) {
+TEST(WithoutEffect, RefusesKeysOfStrategies) {
   EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: optimizer, reshard_after_forward: true}")),
             in(strategy, "strategy.reshard_after_forward"));
   EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: gradients, reshard_after_forward: false}")),
@@ -145,7 +145,7 @@ TEST(WithoutEffect, OfStrategies) {
 }
 
 // Synchronisation of replicas.
-TEST(WithoutEffect, OfAgreements) {
+TEST(WithoutEffect, RefusesKeysOfSynchronisation) {
   const auto sync = [](const std::string& text, const std::string& rest = "") {
     return refused(with_strategy("{name: ddp, sync: {" + text + "}" + rest + "}"));
   };
@@ -177,18 +177,18 @@ TEST(WithoutEffect, OfAgreements) {
 }
 
 // One file is tried with several overrides: keys that --set leaves without effect are reported and not refused.
-TEST(WithoutEffect, WhatSetLeavesIsTold) {
+TEST(WithoutEffect, ReportsKeysDisabledBySet) {
   std::vector<std::string> warnings;
   const Sections file = with_strategy("{name: hybrid, mesh: {pipeline: 2}, schedule: gpipe}", 0);
   EXPECT_EQ(refused(file, {"strategy.mesh.pipeline=1"}, &warnings), "");
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("strategy.schedule: ignored"), std::string::npos) << warnings[0];
-  // Not so where the key is typed too.
+  // It is refused if the key is typed too.
   EXPECT_NE(refused(with_strategy("{name: hybrid, mesh: {data: 2}}"), {"strategy.shard=optimizer"}), "");
   EXPECT_NE(refused(file, {"strategy.mesh.pipeline=1", "strategy.schedule=1f1b"}), "");
 }
 
-TEST(WithoutEffect, OfModelsDataAndOptimizers) {
+TEST(WithoutEffect, RefusesKeysOfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(with_model("{name: gpt, mlp_dim: 64, mlp_ratio: 4}")), in(model, "model.mlp_ratio"));
   EXPECT_EQ(refused(with_model("{name: gpt, rotary_base: 100}")), in(model, "model.rotary_base"));
   EXPECT_EQ(refused(with_model("{name: gpt, context: 100, positions: rotary}")), in(model, "model.context"));
@@ -222,7 +222,7 @@ TEST(WithoutEffect, OfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: \"[\", lr: 1.0}]"}).rfind("optimizer.groups.0.match", 0), 0u);
 }
 
-TEST(Misfits, RowsThatAModelDoesNotTake) {
+TEST(Misfits, RefuseRowsThatTheModelCannotRead) {
   EXPECT_EQ(refused(with_model("{name: gpt}", "{name: synthetic}")), in(model, "model.name"));
   EXPECT_EQ(refused(with_model("{name: ncf}", "{name: synthetic}")), in(model, "model.name"));
   EXPECT_EQ(refused(with_model("{name: mlp}", "{name: synthetic, kind: tokens}")), in(model, "model.name"));
@@ -235,8 +235,8 @@ TEST(Misfits, RowsThatAModelDoesNotTake) {
   EXPECT_EQ(refused(with_model("{name: resnet}", "{name: table, path: x.csv}")), in(model, "model.name"));
 }
 
-// Columns that the model does not look at.
-TEST(Misfits, NumbersThatAnNcfWithoutMlpDoesNotTake) {
+// Columns that the model does not use.
+TEST(Misfits, RefuseNumbersForAnNcfWithoutMlp) {
   const auto without_mlp = [](const std::string& rows) {
     return refused(with_model("{name: ncf, mlp_dim: 0}", "{name: " + rows + "}"));
   };
@@ -250,7 +250,7 @@ TEST(Misfits, NumbersThatAnNcfWithoutMlpDoesNotTake) {
             in(data, "data.item_features.path"));
 }
 
-TEST(Misfits, TransformsAndLosses) {
+TEST(Misfits, RefuseTransformsAndLosses) {
   const std::string image = "features: [3, 8, 6]";
   const auto transformed = [&](const std::string& rows, const std::string& list) {
     return refused(with_data("{name: synthetic, " + rows + ", transforms: [" + list + "]}"));
@@ -272,7 +272,7 @@ TEST(Misfits, TransformsAndLosses) {
             in(data, "data.negatives"));
 }
 
-TEST(Misfits, SyntheticTablesBeyondTheMemory) {
+TEST(Misfits, RefuseSyntheticTablesBeyondMemory) {
   const auto kind = [](const std::string& keys, const std::string& chosen) {
     return refused(with_data("{name: synthetic, " + keys + "}", "{name: " + chosen + "}"));
   };
@@ -281,7 +281,7 @@ TEST(Misfits, SyntheticTablesBeyondTheMemory) {
   EXPECT_EQ(kind("rows: 1099511627776", "mlp"), "") << "these rows are computed when they are read";
 }
 
-TEST(Misfits, FilesThatHoldTooLittle) {
+TEST(Misfits, RefuseFilesWithTooFewRows) {
   Folder folder;
   const std::string story = folder.file("story.txt", "twelve bytes");
   const auto text = [&](const std::string& more) {
@@ -312,7 +312,7 @@ std::string npy(const std::string& shape, size_t bytes = 4096) {
 }
 
 // Sizes from a file's header, before anything is loaded.
-TEST(Misfits, RowsOfFilesAgainstTransformsAndModels) {
+TEST(Misfits, CompareFilesWithTransformsAndModels) {
   Folder folder;
   const std::string images = folder.file("images.npy", npy("4, 3, 8, 8")), target = folder.file("y.npy", npy("4,")),
                     flat = folder.file("flat.npy", npy("4, 7"));
@@ -354,7 +354,7 @@ TEST(Misfits, RowsOfFilesAgainstTransformsAndModels) {
   EXPECT_EQ(fashion("{name: shift, pixels: 4}, flip"), "");
 }
 
-TEST(Misfits, FilesThatAreNoText) {
+TEST(Misfits, RefuseFilesThatAreNotText) {
   Folder folder;
   const auto text = [&](const std::string& name, const std::string& bytes) {
     return refused(with_data("{name: text, length: 2, path: " + folder.file(name, bytes) + "}", "{name: gpt}"));
@@ -419,14 +419,14 @@ TEST(Misfits, FilesThatAreNoText) {
   EXPECT_EQ(vocabulary("lines", "the\n\\s\n##a\n##b\n"), "");
 }
 
-TEST(WithoutEffect, SharedKeysLeaveDefaultsOut) {
+TEST(WithoutEffect, SharedKeysSkipDefaults) {
   Folder folder;
   Sections run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
   const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), {}}, all_catalogues());
   const std::vector<Option>& options = strategy_entry("single").options;
   EXPECT_EQ(shared_keys(config.strategy.options, options, true),
             (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
-  // The default of pipeline is no default of single.
+  // The default for pipeline differs from that for single.
   run = with_strategy("{name: pipeline}");
   const RunConfig defaults = read_run_config({folder.file("defaults.yaml", text_of(run)), {}}, all_catalogues());
   EXPECT_TRUE(shared_keys(defaults.strategy.options, options, false).contains("micro_batches"));

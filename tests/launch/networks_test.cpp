@@ -19,7 +19,7 @@ std::vector<Interface> host(const std::string& address, int prefix = 24) {
   return {loopback, bridge, {"eth0", address, prefix, false}};
 }
 
-TEST(Networks, SameNetworkCountsBits) {
+TEST(Networks, ComparesAddressesByPrefix) {
   EXPECT_TRUE(same_network("10.0.0.1", "10.0.0.200", 24));
   EXPECT_FALSE(same_network("10.0.0.1", "10.0.1.1", 24));
   EXPECT_TRUE(same_network("10.0.0.1", "10.0.1.1", 23));
@@ -30,19 +30,19 @@ TEST(Networks, SameNetworkCountsBits) {
   EXPECT_FALSE(same_network("10.0.0.1", "no address", 0));
 }
 
-TEST(Networks, ABridgeThatEveryHostHasIsNoCommonNetwork) {
+TEST(Networks, IgnoresABridgeOnEveryHost) {
   const auto common = common_network(host("10.0.0.1"), {host("10.0.0.2"), host("10.0.0.3")});
   ASSERT_TRUE(common.has_value());
   EXPECT_EQ(common->address, "10.0.0.1");
   EXPECT_FALSE(common_network(host("10.0.0.1"), {host("10.0.0.2"), host("10.9.0.3")}).has_value());
 }
 
-TEST(Networks, TheSameAddressOnSeveralHostsLeadsNowhere) {
+TEST(Networks, IgnoresAnAddressOfSeveralHosts) {
   EXPECT_THAT(repeated_networks({host("10.0.0.1"), host("10.0.0.2")}), ElementsAre("172.17.0.1/16"));
   EXPECT_THAT(repeated_networks({host("10.0.0.1")}), IsEmpty());
 }
 
-TEST(Networks, RanksOfOneHostMeetOnItsLoopback) {
+TEST(Networks, UsesTheLoopbackOnOneHost) {
   LaunchedAs as;
   as.launcher = Launcher::open_mpi;
   as.size = as.local_size = 4;
@@ -51,14 +51,14 @@ TEST(Networks, RanksOfOneHostMeetOnItsLoopback) {
   EXPECT_EQ(serving_address("127.0.0.0/8", as, {}).address, "127.0.0.1");
 }
 
-TEST(Networks, TheCommonOneOfSeveral) {
+TEST(Networks, ChoosesTheCommonNetwork) {
   std::vector<Interface> here = host("192.168.1.5");
   here.push_back({"ib0", "10.1.0.5", 16, false});
   EXPECT_EQ(common_network(here, {host("10.1.7.7", 16)})->name, "ib0");
   EXPECT_EQ(common_network({{"eth0", "fd77::1", 64, false}}, {{{"eth0", "fd77::2", 64, false}}})->address, "fd77::1");
 }
 
-TEST(Networks, HereHasALoopbackAndSaysWhatItIs) {
+TEST(Networks, ReadsTheInterfacesOfThisHost) {
   const std::vector<Interface> here = interfaces_here();
   const bool loop = std::any_of(here.begin(), here.end(), [](const Interface& i) { return i.address == "127.0.0.1"; });
   EXPECT_TRUE(loop);
@@ -72,7 +72,7 @@ TEST(Networks, HereHasALoopbackAndSaysWhatItIs) {
   EXPECT_EQ(again[0].prefix, here[0].prefix);
 }
 
-TEST(Networks, AConfiguredNetworkIsThisHostsAddressInIt) {
+TEST(Networks, FindsThisHostsAddressInAConfiguredNetwork) {
   EXPECT_EQ(configured_address("10.0.0.0/24", host("10.0.0.7")), "10.0.0.7");
   EXPECT_EQ(configured_address("10.9.9.9", host("10.0.0.7")), "10.9.9.9");
   try {
@@ -84,14 +84,14 @@ TEST(Networks, AConfiguredNetworkIsThisHostsAddressInIt) {
   }
 }
 
-TEST(Networks, SlurmsListsOfHosts) {
+TEST(Networks, ExpandsSlurmHostLists) {
   EXPECT_THAT(hosts_in_list("sn[1-3,7],login"), ElementsAre("sn1", "sn2", "sn3", "sn7", "login"));
   EXPECT_THAT(hosts_in_list("a,b"), ElementsAre("a", "b"));
   EXPECT_THAT(hosts_in_list("n[08-10]-ib"), ElementsAre("n08-ib", "n09-ib", "n10-ib"));
   EXPECT_THAT(hosts_in_list(""), IsEmpty());
 }
 
-TEST(Networks, DataStaysWhereTheChannelIs) {
+TEST(Networks, UsesTheNetworkOfTheControlChannel) {
   EXPECT_EQ(data_address("", "127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(data_address("", "::1"), "::1");
   EXPECT_EQ(data_address("127.0.0.0/8", "203.0.113.9"), "127.0.0.1");

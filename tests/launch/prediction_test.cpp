@@ -25,8 +25,8 @@ StepTimings timings_of(int ranks, int threads, double fixed, double row, double 
   return timings;
 }
 
-// A pass takes 2 ms and 1 ms a row, the update 4 ms; two ranks at once are as fast. An all-reduce with gloo takes 1 ms
-// and 1 ms per MB, and keeps the processor busy.
+// A pass takes 2 ms plus 1 ms a row, the update 4 ms; two ranks at once are as fast. An all-reduce with gloo takes 1 ms
+// plus 1 ms per MB, and keeps the processor busy.
 Calibration made(double busy = 1) {
   Calibration calibration;
   calibration.device = "cpu";
@@ -66,7 +66,7 @@ JobPlan job(const Mesh& mesh, int ranks_a_host = 1000) {
 RankCost cost(double rows, double passes = 1) {
   RankCost one;
   one.work.rows = rows;
-  one.work.passes = one.work.span = one.work.own = passes;
+  one.work.passes = one.work.span = one.work.busy = passes;
   return one;
 }
 
@@ -78,7 +78,7 @@ TEST(Prediction, OneRankTakesTheMeasuredTime) {
   EXPECT_EQ(step.error, 0);
 }
 
-// With sparse embeddings a step updates the rows that its batch touches; ranks that gather rows update those of all.
+// With sparse embeddings a step updates the rows that its batch touches; ranks that gather rows update the rows of all.
 TEST(Prediction, SparseUpdatesAreProportionalToTouchedRows) {
   Calibration calibration = made();
   for (StepTimings& one : calibration.steps) {
@@ -128,8 +128,8 @@ TEST(Prediction, IdleTimeOverlapsWithBackward) {
 
 TEST(Prediction, RanksOfAPipelineWaitForEachOther) {
   RankCost first = cost(8, 4), second = cost(8, 4);
-  first.work.own = 4 * 0.5;
-  second.work.own = 4 * 0.5;
+  first.work.busy = 4 * 0.5;
+  second.work.busy = 4 * 0.5;
   first.work.span = second.work.span = 5 * 0.5;  // (m + p − 1) halves
   first.work.updated = second.work.updated = 0.5;
   first.axes = second.axes = {{"pipeline", 4e6, 4, Exchange::send, 0}};
@@ -152,7 +152,7 @@ TEST(Prediction, ShardsAreGatheredAndScattered) {
 
 TEST(Prediction, ATensorGroupPaysTheFixedCostOfOperations) {
   RankCost one = cost(32);
-  one.work.own = one.work.span = 0.5;
+  one.work.busy = one.work.span = 0.5;
   one.work.cut = true;
   const StepPrediction step = predict(job(Mesh({{"tensor", 2}})), {one, one}, hosts(1, 2), made());
   EXPECT_NEAR(step.compute, 17.5 * ms, 1e-9);  // half of 34, and a quarter of 2 that is not divided
@@ -269,9 +269,9 @@ TEST(Advice, RecommendsNothingIfTheErrorIsLarge) {
     EXPECT_THAT(text, HasSubstr("too uncertain to recommend anything (± 80 %)"));
     EXPECT_THAT(text, AllOf(HasSubstr("ddp would be"), Not(HasSubstr("take ddp")), Not(HasSubstr("stay on"))));
   }
-  // A fiftieth is no gain, despite the error.
+  // A gain of a fiftieth is not advised, despite the error.
   EXPECT_THAT(advice_text(single, {candidate("ddp", 4, 2500 * ms, 0, 2000 * ms)}), HasSubstr("stay on one device"));
-  // An error above 100 % is no number to advise with.
+  // A prediction with an error above 100 % gives no advice.
   const PredictedCandidate rough = candidate("ddp", 4, 5 * ms, 0, 95 * ms);
   EXPECT_EQ(advice_text(single, {rough}),
             "too uncertain to recommend anything: all errors are above 100 %; measure again on an idle machine\n");
@@ -309,7 +309,7 @@ TEST(Load, IsTheShareOfOtherProcesses) {
   EXPECT_NEAR(other->busy - one->busy, 250 * tick, 1e-9);
   EXPECT_NEAR(other->stolen, 50 * tick, 1e-9);
   EXPECT_NEAR(other_load(*one, *other, 150 * tick, 200 * tick, 2), 150.0 / 400, 1e-9);
-  EXPECT_EQ(other_load(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is nobody's load";
+  EXPECT_EQ(other_load(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is no other load";
   EXPECT_FALSE(cpu_times(before, {0, 7})) << "a core that is not there";
 }
 

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 
-// One program, watched to its end.
+// One program, observed until its end.
 struct Watched {
   std::vector<std::string> lines;
   std::optional<ProcessEnd> end;
@@ -57,8 +57,8 @@ TEST_F(ProcessTest, Signal) {
   EXPECT_EQ(seen_.end->exit_code(), 137);
 }
 
-// The kernel's count of processes that it killed for want of memory.
-TEST(Agent, BlamesMemoryOnlyForAKillOfTheLastSeconds) {
+// Returns the kernel's count of processes that it killed for lack of memory.
+TEST(Agent, BlamesMemoryOnlyForARecentKill) {
   EventLoop loop;
   int64_t kills = 7;
   std::vector<std::string> lacks;
@@ -85,7 +85,7 @@ TEST(Agent, BlamesMemoryOnlyForAKillOfTheLastSeconds) {
   EXPECT_EQ(lacks[2], "") << "that kill was of another process, long ago";
 }
 
-TEST(Lack, OfThreadsOnlyWhereOneCouldNotBeStarted) {
+TEST(Lack, OfThreadsIsReportedOnlyAfterAFailedStart) {
   const auto lack = [](const std::string& line) {
     ProcessEnd end;
     end.signal = SIGABRT;
@@ -104,7 +104,7 @@ TEST(Lack, OfThreadsOnlyWhereOneCouldNotBeStarted) {
     EXPECT_THAT(lack(line), ::testing::HasSubstr("out of memory")) << line;
 }
 
-TEST(Lack, IsWhatTheRankReportedBeforeItsExitCode) {
+TEST(Lack, IsTakenFromTheReportBeforeTheExitCode) {
   ProcessEnd end;
   end.code = 71;
   EXPECT_EQ(lack_of(end, "before\nconvoy-rank: out of memory on the host (RLIMIT_AS is 1 MiB)\n", false),
@@ -112,7 +112,7 @@ TEST(Lack, IsWhatTheRankReportedBeforeItsExitCode) {
   EXPECT_THAT(lack_of(end, "nothing\n", false), testing::HasSubstr("out of memory on the host ("));
 }
 
-TEST_F(ProcessTest, EnvironmentIsExactlyWhatWasGiven) {
+TEST_F(ProcessTest, HasExactlyTheGivenEnvironment) {
   start({"/usr/bin/env"}, {{"ONLY", "this"}});
   finish();
   EXPECT_THAT(seen_.lines, ElementsAre("ONLY=this"));
@@ -124,7 +124,7 @@ TEST_F(ProcessTest, SignalsAreDefaultAndUnblocked) {
   EXPECT_THAT(seen_.lines, ElementsAre("SigBlk:0000000000000000", "SigIgn:0000000000000000"));
 }
 
-TEST_F(ProcessTest, BoundBeforeItRuns) {
+TEST_F(ProcessTest, IsBoundBeforeItRuns) {
   start({"sh", "-c", "grep Cpus_allowed_list /proc/self/status | tr -d '\\t '"}, current_variables(), {0});
   finish();
   EXPECT_THAT(seen_.lines, ElementsAre("Cpus_allowed_list:0"));
@@ -144,7 +144,7 @@ TEST_F(ProcessTest, KillAfterGrace) {
   EXPECT_EQ(seen_.end->signal, SIGKILL);
 }
 
-TEST_F(ProcessTest, WhatTheProcessLeavesInItsGroupIsKilled) {
+TEST_F(ProcessTest, KillsLeftoversOfItsGroup) {
   shell("sleep 100 & echo $!");
   finish();
   const pid_t left = std::atoi(seen_.lines.at(0).c_str());
@@ -152,7 +152,7 @@ TEST_F(ProcessTest, WhatTheProcessLeavesInItsGroupIsKilled) {
   EXPECT_NE(kill(left, 0), 0);
 }
 
-TEST_F(ProcessTest, GrandchildInItsOwnSessionIsKilled) {
+TEST_F(ProcessTest, KillsAGrandchildInANewSession) {
   shell("setsid sh -c 'echo $$; exec sleep 100' & sleep 0.2");
   finish();
   const pid_t left = std::atoi(seen_.lines.at(0).c_str());

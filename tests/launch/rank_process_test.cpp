@@ -15,7 +15,7 @@ Variables variables_of(int threads, bool shared, Variables environment = {}) {
   return rank_process("/bin/true", assigned, 0, "channel", std::move(environment)).environment;
 }
 
-TEST(RankProcess, ThreadsThatMayWaitForACoreDoNotSpin) {
+TEST(RankProcess, ThreadsThatShareACoreDoNotSpin) {
   EXPECT_EQ(variables_of(2, false).at("OMP_WAIT_POLICY"), "passive");
   EXPECT_EQ(variables_of(1, true).at("OMP_WAIT_POLICY"), "passive");
   EXPECT_EQ(variables_of(1, false).count("OMP_WAIT_POLICY"), 0u);  // no process to wait for
@@ -35,7 +35,7 @@ RankAssignment assignment_of(const std::vector<std::vector<std::string>>& uuids)
   return assigned;
 }
 
-TEST(RankProcess, AProcessSeesItsOwnGpusByUuid) {
+TEST(RankProcess, SeesItsGpusByUuid) {
   RankAssignment assigned = assignment_of({{"GPU-a"}, {"GPU-b", "GPU-c"}});
   assigned.job.processes = {{0, {0}}, {0, {1}}};
   const ProcessStart second = rank_process("/bin/true", assigned, 1, "channel", {{"CUDA_VISIBLE_DEVICES", "0,1,2,3"}});
@@ -45,7 +45,7 @@ TEST(RankProcess, AProcessSeesItsOwnGpusByUuid) {
   EXPECT_EQ(gpu_index_in(shown, assigned.job.ranks[1].devices[1]), 1);
 }
 
-TEST(RankProcess, WithoutAUuidItSeesAll) {
+TEST(RankProcess, SeesAllGpusWithoutAUuid) {
   RankAssignment assigned = assignment_of({{""}});
   assigned.job.processes = {{0, {0}}};
   const ProcessStart start = rank_process("/bin/true", assigned, 0, "channel", {{"CUDA_VISIBLE_DEVICES", "6,7"}});

@@ -16,16 +16,16 @@ using ::testing::HasSubstr;
 
 Abort failed_at(int64_t step, Failure kind = Failure::training) { return {kind, 1, step, 0, "node1", "it broke"}; }
 
-TEST(RestartBudget, NoneUnlessAskedFor) {
+TEST(RestartBudget, IsZeroByDefault) {
   RestartBudget restarts({0, 1});
   for (int i = 0; i < 5; ++i) {
     const auto decision = restarts.after(failed_at(20), -1);
     EXPECT_FALSE(decision.again);
-    EXPECT_FALSE(decision.no_progress) << "nobody asked, so the cause itself is the end";
+    EXPECT_FALSE(decision.no_progress) << "no restart was requested, so the cause itself is the end";
   }
 }
 
-TEST(RestartBudget, AsOftenAsAskedFor) {
+TEST(RestartBudget, AllowsTheConfiguredNumber) {
   RestartBudget restarts({2, 0.5});
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(30), 25).again);
@@ -35,7 +35,7 @@ TEST(RestartBudget, AsOftenAsAskedFor) {
   EXPECT_FALSE(last.no_progress) << "it did progress: the cause itself is the end";
 }
 
-TEST(RestartBudget, TheThirdCrashAtOneStepIsTheLast) {
+TEST(RestartBudget, EndsAfterThreeCrashesAtOneStep) {
   RestartBudget restarts({100, 0});
   EXPECT_TRUE(restarts.after(failed_at(20), 10).again);
   EXPECT_TRUE(restarts.after(failed_at(20), 10).again);
@@ -44,7 +44,7 @@ TEST(RestartBudget, TheThirdCrashAtOneStepIsTheLast) {
   EXPECT_TRUE(third.no_progress);
 }
 
-TEST(RestartBudget, ComingLessFarIsNoProgressEither) {
+TEST(RestartBudget, CountsAnEarlierCrashAsNoProgress) {
   RestartBudget restarts({100, 0});
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(12), -1).again);
@@ -55,7 +55,7 @@ TEST(RestartBudget, ComingLessFarIsNoProgressEither) {
   EXPECT_TRUE(never_began.after(failed_at(-1), -1).no_progress);
 }
 
-TEST(RestartBudget, ProgressBeginsTheCountAnew) {
+TEST(RestartBudget, ResetsAfterProgress) {
   RestartBudget restarts({100, 0});
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
@@ -64,7 +64,7 @@ TEST(RestartBudget, ProgressBeginsTheCountAnew) {
   EXPECT_TRUE(restarts.after(failed_at(-1), 30).again) << "a newer checkpoint is progress, wherever it failed";
 }
 
-TEST(RestartBudget, WaitsLongerWhileNothingComesOfIt) {
+TEST(RestartBudget, WaitsLongerWithoutProgress) {
   RestartBudget restarts({100, 2});
   EXPECT_EQ(restarts.after(failed_at(20), -1).again, milliseconds(2000));
   EXPECT_EQ(restarts.after(failed_at(20), -1).again, milliseconds(4000));
@@ -73,7 +73,7 @@ TEST(RestartBudget, WaitsLongerWhileNothingComesOfIt) {
   EXPECT_EQ(patient.after(failed_at(1), -1).again, milliseconds(600'000));
 }
 
-TEST(RestartBudget, NotWhereItWouldOnlyHappenAgain) {
+TEST(RestartBudget, RefusesFailuresThatWouldRepeat) {
   for (Failure kind : {Failure::config, Failure::command_line, Failure::corrupt_data, Failure::device_missing,
                        Failure::output, Failure::disagreement, Failure::refused, Failure::stopped}) {
     RestartBudget restarts({100, 0});
@@ -89,7 +89,7 @@ TEST(RestartBudget, NotWhereItWouldOnlyHappenAgain) {
   EXPECT_TRUE(RestartBudget({1, 0}).after(killed, -1).again);
 }
 
-class AttemptsTest : public ::testing::Test {
+class RestartPolicyTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = (std::filesystem::temp_directory_path() / "convoy-restart-XXXXXX").string();
@@ -112,7 +112,7 @@ class AttemptsTest : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(AttemptsTest, EveryFirstCauseIsKeptAndTheLastIsNoProgress) {
+TEST_F(RestartPolicyTest, KeepsEveryFirstCause) {
   RestartPolicy attempts(folder(), {10, 0});
   std::filesystem::create_directories(path_ + "/checkpoints/step-9");
   std::filesystem::create_directories(path_ + "/checkpoints/step-10");
@@ -140,14 +140,14 @@ TEST_F(AttemptsTest, EveryFirstCauseIsKeptAndTheLastIsNoProgress) {
   EXPECT_EQ(attempts.ended()[2].at("exit_code"), exit_code::training);
 }
 
-TEST_F(AttemptsTest, RanksThatNeverStartedAreNotStartedAgain) {
+TEST_F(RestartPolicyTest, DoesNotRestartRanksThatNeverStarted) {
   RestartPolicy attempts(folder(), {10, 0});
   JobOutcome refused = outcome(-1);
   EXPECT_FALSE(attempts.failed(refused, false).again);
   EXPECT_EQ(attempts.ended().size(), 1u);
 }
 
-TEST_F(AttemptsTest, AHostThatIsNotBackYetUsesOneRestart) {
+TEST_F(RestartPolicyTest, AMissingHostUsesOneRestart) {
   RestartPolicy attempts(folder(), {2, 0});
   JobOutcome lost = outcome(20), missing = outcome(-1);
   missing.cause->kind = Failure::rendezvous;
@@ -157,7 +157,7 @@ TEST_F(AttemptsTest, AHostThatIsNotBackYetUsesOneRestart) {
   EXPECT_EQ(attempts.ended().size(), 3u);
 }
 
-TEST_F(AttemptsTest, EarlierCommandsOnTheFolderCount) {
+TEST_F(RestartPolicyTest, CountsRestartsOfEarlierCommands) {
   Json summary = {{"attempt", 1},
                   {"exit_code", 137},
                   {"failure", {{"cause", "internal"}, {"step", 7}}},

@@ -26,7 +26,8 @@ class RunFolderTest : public ::testing::Test {
     request_.root = root_ / "runs";
     request_.name = "n";
     request_.resume = "auto";
-    request_.resolved = {{"name", "n"}, {"seed", 1}, {"train", {{"epochs", 1}, {"resume", "auto"}}}};
+    request_.resolved = {
+        {"name", "n"}, {"seed", 1}, {"model", {{"name", "mlp"}}}, {"train", {{"epochs", 1}, {"resume", "auto"}}}};
   }
   ~RunFolderTest() override { fs::remove_all(root_); }
   static int counter() {
@@ -54,7 +55,7 @@ class RunFolderTest : public ::testing::Test {
   RunFolderRequest request_;
 };
 
-TEST_F(RunFolderTest, FirstRunTakesTheName) {
+TEST_F(RunFolderTest, TheFirstRunGetsTheName) {
   const RunFolder run = open_run_folder(request_);
   EXPECT_EQ(run.path, folder("n"));
   EXPECT_TRUE(run.lock.held());
@@ -63,14 +64,14 @@ TEST_F(RunFolderTest, FirstRunTakesTheName) {
   EXPECT_TRUE(fs::is_directory(folder("n") + "/logs"));
 }
 
-TEST_F(RunFolderTest, DoneIsNeverTouched) {
+TEST_F(RunFolderTest, NeverChangesACompletedRun) {
   leave(folder("n"), "done", true, request_.resolved);
   const RunFolder run = open_run_folder(request_);
   EXPECT_EQ(run.path, folder("n-2"));
   EXPECT_THAT(run.notes.at(0), HasSubstr("n-2"));
 }
 
-TEST_F(RunFolderTest, UnfinishedGoesOn) {
+TEST_F(RunFolderTest, ResumesAnUnfinishedRun) {
   leave(folder("n"), "done", true, request_.resolved);
   leave(folder("n-2"), "failed", true, request_.resolved);
   request_.resolved["train"]["epochs"] = 5;
@@ -80,7 +81,7 @@ TEST_F(RunFolderTest, UnfinishedGoesOn) {
   EXPECT_EQ(run.attempt, 1);
 }
 
-TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
+TEST_F(RunFolderTest, DoesNotResumeADifferentRun) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["seed"] = 2;
   request_.resolved["precision"] = "bf16";
@@ -97,7 +98,7 @@ TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
 }
 
-TEST_F(RunFolderTest, WhereAndOnWhatItRunsMayDiffer) {
+TEST_F(RunFolderTest, ResumesWithDifferentHardware) {
   request_.resolved["data"] = {{"path", "/a"}, {"prefetch", 2}};
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["device"] = "cpu";
@@ -105,8 +106,8 @@ TEST_F(RunFolderTest, WhereAndOnWhatItRunsMayDiffer) {
   EXPECT_TRUE(open_run_folder(request_).continued);
 }
 
-// An older version took one epoch by default, with max_steps too.
-TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
+// An older version trained one epoch by default, also with max_steps.
+TEST_F(RunFolderTest, KeepsEpochsOfAnOlderVersion) {
   Json& train = request_.resolved["train"];
   train["max_steps"] = 1000;
   leave(folder("n"), "failed", true, request_.resolved);
@@ -118,9 +119,9 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
     EXPECT_THAT(run.notes, ::testing::Contains(HasSubstr("train.epochs stays 1")));
   }
   Json written = request_.resolved;
-  SourceLocationWriter marks;
-  marks.add("train.epochs", {"--set train.epochs=~", 0, 0});
-  written["marks"] = marks.json();
+  SourceLocationWriter locations;
+  locations.add("train.epochs", {"--set train.epochs=~", 0, 0});
+  written["marks"] = locations.json();
   std::swap(request_.resolved, written);
   EXPECT_TRUE(open_run_folder(request_).train.empty());
   std::swap(request_.resolved, written);
@@ -130,7 +131,7 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
 }
 
 // Without a written length the default, one epoch, would end the run early.
-TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
+TEST_F(RunFolderTest, KeepsAnOmittedLength) {
   struct Case {
     Json before, now;  // train.epochs and train.max_steps
     std::vector<std::string> written;
@@ -159,12 +160,12 @@ TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
   };
   for (const Case& one : cases) {
     request_.resolved["train"] = one.before;
-    leave(folder("n"), "failed", true, without_marks(request_.resolved));
+    leave(folder("n"), "failed", true, without_locations(request_.resolved));
     request_.resolved["train"] = one.now;
-    SourceLocationWriter marks;
-    marks.add("name", {"x.yaml", 1, 1});
-    for (const std::string& key : one.written) marks.add(key, {"x.yaml", 2, 1});
-    request_.resolved["marks"] = marks.json();
+    SourceLocationWriter locations;
+    locations.add("name", {"x.yaml", 1, 1});
+    for (const std::string& key : one.written) locations.add(key, {"x.yaml", 2, 1});
+    request_.resolved["marks"] = locations.json();
     const RunFolder run = open_run_folder(request_);
     EXPECT_TRUE(run.continued);
     EXPECT_EQ(run.train, one.kept) << one.before << " " << one.now;
@@ -174,8 +175,8 @@ TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
   }
 }
 
-// The same command continues what it began, not what it began from.
-TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
+// The same command resumes the run, and not the checkpoint from which the run started.
+TEST_F(RunFolderTest, ResumesARunStartedFromACheckpoint) {
   leave(folder("other"), "done", true, request_.resolved);
   request_.resume = request_.resolved["train"]["resume"] = folder("other");
   leave(folder("n"), "failed", true, request_.resolved);
@@ -185,17 +186,21 @@ TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
   EXPECT_TRUE(open_run_folder(given).continued);
   request_.resolved["seed"] = 2;
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
-  // Into a folder whose unfinished run began otherwise, a path would be passed over without a word.
+  // A path is refused if the folder has an unfinished run that started from another one: it would be ignored.
   given.resume = given.resolved["train"]["resume"] = folder("another");
   EXPECT_THROW(open_run_folder(given), Error);
 }
 
-TEST_F(RunFolderTest, WithoutASummaryTheManifestTells) {
+TEST_F(RunFolderTest, UsesTheManifestWithoutASummary) {
   for (const char* left : {"", "{", "[]", "missing"}) {
     leave(folder("n"), "failed", true, request_.resolved);
     fs::create_directories(folder("n") + "/checkpoints/step-7");
     std::ofstream(folder("n") + "/checkpoints/step-3/manifest.json") << Json{{"config", request_.resolved}};
+    fs::create_directories(folder("n") + "/checkpoints/step-8");
+    fs::create_directories(folder("n") + "/checkpoints/step-9");
     std::ofstream(folder("n") + "/checkpoints/step-7/manifest.json") << "{";
+    std::ofstream(folder("n") + "/checkpoints/step-8/manifest.json") << R"({"config": {}})";
+    std::ofstream(folder("n") + "/checkpoints/step-9/manifest.json") << R"({"config": {"model": {}, "train": 5}})";
     std::ofstream(folder("n") + "/summary.json") << left;
     if (left == std::string("missing")) fs::remove(folder("n") + "/summary.json");
     RunFolderRequest changed = request_;
@@ -245,7 +250,7 @@ TEST_F(RunFolderTest, AFinishedFarmWithALargerGridSaysHowToAddPoints) {
   EXPECT_THAT(refusal(Failure::output), ::testing::Not(HasSubstr("convoy add")));
 }
 
-TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {
+TEST_F(RunFolderTest, RemovesLeftoversOfAKilledSave) {
   leave(folder("n"), "running", true, request_.resolved);
   const fs::path saved = fs::path(folder("n")) / "checkpoints";
   for (const char* left : {".step-9.tmp-12ab", ".old-step-3-34cd"}) fs::create_directories(saved / left);
@@ -257,7 +262,7 @@ TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {
   EXPECT_TRUE(fs::exists(saved / "step-3"));
 }
 
-TEST_F(RunFolderTest, ARunThatWasBeingStoppedIsStopped) {
+TEST_F(RunFolderTest, ResumesARunThatWasBeingStopped) {
   leave(folder("n"), "running", true, request_.resolved);
   std::ofstream(folder("n") + "/failure.json")
       << R"({"exit_code": 143, "failure": {"cause": "stopped", "message": "asked to stop"}})";
@@ -267,26 +272,26 @@ TEST_F(RunFolderTest, ARunThatWasBeingStoppedIsStopped) {
   EXPECT_TRUE(open_run_folder(request_).continued) << "it is not done";
 }
 
-TEST_F(RunFolderTest, HowItIsLoggedMayDiffer) {
+TEST_F(RunFolderTest, ResumesWithDifferentLogging) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["log"]["level"] = "debug";
   EXPECT_TRUE(open_run_folder(request_).continued);
 }
 
-TEST_F(RunFolderTest, ACheckpointWithoutLatestIsOneAllTheSame) {
+TEST_F(RunFolderTest, FindsACheckpointWithoutLatest) {
   leave(folder("n"), "failed", false, request_.resolved);
   fs::create_directories(folder("n") + "/checkpoints/step-4");
   request_.resolved["seed"] = 2;
   EXPECT_THAT(refusal(Failure::output), HasSubstr("seed"));
 }
 
-TEST_F(RunFolderTest, APathWithoutCheckpointIsRefusedBeforeAnythingIsMade) {
+TEST_F(RunFolderTest, RefusesAPathWithoutACheckpointFirst) {
   request_.resume = root_ / "nowhere";
   EXPECT_THAT(refusal(Failure::config), HasSubstr("train.resume: " + request_.resume + " holds no checkpoint"));
   EXPECT_FALSE(fs::exists(folder("n")));
 }
 
-TEST_F(RunFolderTest, WithoutCheckpointThereIsNothingToSpoil) {
+TEST_F(RunFolderTest, RestartsWithoutACheckpoint) {
   leave(folder("n"), "failed", false, request_.resolved);
   request_.resolved["seed"] = 2;
   const RunFolder run = open_run_folder(request_);
@@ -294,22 +299,22 @@ TEST_F(RunFolderTest, WithoutCheckpointThereIsNothingToSpoil) {
   EXPECT_FALSE(run.continued);
 }
 
-TEST_F(RunFolderTest, LockedIsPassedOverByNameAndRefusedWhenGiven) {
+TEST_F(RunFolderTest, SkipsALockedFolderOrRefusesItByPath) {
   const RunFolder first = open_run_folder(request_);
   const RunFolder second = open_run_folder(request_);
   EXPECT_EQ(second.path, folder("n-2"));
   request_.output = first.path;
-  EXPECT_THAT(refusal(Failure::output), HasSubstr("another run is using it"));
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("another run uses it"));
 }
 
-TEST_F(RunFolderTest, LockIsFreeAgainAndLeavesNothing) {
+TEST_F(RunFolderTest, ReleasesTheLock) {
   request_.output = root_ / "o";
   { const RunFolder run = open_run_folder(request_); }
   EXPECT_FALSE(fs::exists(request_.output + "/.lock"));
   EXPECT_TRUE(open_run_folder(request_).lock.held());
 }
 
-TEST_F(RunFolderTest, GivenAndDone) {
+TEST_F(RunFolderTest, LeavesACompletedFolderGivenByPath) {
   request_.output = root_ / "o";
   leave(request_.output, "done", true, request_.resolved);
   EXPECT_TRUE(open_run_folder(request_).already_done);
@@ -319,7 +324,7 @@ TEST_F(RunFolderTest, GivenAndDone) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("train.epochs"));
 }
 
-TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
+TEST_F(RunFolderTest, RepairsAStaleRunningStatus) {
   leave(folder("n"), "running", true, request_.resolved);
   std::ofstream(folder("n") + "/failure.json") << R"({"exit_code": 75, "failure": {"message": "the server is gone"}})";
   const RunFolder run = open_run_folder(request_);
@@ -331,7 +336,7 @@ TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
   EXPECT_THAT(run.notes.at(0), HasSubstr("the server is gone"));
 }
 
-TEST_F(RunFolderTest, WhoeverIsLeftWritesTheEndAndOnlyWhereThereIsNone) {
+TEST_F(RunFolderTest, RecordsAFailureOnlyForARunningRun) {
   const Abort gone{Failure::rendezvous, -1, 7, 0, "", "the server is gone"};
   leave(folder("n"), "running", true, request_.resolved);
   record_failure(folder("n"), gone);
@@ -344,7 +349,7 @@ TEST_F(RunFolderTest, WhoeverIsLeftWritesTheEndAndOnlyWhereThereIsNone) {
   EXPECT_EQ(read_summary(folder("n"))["status"], "done");
 }
 
-TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {
+TEST_F(RunFolderTest, RefusesAFileOrAnUnwritableParent) {
   std::ofstream(root_ / "file") << "x";
   request_.output = root_ / "file";
   EXPECT_THAT(refusal(Failure::output), HasSubstr("no directory"));
@@ -354,7 +359,7 @@ TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("--output"));
 }
 
-TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
+TEST_F(RunFolderTest, RefusesUnwritableSubfolders) {
   request_.output = root_ / "o";
   fs::create_directories(request_.output + "/logs");
   std::ofstream(request_.output + "/checkpoints") << "x";
@@ -379,13 +384,13 @@ TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
   EXPECT_THAT(reason, HasSubstr("o/logs: cannot be written"));
 }
 
-TEST_F(RunFolderTest, AFolderInPlaceOfLatestIsRefused) {
+TEST_F(RunFolderTest, RefusesAFolderNamedLatest) {
   request_.output = root_ / "o";
   fs::create_directories(request_.output + "/checkpoints/latest");
   EXPECT_THAT(refusal(Failure::output), HasSubstr("o/checkpoints/latest: is a folder"));
 }
 
-TEST_F(RunFolderTest, ADeletedWorkingDirectoryIsNamed) {
+TEST_F(RunFolderTest, NamesADeletedWorkingDirectory) {
   const fs::path before = fs::current_path();
   fs::create_directory(root_ / "gone");
   fs::current_path(root_ / "gone");
@@ -396,7 +401,7 @@ TEST_F(RunFolderTest, ADeletedWorkingDirectoryIsNamed) {
   EXPECT_THAT(reason, HasSubstr("the working directory was deleted"));
 }
 
-TEST_F(RunFolderTest, ARefusedParentHoldsNothingNew) {
+TEST_F(RunFolderTest, CreatesNothingInARefusedParent) {
   const fs::path open = root_ / "open";
   fs::create_directory(open);
   chmod(open.c_str(), 0777);
@@ -405,7 +410,7 @@ TEST_F(RunFolderTest, ARefusedParentHoldsNothingNew) {
   EXPECT_TRUE(fs::is_empty(open));
 }
 
-TEST_F(RunFolderTest, LinksWithinAreRefused) {
+TEST_F(RunFolderTest, RefusesLinksInTheFolder) {
   request_.output = root_ / "o";
   for (const char* part : {"logs", "checkpoints"}) {
     fs::remove_all(request_.output);
@@ -416,7 +421,23 @@ TEST_F(RunFolderTest, LinksWithinAreRefused) {
   }
 }
 
-TEST_F(RunFolderTest, AnotherModelCannotBeginFromTheCheckpoint) {
+// A run would change the other file. Files that a run replaces may have a second name, as in a copy by `cp -al`.
+TEST_F(RunFolderTest, RefusesAHardLinkToAForeignFile) {
+  request_.output = root_ / "o";
+  std::ofstream(root_ / "foreign") << "mine\n";
+  for (const char* name : {"metrics.jsonl", "journal.jsonl", "logs/rank0.log", "logs/rank0.state"}) {
+    fs::remove_all(request_.output);
+    fs::create_directories(fs::path(request_.output) / "logs");
+    fs::create_hard_link(root_ / "foreign", fs::path(request_.output) / name);
+    EXPECT_THAT(refusal(Failure::output), HasSubstr(str("o/", name, ": is a hard link to another file")));
+  }
+  fs::remove_all(request_.output);
+  fs::create_directories(fs::path(request_.output) / "logs");
+  fs::create_hard_link(root_ / "foreign", fs::path(request_.output) / "config.yaml");
+  EXPECT_EQ(refusal(Failure::output), "");
+}
+
+TEST_F(RunFolderTest, RefusesACheckpointOfADifferentModel) {
   request_.resolved["model"] = {{"name", "mlp"}, {"hidden", {8}}};
   leave(folder("n"), "failed", true, request_.resolved);
   std::ofstream(folder("n") + "/checkpoints/step-3/manifest.json") << Json{{"config", request_.resolved}};
@@ -429,14 +450,14 @@ TEST_F(RunFolderTest, AnotherModelCannotBeginFromTheCheckpoint) {
   EXPECT_THAT(reason, HasSubstr("--set train.resume=never"));
 }
 
-TEST_F(RunFolderTest, RefusalsNameThePlaceAndAKeyThatCanBeWritten) {
+TEST_F(RunFolderTest, NamesTheFolderAndTheKeyInRefusals) {
   leave(folder("n"), "failed", true, {{"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}});
   request_.resolved = {{"train", {{"evaluate_every", {{"every", 5}, {"unit", "epochs"}}}}},
                        {"marks", {{"files", {"x.yaml"}}, {"at", {{"train.evaluate_every", {0, 6, 19}}}}}}};
   EXPECT_THAT(refusal(Failure::output), HasSubstr("x.yaml:6:19: train.evaluate_every: 1 epoch -> 5 epochs"));
 }
 
-TEST_F(RunFolderTest, ACheckpointByPathIsRefusedForAnotherModelOnly) {
+TEST_F(RunFolderTest, RefusesACheckpointByPathForADifferentModelOnly) {
   const std::string other = root_ / "other";
   for (const char* step : {"step-9", "step-10"}) fs::create_directories(other + "/checkpoints/" + step);
   request_.resolved["model"] = {{"name", "mlp"}, {"hidden", {8}}, {"dropout", 0}};

@@ -10,7 +10,7 @@ namespace convoy {
 
 constexpr int64_t mib = int64_t{1} << 20, gib = int64_t{1} << 30;
 
-// ctest sets the folder of the sources; by hand the program is started in it.
+// ctest sets the folder of the sources; without ctest the program is started in it.
 inline std::string topology_file(const std::string& name) {
   const char* source = std::getenv("CONVOY_SOURCE");
   return std::string(source == nullptr ? "." : source) + "/tests/topologies/" + name + ".xml";
@@ -18,7 +18,7 @@ inline std::string topology_file(const std::string& name) {
 
 inline Topology machine_named(const std::string& name) { return {{saved_host(topology_file(name))}}; }
 
-// Each rank a process with one device, which is not placed yet.
+// Each rank is a process with one device, which is not placed yet.
 inline JobPlan job_of(int ranks, bool gpus = false) {
   JobPlan job;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -19,7 +19,7 @@
 namespace convoy {
 namespace {
 
-// Numbers that are no sizes: they key random draws, and wrap around without harm.
+// Numbers that are not sizes: they key random draws, and overflow is harmless.
 const std::set<std::string> any_value{"seed"};
 const char* const huge[] = {"9223372036854775807", "4611686018427387904"};
 
@@ -67,7 +67,7 @@ TEST(Sizes, EveryIntegerHasABound) {
   }
 }
 
-// `key: value` with sections around it.
+// Returns `key: value` with sections around it.
 std::string written(const Found& found, std::string text) {
   for (size_t i = found.path.size(); i-- > 0;) {
     if (found.path[i] == "[]")
@@ -103,7 +103,7 @@ std::map<std::string, std::string> sections_with(const std::string& kind, const 
   return sections;
 }
 
-// As `convoy` checks it before anything starts: "KEY", or "" when it is taken.
+// Checks like `convoy` before the start; returns "KEY", or "" if the value is accepted.
 std::string refused_size(const std::map<std::string, std::string>& sections, int ranks = 2) {
   std::string text = "name: try\ndevice: cpu\n";
   for (const auto& [name, value] : sections) text += name + ": " + value + "\n";
@@ -118,13 +118,13 @@ std::string refused_size(const std::map<std::string, std::string>& sections, int
     request.ranks = ranks;
     strategy_entry(config.strategy.name).plan(config, topology, request);
   } catch (const ConfigError& error) {
-    EXPECT_GT(error.mark().column, 0) << error.what();
+    EXPECT_GT(error.location().column, 0) << error.what();
     return error.key();
   }
   return "";
 }
 
-TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
+TEST(Sizes, RefuseHugeIntegersAtTheirKey) {
   for (const Found& found : integers()) {
     const bool component = found.kind == "model" || found.kind == "data" || found.kind == "optimizer" ||
                            found.kind == "strategy" || found.kind == "loss";
@@ -140,7 +140,7 @@ TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
 }
 
 // Their readers check their form.
-TEST(Sizes, HugeIntegersOfFreeForm) {
+TEST(Sizes, RefuseHugeIntegersInFreeForm) {
   for (const char* value : huge) {
     const auto strategy = [&](const std::string& keys, const std::string& kind = "strategy") {
       return refused_size(sections_with(kind, keys + value + "}}"));
@@ -155,7 +155,7 @@ TEST(Sizes, HugeIntegersOfFreeForm) {
   }
 }
 
-TEST(Sizes, ProductsAreRefusedAtAKey) {
+TEST(Sizes, RefuseHugeProductsAtAKey) {
   const auto with = [](const std::string& model, const std::string& data) {
     auto sections = sections_with("model", "{name: " + model + "}");
     sections["data"] = "{name: " + data + "}";

@@ -35,7 +35,7 @@ std::vector<std::string> uuids(const char* visible) {
   return names;
 }
 
-TEST(Mps, IsFoundWhereADaemonRunsAndToldOfSharedGpus) {
+TEST(Mps, FindsTheDaemonAndReportsSharedGpus) {
   const fs::path folder = fs::temp_directory_path() / str("convoy-mps-", getpid());
   fs::create_directory(folder);
   const std::string daemon = folder / "nvidia-cuda-mps-control.pid";
@@ -45,7 +45,7 @@ TEST(Mps, IsFoundWhereADaemonRunsAndToldOfSharedGpus) {
   std::ofstream(daemon) << 999999999 << "\n";  // larger than any process's number
   EXPECT_EQ(mps_folder({}, folder), "");
   const Variables named{{"CUDA_MPS_PIPE_DIRECTORY", folder}};
-  EXPECT_EQ(mps_folder(named), folder.string()) << "a container's user says where it is";
+  EXPECT_EQ(mps_folder(named), folder.string()) << "the variable of a container names it";
 
   Topology topology;
   topology.hosts.push_back({"here", {}, {}, 0});
@@ -68,7 +68,7 @@ TEST(Mps, IsFoundWhereADaemonRunsAndToldOfSharedGpus) {
   EXPECT_TRUE(shared_gpu_notes(job, topology, "here", named).empty());
 }
 
-TEST(VisibleGpus, AsCudaReadsIt) {
+TEST(VisibleGpus, AreReadLikeCuda) {
   EXPECT_EQ(uuids(nullptr).size(), 4u);
   EXPECT_THAT(uuids("2,0"), ElementsAre("GPU-22", "GPU-00"));
   EXPECT_THAT(uuids("GPU-3"), ElementsAre("GPU-33"));
@@ -87,7 +87,7 @@ class LimitsTest : public ::testing::Test {
   fs::path root_;
 };
 
-TEST_F(LimitsTest, Version2TakesTheTightestAncestor) {
+TEST_F(LimitsTest, Version2UsesTheTightestAncestor) {
   write("proc/self/cgroup", "0::/a/b\n");
   write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
   write("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
@@ -98,7 +98,7 @@ TEST_F(LimitsTest, Version2TakesTheTightestAncestor) {
   EXPECT_EQ(limits.memory.value(), 1000);
 }
 
-TEST_F(LimitsTest, WhatIsLeftIsWithinTheLimit) {
+TEST_F(LimitsTest, AvailableMemoryIsWithinTheLimit) {
   EXPECT_FALSE(memory_left(root_).has_value());
   write("proc/meminfo", "MemTotal:        2000 kB\nMemFree:  1 kB\nMemAvailable:    1000 kB\n");
   EXPECT_EQ(memory_left(root_), 1000 * 1024);
@@ -120,7 +120,7 @@ TEST_F(LimitsTest, Version1) {
   EXPECT_EQ(limits.memory.value(), 4096);
 }
 
-TEST_F(LimitsTest, ThreadsAndKillsOfTheGroup) {
+TEST_F(LimitsTest, ReadsThreadsAndKillsOfTheGroup) {
   write("proc/self/cgroup", "0::/a/b\n");
   write("sys/fs/cgroup/a/pids.max", "120\n");
   write("sys/fs/cgroup/a/b/pids.max", "max\n");
@@ -132,8 +132,8 @@ TEST_F(LimitsTest, ThreadsAndKillsOfTheGroup) {
   EXPECT_NE(no_thread_text(root_).find("pids.max of the cgroup is 120"), std::string::npos) << no_thread_text(root_);
 }
 
-// The kernel refuses the stack of a thread with the same EAGAIN as a thread too many.
-TEST_F(LimitsTest, ALimitOnMemoryIsNotBlamedOnThreads) {
+// The kernel reports a failed allocation of a thread's stack by EAGAIN, like too many threads.
+TEST_F(LimitsTest, DoesNotBlameThreadsForAMemoryLimit) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers take addresses of their own";
 #endif
@@ -150,7 +150,7 @@ TEST_F(LimitsTest, ALimitOnMemoryIsNotBlamedOnThreads) {
   EXPECT_EQ(no_thread_text(root_).find("RLIMIT_AS (`ulimit -v`) is "), std::string::npos) << "without the limit";
 }
 
-TEST(Descriptors, ALackOfThemNamesTheLimit) {
+TEST(Descriptors, NameTheirLimitWhenExhausted) {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
   const rlimit none{3, before.rlim_max};
@@ -169,7 +169,7 @@ TEST(Descriptors, ALackOfThemNamesTheLimit) {
   EXPECT_NE(text.find("(`ulimit -n`) is 3 "), std::string::npos) << text;
 }
 
-TEST_F(LimitsTest, KillsAsVersion1CountsThem) {
+TEST_F(LimitsTest, CountsKillsOfVersion1) {
   EXPECT_EQ(memory_kills(root_), -1);
   write("proc/self/cgroup", "4:memory:/j\n3:pids:/j\n");
   write("sys/fs/cgroup/memory/j/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
@@ -180,7 +180,7 @@ TEST_F(LimitsTest, KillsAsVersion1CountsThem) {
   EXPECT_NE(no_memory_text(root_).find("memory of the cgroup is 1 MiB"), std::string::npos) << no_memory_text(root_);
 }
 
-TEST(RankLogs, ALogThatCannotBeWrittenIsToldOnce) {
+TEST(RankLogs, ReportAnUnwritableLogOnce) {
   const fs::path folder = fs::temp_directory_path() / str("convoy-logs-", getpid());
   fs::create_directory(folder);
   std::vector<std::string> said;
@@ -200,12 +200,12 @@ TEST(RankLogs, ALogThatCannotBeWrittenIsToldOnce) {
   EXPECT_NE(said[0].find("rank0.log: cannot be written: File too large"), std::string::npos) << said[0];
 }
 
-TEST_F(LimitsTest, NoGroupsNoLimits) {
+TEST_F(LimitsTest, HasNoLimitsWithoutGroups) {
   const Limits limits = cgroup_limits(root_);
   EXPECT_FALSE(limits.cores || limits.memory);
 }
 
-TEST(Sweep, OnlyWhatNobodyUses) {
+TEST(Sweep, RemovesOnlyUnusedLeftovers) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-", getpid());
   const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
   const std::string segment = str("vader_segment.", host_name(), ".0.1.");
@@ -227,7 +227,7 @@ TEST(Sweep, OnlyWhatNobodyUses) {
   fs::remove_all(root);
 }
 
-TEST(Sweep, TheSessionOfAnMpirunThatHasEnded) {
+TEST(Sweep, RemovesTheSessionOfADeadMpirun) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-session-", getpid());
   const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
   const pid_t gone = 4194304 + 1;  // beyond any pid
@@ -241,11 +241,11 @@ TEST(Sweep, TheSessionOfAnMpirunThatHasEnded) {
   fs::remove_all(sessions / str("pid.", getpid()));
   fs::create_directories(sessions / str("pid.", gone));
   remove_leftover_session(gone, places);
-  EXPECT_FALSE(fs::exists(sessions)) << "nobody uses it any more";
+  EXPECT_FALSE(fs::exists(sessions)) << "no process uses it any more";
   fs::remove_all(root);
 }
 
-TEST(Sweep, AnEndedRanksOwnSegment) {
+TEST(Sweep, RemovesTheSegmentOfADeadRank) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-own-", getpid());
   fs::create_directories(root);
   const std::string segment = str("vader_segment.", host_name(), ".", geteuid(), ".1ada0001.");
@@ -260,7 +260,7 @@ TEST(Sweep, AnEndedRanksOwnSegment) {
   fs::remove_all(root);
 }
 
-TEST(Lines, CutAndBounded) {
+TEST(Lines, AreSplitAndBounded) {
   LineSplitter cutter;
   std::vector<std::string> lines;
   const LineSplitter::Sink sink = [&](const std::string& line) { lines.push_back(line); };
@@ -275,7 +275,7 @@ TEST(Lines, CutAndBounded) {
   EXPECT_EQ(lines[0].size(), 64u << 10);
 }
 
-TEST(StopRequests, AnEchoOfTheFirstIsNoSecondOne) {
+TEST(StopRequests, IgnoreARepeatedFirstRequest) {
   StopRequests requests;
   const auto start = StopRequests::Clock::now();
   using std::chrono::milliseconds;
@@ -288,7 +288,7 @@ TEST(StopRequests, AnEchoOfTheFirstIsNoSecondOne) {
   EXPECT_EQ(requests.received(start + std::chrono::microseconds(5), SIGQUIT), StopRequests::Kind::again);
 }
 
-TEST(Progress, OneLine) {
+TEST(Progress, FitsOnOneLine) {
   const Json record = {{"epoch", 3},
                        {"epochs", 20},
                        {"step", 1200},
@@ -305,13 +305,14 @@ TEST(Progress, OneLine) {
 TEST(DataAddress, StaysOnTheHostWithTheControlChannel) {
   EXPECT_EQ(data_address("", "127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(data_address("", "::1"), "::1");
-  // Several hosts: this one's own address in that direction, if there is a way; one that is configured may be another host's.
+  // Several hosts: this host's address in that direction, if there is a route. A configured address may belong to
+  // another host.
   const std::string way = data_address("", "10.1.2.3");
   EXPECT_TRUE(way.empty() || !local_address_of(way).empty()) << way;
   EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), way);
 }
 
-TEST(ExitCodes, EachKindHasItsOwnAndSignalsCount) {
+TEST(ExitCodes, AreDistinctForFailuresAndSignals) {
   EXPECT_EQ(exit_code_of(Failure::config), 78);
   EXPECT_EQ(exit_code_of(Abort{Failure::training, 0, 0, 9, "", ""}), 137);
   EXPECT_EQ(exit_code_of(Abort{Failure::stopped, 0, 0, 0, "", ""}), 143);
@@ -319,7 +320,7 @@ TEST(ExitCodes, EachKindHasItsOwnAndSignalsCount) {
   EXPECT_EQ(failure_of_exit(3), Failure::training);
 }
 
-TEST(TopologyTest, ThisHost) {
+TEST(TopologyTest, ReadsThisHost) {
   const Host host = this_host({false});
   ASSERT_FALSE(host.cores.empty());
   EXPECT_FALSE(host.name.empty());

@@ -30,19 +30,19 @@ std::string place_of(const void* address) {
   return std::string(path) + offset;
 }
 
-TEST(Stacks, PrivateFunctionsHaveNames) {
+TEST(Stacks, NamePrivateFunctions) {
   const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
   const std::vector<std::string> lines = readable_stack({place}, 10);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], StartsWith("private_function (launch_tests"));
 }
 
-TEST(Stacks, AnAddressWithoutNameHasAFile) {
+TEST(Stacks, NameTheFileOfAnUnknownAddress) {
   EXPECT_THAT(readable_stack({"/no/such/libx.so+0x1234", "+0x10"}, 10), ElementsAre("? (libx.so)", "?"));
   EXPECT_THAT(readable_stack({"nonsense"}, 10), ElementsAre());
 }
 
-TEST(Stacks, RunsOfLibTorchAreFolded) {
+TEST(Stacks, FoldFramesOfLibTorch) {
   const std::string torch = "/no/such/libtorch_cpu.so+0x10", model = "/no/such/libmodel.so+0x10";
   EXPECT_THAT(readable_stack({torch, torch, torch, model, torch, model}, 10),
               ElementsAre("? (libtorch_cpu.so)", "… 2 more in LibTorch", "? (libmodel.so)", "? (libtorch_cpu.so)",
@@ -50,7 +50,7 @@ TEST(Stacks, RunsOfLibTorchAreFolded) {
   EXPECT_EQ(readable_stack({model, model, model, model}, 2).size(), 2u);
 }
 
-TEST(Stacks, ALambdaAndItsWrapperAreOneLine) {
+TEST(Stacks, MergeALambdaWithItsWrapper) {
   const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
   const size_t plus = place.rfind("+0x");
   char next[32];  // a return address: the call is before it
@@ -58,7 +58,7 @@ TEST(Stacks, ALambdaAndItsWrapperAreOneLine) {
   EXPECT_EQ(readable_stack({place, place.substr(0, plus) + next}, 10).size(), 1u);
 }
 
-TEST(Stacks, NamesAreShortened) {
+TEST(Stacks, ShortenNames) {
   EXPECT_EQ(plain_function("_ZN6convoy12_GLOBAL__N_111FaultyBlock7forwardERKSt6vectorIN2at6TensorESaIS3_EE"),
             "FaultyBlock::forward");
   EXPECT_EQ(plain_function("_ZN6convoy4joinERKSt6vectorINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaIS6_"
@@ -68,7 +68,7 @@ TEST(Stacks, NamesAreShortened) {
   EXPECT_EQ(plain_function(""), "");
 }
 
-TEST(Stacks, LinesOfACrashAreReadable) {
+TEST(Stacks, PrintReadableCrashLines) {
   EXPECT_EQ(readable_line("/lib/libconvoy_faulty.so(_ZN6convoy12_GLOBAL__N_111FaultyBlock4failEv+0x1c)[0x7f0123]"),
             "  FaultyBlock::fail (libconvoy_faulty.so+0x1c)");
   const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
@@ -81,13 +81,13 @@ TEST(Stacks, LinesOfACrashAreReadable) {
     EXPECT_EQ(readable_line(other), other);
 }
 
-TEST(ElfSymbols, FilesThatAreNoneGiveNothing) {
+TEST(ElfSymbols, IgnoreOtherFiles) {
   const std::string path = ::testing::TempDir() + "convoy-no-elf";
   std::ofstream(path) << "\x7f"
                          "ELF";
   EXPECT_THAT(elf_symbols(path, {1, 2}), ElementsAre("", ""));
   EXPECT_THAT(elf_symbols("/proc/self/status", {1}), ElementsAre(""));
-  // A header that promises tables beyond the end of the file.
+  // A header with tables beyond the end of the file.
   std::ifstream program("/proc/self/exe", std::ios::binary);
   std::string head(64, '\0');
   program.read(head.data(), 64);

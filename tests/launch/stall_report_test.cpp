@@ -53,14 +53,14 @@ TEST(StallDiagnosis, NamesTheMissingRankAndNoWaitingOne) {
       diagnose(stall_of(4), {waiting(0, 9), waiting(1, 9), place(2, "loader", "", 8), waiting(3, 9)});
   EXPECT_EQ(diagnosis.kind, Failure::hang);
   EXPECT_THAT(diagnosis.ranks, ElementsAre(2));
-  EXPECT_EQ(diagnosis.message, "rank 2 has not come to all-reduce bucket 2 for 5 s; it is in loader, step 812");
+  EXPECT_EQ(diagnosis.message, "rank 2 has not reached all-reduce bucket 2 for 5 s; it is in loader, step 812");
 }
 
 TEST(StallDiagnosis, NamesAllMissingRanks) {
   const StallDiagnosis diagnosis =
       diagnose(stall_of(4), {waiting(0, 9), place(1, "loader", "", 8), place(2, "loader", "", 8), waiting(3, 9)});
   EXPECT_THAT(diagnosis.ranks, ElementsAre(1, 2));
-  EXPECT_THAT(diagnosis.message, HasSubstr("ranks 1-2 have not come to all-reduce bucket 2"));
+  EXPECT_THAT(diagnosis.message, HasSubstr("ranks 1-2 have not reached all-reduce bucket 2"));
 }
 
 TEST(StallDiagnosis, FollowsAMissingRankThatItselfWaits) {
@@ -84,7 +84,7 @@ TEST(StallDiagnosis, ASlowAnswerDoesNotHideAMissingRank) {
   EXPECT_THAT(diagnosis.ranks, ElementsAre(2));
 }
 
-TEST(StallDiagnosis, DifferentCallsOfOneNumberAreAMismatch) {
+TEST(StallDiagnosis, DifferentCallsWithOneNumberAreAMismatch) {
   const StallDiagnosis diagnosis =
       diagnose(stall_of(2), {waiting(0, 9), place(1, "forward/backward", "all_reduce x", 9, 5, 8)});
   EXPECT_EQ(diagnosis.kind, Failure::disagreement);
@@ -124,7 +124,7 @@ TEST(StallDiagnosis, OnlyThePeerOfASendCanBeMissing) {
   const StallDiagnosis diagnosis =
       diagnose(stall, {waiting(0, 9), place(1, "loader", "", 9), place(2, "loader", "", 9)});
   EXPECT_THAT(diagnosis.ranks, ElementsAre(1));
-  EXPECT_THAT(diagnosis.message, HasSubstr("has not come to receive activations"));
+  EXPECT_THAT(diagnosis.message, HasSubstr("has not reached receive activations"));
 }
 
 TEST(StallDiagnosis, NamesTheRankOfAStepThatDoesNotEnd) {

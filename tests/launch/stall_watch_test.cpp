@@ -126,7 +126,7 @@ TEST_F(StallWatchTest, OneWarningForAllWaitingRanks) {
   run_until([] { return false; }, milliseconds(100));
   ASSERT_THAT(warnings_, SizeIs(1));
   EXPECT_EQ(warnings_[0],
-            "warning: rank 1 has not come to all-reduce b for 2.50 s; it is in loader, step 20; that is half of "
+            "warning: rank 1 has not reached all-reduce b for 2.50 s; it is in loader, step 20; that is half of "
             "its time limit (launch.collective)");
   EXPECT_THAT(found_, SizeIs(0));
 }
@@ -135,7 +135,8 @@ TEST_F(StallWatchTest, AStallIsReportedOnceWithStacks) {
   answer(0, "forward/backward", "all_reduce b", 9);
   answer(1, "forward/backward", "", 8);
   answer(2, "forward/backward", "all_reduce b", 9);
-  // All have answered, so nothing waits for the end of the patience. A busy machine may need a second or third try.
+  // All have answered, so the watch does not wait for its time limit. A busy machine may need a second or third
+  // attempt.
   std::chrono::steady_clock::duration took{};
   for (int tries = 0; tries == 0 || (tries < 3 && took >= inquiry_patience); ++tries) {
     found_.clear();
@@ -202,7 +203,7 @@ TEST_F(StallWatchTest, AnUnchangedPositionEndsTheJobWithStepTimeout) {
   EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("launch.step_timeout"));
 }
 
-TEST_F(StallWatchTest, StartingHasItsOwnLimit) {
+TEST_F(StallWatchTest, StartingHasASeparateLimit) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase("rendezvous");
   begin(1, 0.05);
@@ -223,7 +224,7 @@ TEST_F(StallWatchTest, NamesTheRankWhoseSetUpDoesNotEnd) {
   EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("--set launch.rendezvous=1"));
 }
 
-TEST_F(StallWatchTest, ReadingDataTakesAsLongAsAnyRankMovesOn) {
+TEST_F(StallWatchTest, AllowsReadingDataWhileAnyRankProgresses) {
   const std::string path = folder_ + "/logs/rank0.state";
   StateFile reads(path), waits(folder_ + "/logs/rank1.state");
   for (StateFile* file : {&reads, &waits}) file->phase(reading_phase);

@@ -26,7 +26,7 @@ std::vector<int> nodes(const Host& host) {
   return nodes;
 }
 
-TEST(SavedTopology, EightGpusOnTwoSockets) {
+TEST(SavedTopology, ReadsEightGpusOnTwoSockets) {
   const Host host = host_named("dgx");
   EXPECT_EQ(host.name, "dgx");
   EXPECT_EQ(host.memory, 2048 * gib);
@@ -46,7 +46,7 @@ TEST(SavedTopology, EightGpusOnTwoSockets) {
   EXPECT_EQ(host.gpus[7].pci, "0000:df:00.0");
 }
 
-TEST(SavedTopology, FourNodesWithGpusInTheOrderOfTheirAddresses) {
+TEST(SavedTopology, SortsGpusByAddress) {
   const Host host = host_named("numa4");
   EXPECT_THAT(nodes(host), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3));
   ASSERT_EQ(host.gpus.size(), 2u);
@@ -55,7 +55,7 @@ TEST(SavedTopology, FourNodesWithGpusInTheOrderOfTheirAddresses) {
   EXPECT_EQ(host.gpus[1].numa, 1);
 }
 
-TEST(SavedTopology, AGpusMemoryIsNoNodeOfCores) {
+TEST(SavedTopology, IgnoresNodesOfGpuMemory) {
   const Host host = host_named("grace");
   EXPECT_EQ(host.cores.front().numa, 0);
   EXPECT_EQ(host.cores.back().numa, 1);
@@ -64,7 +64,7 @@ TEST(SavedTopology, AGpusMemoryIsNoNodeOfCores) {
   EXPECT_EQ(host.memory, 480 * gib);
 }
 
-TEST(SavedTopology, ALaptopsScreenIsNoGpuToTrainOn) {
+TEST(SavedTopology, IgnoresADisplayGpu) {
   const Host host = host_named("laptop");
   ASSERT_EQ(host.cores.size(), 6u);
   EXPECT_THAT(host.cores[1].siblings, ElementsAre(2, 3));
@@ -72,14 +72,14 @@ TEST(SavedTopology, ALaptopsScreenIsNoGpuToTrainOn) {
   EXPECT_THAT(host.gpus, IsEmpty());
 }
 
-TEST(SavedTopology, OnlyWhatTheCpusetAllows) {
+TEST(SavedTopology, RespectsTheCpuset) {
   const Host host = host_named("container");
   std::vector<int> ids;
   for (const Core& core : host.cores) ids.push_back(core.id);
   EXPECT_THAT(ids, ElementsAre(2, 3, 6));
 }
 
-TEST(SavedTopology, HyperThreads) {
+TEST(SavedTopology, ReadsHyperThreads) {
   const Host host = host_named("hyperthreads");
   ASSERT_EQ(host.cores.size(), 4u);
   EXPECT_THAT(host.cores[3].siblings, ElementsAre(3, 7));
@@ -96,7 +96,7 @@ std::string refusal_of(const std::string& path) {
   return "";
 }
 
-TEST(SavedTopology, AFileThatIsNoneIsNamed) {
+TEST(SavedTopology, NamesAnInvalidFile) {
   EXPECT_THAT(refusal_of("/nowhere/m.xml"), HasSubstr("--topology /nowhere/m.xml: no such file"));
   const auto path = std::filesystem::temp_directory_path() / str("convoy-topology-", getpid(), ".xml");
   std::ofstream(path) << "<topology version=\"2.0\"><object type=\"Mach";
@@ -105,7 +105,7 @@ TEST(SavedTopology, AFileThatIsNoneIsNamed) {
   EXPECT_THAT(message, HasSubstr("lstopo --of xml"));
 }
 
-TEST(ThisHost, TheMaskOfALauncherIsToldBesideWhatTheJobMayUse) {
+TEST(ThisHost, SeparatesTheLaunchersMaskFromTheAllowedCores) {
   const Host whole = this_host({false, true}), own = this_host({false, false});
   ASSERT_FALSE(own.cores.empty());
   EXPECT_GE(whole.cores.size(), own.cores.size());
@@ -114,7 +114,7 @@ TEST(ThisHost, TheMaskOfALauncherIsToldBesideWhatTheJobMayUse) {
   }
 }
 
-TEST(ThisHost, TravelsWhole) {
+TEST(ThisHost, ReadsBackFromJson) {
   Host host = host_named("dgx");
   host.bound = {0, 32};
   const Host copy = Json(host).get<Host>();

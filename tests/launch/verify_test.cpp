@@ -58,8 +58,8 @@ TEST(Verify, RaisesOnlyASmallEps) {
   }
 }
 
-// The reference has the same accumulation and rows per step, and no keys of the configured strategy alone.
-TEST(Verify, TheReferenceDoesTheSameSteps) {
+// The reference has the same accumulation and rows per step, and no keys that only the configured strategy has.
+TEST(Verify, TheReferenceRunsTheSameSteps) {
   const std::vector<std::string> own{"strategy.sync.every=3", "strategy.bucket_cap_mb=1", "launch.ranks=4",
                                      "backend=gloo", "train.batch={per_rank: 5}"};
   const RunConfig config = read(own, reference_overrides(read(own), 4));
@@ -160,7 +160,7 @@ TEST(Verify, BuffersAreShownAndNotCompared) {
 
 TEST(Verify, AMissingOrNonFiniteTensorDiffers) {
   auto missing = steps(0, 0);  // after one step; the other has it
-  missing[1].tensors[2].fault = "is missing, and the reference has it";
+  missing[1].tensors[2].fault = "is missing, but the reference has it";
   missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
   const VerifyResult verdict = verify_result(missing, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
@@ -188,7 +188,7 @@ TEST(Verify, NotesAStrategyWithoutGradients) {
   for (StepDifferences& step : none) {
     for (TensorDifference& tensor : step.tensors) {
       if (tensor.kind != "gradient") continue;
-      tensor.fault = "is missing, and the reference has it";
+      tensor.fault = "is missing, but the reference has it";
       tensor.relative = std::numeric_limits<double>::infinity();
     }
   }

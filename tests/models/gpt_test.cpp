@@ -83,7 +83,7 @@ at::Tensor reference(const Plain& plain, const Json& options, const at::Tensor& 
   return norm(plain, "output.norm", h).matmul(plain.value(out).t());
 }
 
-TEST(Gpt, EqualsThePlainFormulasInValuesAndGradients) {
+TEST(Gpt, EqualsTheFormulasInValuesAndGradients) {
   for (const Json& changes : std::vector<Json>{Json::object(),
                                                {{"positions", "rotary"}, {"tied", false}},
                                                {{"activation", "gelu_tanh"}, {"context", 11}, {"norm_eps", 1e-5}},
@@ -93,7 +93,7 @@ TEST(Gpt, EqualsThePlainFormulasInValuesAndGradients) {
     const auto model = make_gpt(Options(options), text());
     Plain plain(at::kDouble);
     const auto blocks = blocks_of(*model, plain.layers);
-    // Values at which nothing is small by chance.
+    // Values that are not small by chance.
     for (const auto& parameter : plain.store->parameters) {
       at::NoGradGuard no_grad;
       parameter->value.add_(at::randn_like(parameter->value) * 0.3);
@@ -118,7 +118,7 @@ TEST(Gpt, EqualsThePlainFormulasInValuesAndGradients) {
   }
 }
 
-TEST(Gpt, ATokenSeesNoneAfterIt) {
+TEST(Gpt, ATokenDoesNotSeeLaterTokens) {
   const auto model = make_gpt(Options(with(small(), {{"positions", "rotary"}})), text());
   Plain plain(at::kDouble);
   const auto blocks = blocks_of(*model, plain.layers);
@@ -143,7 +143,7 @@ TEST(Gpt, MembersMayComeBeforeRows) {
   EXPECT_EQ(metrics[0].sum.sizes(), (std::vector<int64_t>{2}));
 }
 
-TEST(Gpt, CountsTokensInLossAndAccuracyAndTakesEmptyShares) {
+TEST(Gpt, CountsTokensAndAcceptsEmptyShares) {
   const auto model = make_gpt(Options(small()), text());
   Plain plain(at::kDouble);
   const auto blocks = blocks_of(*model, plain.layers);
@@ -174,7 +174,7 @@ TEST(Gpt, TiedOutputIsOneParameter) {
   EXPECT_EQ(tied.store->parameters.size() + 1, free.store->parameters.size());
 }
 
-TEST(Gpt, InitialValuesByName) {
+TEST(Gpt, DrawsInitialValuesByName) {
   Plain plain;
   blocks_of(*make_gpt(Options(with(small(), {{"layers", 8}, {"dim", 96}})), text(500, 64)), plain.layers);
   const double residual = 0.02 / std::sqrt(16.0);
@@ -204,8 +204,8 @@ TEST(Gpt, SizesAndBlocks) {
   EXPECT_EQ(layers.total(), 3257856);
 }
 
-TEST(Gpt, RefusesWhatDoesNotFit) {
-  const auto told = [](const Json& changes, const Schema& schema) {
+TEST(Gpt, RefusesMismatchedSizes) {
+  const auto message = [](const Json& changes, const Schema& schema) {
     try {
       make_gpt(Options(with(small(), changes)), schema);
     } catch (const Error& error) {
@@ -213,15 +213,15 @@ TEST(Gpt, RefusesWhatDoesNotFit) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told({{"heads", 5}}, text()), ::testing::HasSubstr("which 5 heads do not divide; try 15"));
-  EXPECT_THAT(told({{"heads", 4}, {"positions", "rotary"}}, text()), ::testing::HasSubstr("make it even"));
+  EXPECT_THAT(message({{"heads", 5}}, text()), ::testing::HasSubstr("which 5 heads do not divide; try 15"));
+  EXPECT_THAT(message({{"heads", 4}, {"positions", "rotary"}}, text()), ::testing::HasSubstr("make it even"));
   Schema images;
   images.fields["features"] = {{1, 2, 2}, at::kFloat, 0};
   images.fields["target"] = {{}, at::kLong, 3};
-  EXPECT_THAT(told({}, images), ::testing::HasSubstr("model gpt needs a field 'tokens'"));
+  EXPECT_THAT(message({}, images), ::testing::HasSubstr("model gpt needs a field 'tokens'"));
   Schema other = text();
   other.fields["target"].cardinality = 3;
-  EXPECT_THAT(told({}, other), ::testing::HasSubstr("have to be the same"));
+  EXPECT_THAT(message({}, other), ::testing::HasSubstr("have to be the same"));
 }
 
 TEST(Attention, RotaryFollowsItsFormula) {
@@ -258,7 +258,7 @@ TEST(Attention, FusedEqualsUnfused) {
   }
 }
 
-TEST(Attention, HeadsAreReadOffTheTensor) {
+TEST(Attention, TakesTheNumberOfHeadsFromTheTensor) {
   // Half of the heads' queries, keys and values, as a rank of a tensor group has them, give half of the output.
   const at::Tensor q = at::randn({2, 5, 24}, at::kDouble), k = at::randn_like(q), v = at::randn_like(q);
   const at::Tensor whole = self_attention(at::cat({q, k, v}, -1), 6, nullptr, nullptr);
@@ -269,7 +269,7 @@ TEST(Attention, HeadsAreReadOffTheTensor) {
   }
 }
 
-TEST(Attention, DroppedWeightsAreKeyedByRow) {
+TEST(Attention, DropoutIsKeyedByRow) {
   Plain plain(at::kDouble);
   ForwardState& state = *plain.store->state;
   state.training = true;

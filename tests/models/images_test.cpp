@@ -52,7 +52,7 @@ int64_t parameters_of(const Model& model) {
   return layers.total();
 }
 
-std::string told(const std::function<void()>& doing) {
+std::string message(const std::function<void()>& doing) {
   try {
     doing();
   } catch (const Error& error) {
@@ -61,7 +61,7 @@ std::string told(const std::function<void()>& doing) {
   return "no error";
 }
 
-TEST(Resnet, HasTheSizesThatArePublished) {
+TEST(Resnet, HasThePublishedSizes) {
   const Schema small = images({3, 32, 32}, 10), large = images({3, 224, 224}, 1000);
   const std::vector<std::tuple<const char*, int64_t, int64_t, int64_t>> sizes{
       {"cifar", 20, 269722, 11},      {"cifar", 32, 464154, 17},      {"cifar", 56, 853018, 29},
@@ -77,7 +77,7 @@ TEST(Resnet, HasTheSizesThatArePublished) {
   }
 }
 
-TEST(Resnet, TakesImagesOfEitherShapeAndEmptyShares) {
+TEST(Resnet, AcceptsBothImageShapesAndEmptyShares) {
   for (const auto& [shape, depth, size] :
        std::vector<std::tuple<const char*, int64_t, int64_t>>{{"cifar", 20, 32}, {"imagenet", 18, 40}}) {
     const auto model = make_resnet(Options(resnet(shape, depth)), images({3, size, size}, 7));
@@ -107,7 +107,7 @@ at::Tensor conv_norm(const Plain& plain, const std::string& name, const at::Tens
          channels(plain.value(name + "_norm.bias"));
 }
 
-TEST(Resnet, BlocksComputeThePapersFormulas) {
+TEST(Resnet, BlocksComputeThePublishedFormulas) {
   struct Case {
     const char* shape;
     int64_t depth, index, in, stride;
@@ -140,11 +140,12 @@ TEST(Resnet, BlocksComputeThePapersFormulas) {
 
 TEST(Resnet, RefusesOtherDepthsAndData) {
   const Schema small = images({3, 32, 32}, 10);
-  EXPECT_THAT(told([&] { make_resnet(Options(resnet("cifar", 18)), small); }), HasSubstr("18 is none of shape cifar"));
-  EXPECT_THAT(told([&] { make_resnet(Options(resnet("imagenet", 20)), small); }), HasSubstr("take 18, 34 or 50"));
-  EXPECT_THAT(told([&] { make_resnet(Options(resnet("cifar", 20)), images({12}, 3)); }),
+  EXPECT_THAT(message([&] { make_resnet(Options(resnet("cifar", 18)), small); }),
+              HasSubstr("18 is none of shape cifar"));
+  EXPECT_THAT(message([&] { make_resnet(Options(resnet("imagenet", 20)), small); }), HasSubstr("take 18, 34 or 50"));
+  EXPECT_THAT(message([&] { make_resnet(Options(resnet("cifar", 20)), images({12}, 3)); }),
               HasSubstr("channels × height × width"));
-  EXPECT_THAT(told([&] {
+  EXPECT_THAT(message([&] {
                 make_resnet(Options(resnet("cifar", 20)), images({3, 32, 32}, 0));
               }),
               HasSubstr("no class per image"));
@@ -182,7 +183,7 @@ TEST(Convnet, ComputesItsFormula) {
   }
 }
 
-TEST(Convnet, WithoutHiddenUnitsAndWithEmptyShares) {
+TEST(Convnet, AcceptsNoHiddenUnitsAndEmptyShares) {
   const auto model = make_convnet(Options(convnet({4}, 0)), images({1, 28, 28}, 10));
   EXPECT_EQ(model->blocks(), 2);
   Plain plain(at::kDouble);
@@ -196,19 +197,19 @@ TEST(Convnet, WithoutHiddenUnitsAndWithEmptyShares) {
   EXPECT_EQ(parameters_of(*model), 4 * 9 + 8 + 4 * 14 * 14 * 10 + 10);
 }
 
-TEST(Convnet, RefusesWhatDoesNotFit) {
+TEST(Convnet, RefusesMismatchedSizes) {
   const Schema tiny = images({3, 4, 8}, 10);
-  EXPECT_THAT(told([&] {
+  EXPECT_THAT(message([&] {
                 make_convnet(Options(convnet({2, 2, 2}, 0)), tiny);
               }),
               HasSubstr("cannot be halved as often"));
-  EXPECT_THAT(told([&] { make_convnet(Options(convnet({}, 0)), tiny); }), HasSubstr("needs a convolution"));
+  EXPECT_THAT(message([&] { make_convnet(Options(convnet({}, 0)), tiny); }), HasSubstr("needs a convolution"));
   Json even = convnet({2}, 0);
   even["kernel"] = 4;
-  EXPECT_THAT(told([&] { make_convnet(Options(even), tiny); }), HasSubstr("an odd one"));
+  EXPECT_THAT(message([&] { make_convnet(Options(even), tiny); }), HasSubstr("an odd one"));
 }
 
-TEST(Images, PoolingTakesMembersBeforeRows) {
+TEST(Images, PoolingAcceptsMembersBeforeRows) {
   const at::Tensor x = at::randn({2, 3, 4, 9, 9});
   const at::Tensor pooled = max_pooled(x, 3, 2, 1);
   ASSERT_EQ(pooled.sizes(), (std::vector<int64_t>{2, 3, 4, 5, 5}));

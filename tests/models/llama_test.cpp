@@ -35,7 +35,7 @@ at::Tensor rms(const Plain& plain, const std::string& name, const at::Tensor& x,
   return x / (x.pow(2).mean(-1, true) + eps).sqrt() * plain.value(name + ".weight");
 }
 
-// Each query head by itself, with the key and value that serve it.
+// Each query head alone, with its key and value.
 at::Tensor llama_reference(const Plain& plain, const Json& options, const at::Tensor& tokens) {
   const int64_t heads = options["heads"].get<int64_t>(), dim = options["dim"].get<int64_t>(), size = dim / heads;
   const int64_t keys = options["kv_heads"].is_null() ? heads : options["kv_heads"].get<int64_t>();
@@ -63,7 +63,7 @@ at::Tensor llama_reference(const Plain& plain, const Json& options, const at::Te
   return rms(plain, "output.norm", h, eps).matmul(plain.value(out).t());
 }
 
-TEST(Llama, EqualsThePlainFormulasInValuesAndGradients) {
+TEST(Llama, EqualsTheFormulasInValuesAndGradients) {
   for (const Json& changes : std::vector<Json>{Json::object(),
                                                {{"kv_heads", 1}, {"tied", true}},
                                                {{"kv_heads", nullptr}, {"mlp_dim", nullptr}},
@@ -96,7 +96,7 @@ TEST(Llama, EqualsThePlainFormulasInValuesAndGradients) {
   }
 }
 
-TEST(Llama, MembersAndEmptyShares) {
+TEST(Llama, AcceptsMembersAndEmptyShares) {
   const auto model = make_llama(Options(small_llama()), text());
   Plain plain(at::kDouble);
   const auto blocks = blocks_of(*model, plain.layers);
@@ -130,8 +130,8 @@ TEST(Llama, NamesSizesAndInitialValues) {
   EXPECT_EQ(default_layers.counts().at("blocks.0.down"), 64 * 24);  // 8/3 · 24, rounded up to 64
 }
 
-TEST(Llama, RefusesWhatDoesNotFit) {
-  const auto told = [](const Json& changes) {
+TEST(Llama, RefusesMismatchedSizes) {
+  const auto message = [](const Json& changes) {
     try {
       make_llama(Options(with(small_llama(), changes)), text());
     } catch (const Error& error) {
@@ -139,16 +139,16 @@ TEST(Llama, RefusesWhatDoesNotFit) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told({{"heads", 5}}), HasSubstr("which 5 heads do not divide; try 25"));
-  EXPECT_THAT(told({{"heads", 8}, {"kv_heads", 8}}), HasSubstr("make it even"));
-  EXPECT_THAT(told({{"kv_heads", 4}}), HasSubstr("is 4, which does not divide the 6 heads"));
+  EXPECT_THAT(message({{"heads", 5}}), HasSubstr("which 5 heads do not divide; try 25"));
+  EXPECT_THAT(message({{"heads", 8}, {"kv_heads", 8}}), HasSubstr("make it even"));
+  EXPECT_THAT(message({{"kv_heads", 4}}), HasSubstr("is 4, which does not divide the 6 heads"));
 }
 
 struct Untouched : LayerModule {
   at::Tensor forward(const at::Tensor& input) override { return input; }
 };
 
-TEST(Attention, GroupsSharedByTheFusedKernelEqualTheUnfused) {
+TEST(Attention, FusedGroupsEqualUnfusedGroups) {
   for (const auto& [rows, groups, queries, size] :
        std::vector<std::array<int64_t, 4>>{{3, 2, 3, 8}, {1, 1, 1, 4}, {2, 4, 2, 32}, {2, 3, 1, 6}}) {
     at::Tensor qkv = at::randn({rows, 9, groups * (queries + 2) * size}, at::kDouble).requires_grad_();
@@ -166,7 +166,7 @@ TEST(Attention, GroupsSharedByTheFusedKernelEqualTheUnfused) {
 }
 
 // Half of the groups, as a rank of a tensor group has them, give half of the output, also with dropped weights.
-TEST(Attention, GroupsAreReadOffTheTensor) {
+TEST(Attention, TakesTheNumberOfGroupsFromTheTensor) {
   Plain plain(at::kDouble);
   const at::Tensor qkv = at::randn({2, 5, 4 * 4 * 6}, at::kDouble);
   const at::Tensor whole = grouped_attention(qkv, 6, 2, nullptr, nullptr);

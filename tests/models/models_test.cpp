@@ -69,7 +69,7 @@ TEST(Mlp, FlattensAndHasAClassForEachLogit) {
   }
 }
 
-TEST(Mlp, PredictsNumbersInTheTargetsShape) {
+TEST(Mlp, PredictsNumbersInTheShapeOfTheTarget) {
   for (const auto& shape : std::vector<std::vector<int64_t>>{{}, {2}, {2, 3}}) {
     const auto model = make_mlp(mlp_options({}), vectors({6}, {shape, at::kFloat, 0}));
     EXPECT_EQ(model->default_loss(), "mse");
@@ -82,21 +82,21 @@ TEST(Mlp, PredictsNumbersInTheTargetsShape) {
   }
 }
 
-TEST(Mlp, CountsTwentyFiveMillion) {
+TEST(Mlp, HasTwentyFiveMillionParameters) {
   const auto model = make_mlp(mlp_options({3072, 3072, 3072, 1024}), vectors({1024}, {{}, at::kLong, 10}));
   CountingLayers layers;
   blocks_of(*model, layers);
   EXPECT_NEAR(double(layers.total()), 25e6, 0.5e6);
 }
 
-TEST(Mlp, SaysWhatItNeeds) {
+TEST(Mlp, NamesItsMissingInputs) {
   Schema schema;
   schema.fields["user"] = {{}, at::kLong, 3};
   EXPECT_THROW(make_mlp(mlp_options({}), schema), Error);
   EXPECT_THROW(make_ncf(ncf_options(8, 32, {8}), vectors({3}, {{}, at::kLong, 3})), Error);
 }
 
-TEST(Ncf, TheStorysSizeIsExact) {
+TEST(Ncf, HasTheDocumentedSize) {
   // GMF 8, MLP 32 a side, 21 context columns, 85 → 32 → 16 → 8, 16 → 1; users and items together 311,261.
   const auto model = make_ncf(ncf_options(8, 32, {32, 16, 8}), interactions(290000, 21261, 21));
   CountingLayers layers;
@@ -122,7 +122,7 @@ TEST(Ncf, ComputesNeuMf) {
   const at::Tensor scores = forward(*model, blocks, batch)[0];
   ASSERT_EQ(scores.sizes(), (std::vector<int64_t>{7, 5}));
 
-  // The textbook's way: every pair by itself, the MLP over one concatenation.
+  // The textbook form: every pair alone, the MLP over one concatenation.
   const auto user =
       at::embedding(plain.value("embedding.user.weight"), batch.at("user")).unsqueeze(1).expand({7, 5, 10});
   const auto item = at::embedding(plain.value("embedding.item.weight"), batch.at("item"));
@@ -137,15 +137,15 @@ TEST(Ncf, ComputesNeuMf) {
   EXPECT_TRUE(at::allclose(scores, expected, 1e-5, 1e-7));
 }
 
-// The textbook's way once more: user features are the row's like context, item features are each item's own.
-TEST(Ncf, TakesFeaturesOfUsersAndOfItems) {
+// The textbook form again: user features belong to the row like context, item features to each item.
+TEST(Ncf, AcceptsFeaturesOfUsersAndItems) {
   Schema schema = interactions(20, 30, 2);
   schema.fields["user_features"] = {{1}, at::kFloat, 0};
   schema.fields["item_features"] = {{5, 3}, at::kFloat, 0};
   const auto model = make_ncf(ncf_options(4, 6, {5}), schema);
   Plain plain;
   const auto blocks = blocks_of(*model, plain.layers);
-  Batch batch = ncf_batch(7, 9, 2);  // of other width than in training
+  Batch batch = ncf_batch(7, 9, 2);  // the width differs from training
   batch.tensors.emplace_back("user_features", at::rand({7, 1}));
   batch.tensors.emplace_back("item_features", at::rand({7, 9, 3}));
   const at::Tensor scores = forward(*model, blocks, batch)[0];
@@ -175,7 +175,7 @@ TEST(Ncf, EmbeddingsStartNearZero) {
   }
 }
 
-TEST(Ncf, EitherHalfCanBeLeftOut) {
+TEST(Ncf, WorksWithEitherHalfAlone) {
   for (const auto& [gmf, mlp] : std::vector<std::pair<int64_t, int64_t>>{{4, 0}, {0, 4}}) {
     const auto model = make_ncf(ncf_options(gmf, mlp, {5}), interactions(20, 30, 0));
     Plain plain;
@@ -187,7 +187,7 @@ TEST(Ncf, EitherHalfCanBeLeftOut) {
   EXPECT_THROW(make_ncf(ncf_options(4, 4, {}), interactions(20, 30, 0)), Error);
 }
 
-TEST(Ncf, EvaluatesCandidatesOfAnyNumberAndEmptyShares) {
+TEST(Ncf, EvaluatesAnyNumberOfCandidatesAndEmptyShares) {
   const auto model = make_ncf(ncf_options(4, 6, {5}), interactions(20, 30, 2));
   Plain plain;
   const auto blocks = blocks_of(*model, plain.layers);
@@ -200,7 +200,7 @@ TEST(Ncf, EvaluatesCandidatesOfAnyNumberAndEmptyShares) {
   }
 }
 
-TEST(Ncf, ExcludedItemsAreNoNegativesOfTheLoss) {
+TEST(Ncf, ExcludedItemsAreNotNegatives) {
   const auto model = make_ncf(ncf_options(4, 6, {5}), interactions(20, 30, 0));
   Plain plain;
   Batch batch = ncf_batch(3, 6, 0);

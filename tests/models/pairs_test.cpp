@@ -22,7 +22,7 @@ struct Case {
   int64_t rows, group, factors, features, context, item_numbers;
 };
 
-// By operations on slices.
+// Computes the pairs by operations on slices.
 Pairs expected_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context,
                   const at::Tensor& item_numbers, int64_t factors) {
   const int64_t features = user.size(-1) - factors;
@@ -35,7 +35,7 @@ Pairs expected_of(const at::Tensor& user, const at::Tensor& item, const at::Tens
 
 class PairsTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(PairsTest, AreWhatTheOperationsGiveAndSoAreGradients) {
+TEST_P(PairsTest, EqualSeparateOperationsInValuesAndGradients) {
   const Case c = GetParam();
   const int64_t width = c.factors + c.features;
   const at::Tensor context = c.context > 0 ? normal({c.rows, c.context}, "context") : at::Tensor();
@@ -71,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, PairsTest,
                                            Case{3, 1, 0, 6, 2, 1}, Case{4, 3, 6, 0, 0, 0}, Case{0, 5, 8, 32, 21, 2},
                                            Case{1, 2, 1, 1, 1, 1}));
 
-// A part that nothing is made of has no gradient, and what only broadcasts is left to LibTorch.
-TEST(Pairs, ASingleOutputsGradientIsEnough) {
+// An input that no result uses has no gradient, and LibTorch handles inputs that only broadcast.
+TEST(Pairs, AcceptTheGradientOfOneOutput) {
   at::Tensor user = normal({4, 10}, "user").set_requires_grad(true);
   at::Tensor item = normal({4, 3, 10}, "item").set_requires_grad(true);
   pairs_of(user, item, {}, {}, 4).item.sum().backward();

@@ -43,7 +43,7 @@ inline at::Tensor product(const Plain& plain, const std::string& name, const at:
   return plain.store->by_name.count(name + ".bias") > 0 ? out + plain.value(name + ".bias") : out;
 }
 
-// Position t, head by head, as the formula has it.
+// Position t, head by head, as in the formula.
 inline at::Tensor turned(const at::Tensor& x, double base) {
   at::Tensor out = x.clone();
   const int64_t half = x.size(-1) / 2;

@@ -48,7 +48,7 @@ TEST(NamesInPython, HaveAConfigurationOnlyForModelsOfTransformers) {
   EXPECT_FALSE(weight_names("of_a_plugin", Options()).config);
 }
 
-TEST(NamesInPython, WriteTheConfigurationThatTheyCompare) {
+TEST(NamesInPython, WriteTheConfigurationThatTheyRead) {
   const WeightNames names = weight_names(
       "llama",
       with_defaults(

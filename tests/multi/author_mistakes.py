@@ -1,4 +1,4 @@
-"""Mistakes of a plugin's author: each message names its place and code, and none calls it a defect of convoy."""
+"""Mistakes of a plugin's author: each message names component and code, and none calls it a defect of convoy."""
 import concurrent.futures
 import pathlib
 import re
@@ -33,15 +33,15 @@ def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="",
     line = runs.command(config, folder / f"run{number}")
     done = runs.subprocess.run(line, cwd=runs.TOP, env=runs.environment(CONVOY_TEST_REGISTRATION=registration),
                                timeout=120, stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
-    told = f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}"
-    runs.check(done.returncode == code, told)
+    message = f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}"
+    runs.check(done.returncode == code, message)
     for word in words:
-        runs.check(word in done.stdout, f"no '{word}': {told}")
+        runs.check(word in done.stdout, f"no '{word}': {message}")
     # A mistake that is found after the start of the ranks names the rank that found it first.
     if code and not registration and "placement of the ranks" in done.stdout:
-        runs.check(re.search(r"failed: .*\brank [01]( on \S|: )", done.stdout), f"no rank: {told}")
+        runs.check(re.search(r"failed: .*\brank [01]( on \S|: )", done.stdout), f"no rank: {message}")
     for word in ("defect of convoy", *without):
-        runs.check(word not in done.stdout, f"'{word}': {told}")
+        runs.check(word not in done.stdout, f"'{word}': {message}")
 
 
 def own_data(mistake):
@@ -69,6 +69,10 @@ CASES = [
         "throws a number": ["its registration (CONVOY_PLUGIN) threw: an exception that is no std::exception"],
         "default does not fit": ["describes the loss 'mine' wrongly", "'count'", "its default does not fit"],
         "option called name": ["describes the loss 'mine' wrongly", "the option 'name'"],
+        "entry in two lines": [r"describes a loss 'mi\x0ane'; use letters"],
+        "factory in two lines": [r"adds a factory for a loss 'mi\x0ane'; use letters"],
+        "empty factory in two lines": [r"adds an empty factory for the loss 'mi\x0ane'"],
+        "option in two lines": ["describes the loss 'mine' wrongly", r"an option is named 'co\x0aunt'; use letters"],
         "list of nothing": ["describes the loss 'mine' wrongly", "exactly one item"],
     }.items()],
     dict(title="registration crashes", code=70, words=["SIGSEGV in model.plugin", str(LIBRARY)],
@@ -77,8 +81,14 @@ CASES = [
          words=["exit() was called in model.plugin", str(LIBRARY), "it ended the process"]),
     dict(title="registration exits at once", code=70, registration="exits at once",
          words=["without an answer", str(LIBRARY), "ended the process"]),
+    dict(title="registration exits at once with 3", code=70, registration="exits at once with 3",
+         words=["without an answer, with exit code 3", str(LIBRARY), "ended the process"]),
+    dict(title="registration exits as a configuration error", code=70, registration="exits as a configuration error",
+         words=["without an answer, with exit code 78", str(LIBRARY), "ended the process", "It printed:\nbye"]),
+    dict(title="registration exits quickly", code=70, registration="exits quickly",
+         words=["exit() was called in model.plugin", str(LIBRARY), "it ended the process"]),
     dict(title="registration prints", code=0, words=[], registration="prints"),
-    # Construction: the key that chose the component.
+    # Construction: the key that selected the component.
     dict(title="model throws", code=70, words=[MODEL, "model mistaken, its constructor, threw: cannot be built"],
          mistake="model throws"),
     dict(title="model throws a number", code=70, words=[MODEL,
@@ -92,6 +102,12 @@ CASES = [
     dict(title="block crashes", code=139, words=["failed: rank 0", "SIGSEGV", "in block 0 (only), its constructor"],
          mistake="block crashes"),
     dict(title="null block", code=78, words=[MODEL, "block 0 (only): the model returned null"], mistake="null block"),
+    dict(title="name in two lines", code=78, words=[MODEL, r"names a block 'on\x0aly'; a name has no control"],
+         mistake="name in two lines"),
+    dict(title="layer in two lines", code=78, words=[r"a tensor is named 'only.lin\x0aear.weight'; a name has no control"],
+         mistake="layer in two lines"),
+    dict(title="field in two lines", code=78, words=["data: ", r"names a field 'fie\x0ald'; a name has no control"],
+         data=own_data("field in two lines")),
     dict(title="no blocks", code=78, words=[MODEL, "the model has 0 blocks"], mistake="no blocks"),
     dict(title="many blocks", code=78, words=[MODEL, f"the model has {1 << 40} blocks", f"{1 << 20} are the most"],
          mistake="many blocks"),
@@ -101,8 +117,8 @@ CASES = [
           "name throws": ["model mistaken, its block_name, threw: an exception that is no std::exception"],
           "default loss throws": ["model mistaken, its default_loss, threw: no loss"],
       }.items()],
-    dict(title="no default loss", code=78, words=[MODEL, "names no loss of its own (Model::default_loss is empty); there are",
-         ". Name one there, or choose one by loss: {name: …}"], mistake="no default loss"),
+    dict(title="no default loss", code=78, words=[MODEL, "Model::default_loss returns no name; valid are",
+         ". Correct it, or set loss: {name: …}"], mistake="no default loss"),
     dict(title="schema throws", code=70, words=["data: data set mistaken, its schema, threw: no header"],
          data=own_data("schema throws")),
     dict(title="endless row", code=78,
@@ -116,7 +132,7 @@ CASES = [
     dict(title="option of another type", code=78, words=["model.mistake: is \"option of another type\"",
          "Options::integer"],
          mistake="option of another type"),
-    dict(title="no such loss", code=78, words=[MODEL, "names 'cross_entrpy' as its own loss",
+    dict(title="no such loss", code=78, words=[MODEL, "Model::default_loss returns 'cross_entrpy', which does not exist",
          "did you mean cross_entropy?"],
          mistake="no such loss"),
     dict(title="a loss called 5", code=78, words=[".yaml:5:14: loss.name: unknown loss '5'"], loss="5"),
@@ -165,7 +181,7 @@ CASES = [
          strategy=ENSEMBLE),
     *[dict(title=f"a loss that counts nothing, {ranks} ranks", code=78,
            words=["no gradient for 2 parameters in the first update", "the loss uncounted_loss had the weight 0 in every "
-                  "batch of epoch 1, so that nothing was trained"], loss="uncounted_loss", strategy=strategy, ranks=ranks)
+                  "batch of epoch 1: nothing was trained"], loss="uncounted_loss", strategy=strategy, ranks=ranks)
       for strategy, ranks in (("{name: single}", 1), (DDP, 2))],
     dict(title="an own loss with options", code=0, words=[], mistake="own loss", without=["no gradient"]),
     *[dict(title=f"an unused layer under {strategy}", code=0, words=["no gradient for 2 parameters in the first update",
@@ -211,8 +227,8 @@ def without_contents(folder):
     config.write_text(CONFIG.format(library=LIBRARY, mistake="none", data=own_data("none"), more="", strategy=DDP, ranks=2))
     runs.run(config, folder / "silent", ["train.checkpoint_every=1 epoch"])
     runs.run(config, folder / "silent-on", [f"train.resume={folder / 'silent'}", "train.epochs=2"])
-    told = (folder / "silent-on" / "logs" / "rank0.log").read_text()
-    runs.check("data set mistaken does not identify its data" in told, f"no warning:\n{told}")
+    message = (folder / "silent-on" / "logs" / "rank0.log").read_text()
+    runs.check("data set mistaken does not identify its data" in message, f"no warning:\n{message}")
 
 
 with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -220,4 +236,4 @@ with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as poo
     cases.append(pool.submit(without_contents, folder))
     failed = [str(case.exception()) for case in cases if case.exception()]
     runs.check(not failed, "\n\n".join(failed))
-print(f"{len(CASES)} mistakes of authors are reported with their place")
+print(f"{len(CASES)} mistakes of authors are reported with their location")

@@ -1,4 +1,5 @@
-"""Bagging on Fashion-MNIST: the vote is as good as promised however members are divided; a fold alone is that member."""
+"""Bagging on Fashion-MNIST: the vote reaches its stated accuracy for any division of the members; one fold alone equals
+that member."""
 import pathlib
 import sys
 
@@ -34,7 +35,7 @@ def folds(folder):
                         ranks=2)
     held_out = together["metrics"]["out_of_fold_accuracy"]
     runs.check(len(held_out["members"]) == FOLDS and close(held_out["last"], sum(held_out["members"]) / FOLDS), held_out)
-    # Fold 3 with the seed of member 3, alone; and again with floats in place of bytes.
+    # Fold 3 with the seed of member 3, alone; and again with floats instead of bytes.
     for name, more in (("fold", []), ("floats", ["data.bytes=false"])):
         alone = runs.run(CONFIG, folder / name, [*SHORT, "strategy={name: single}", "seed=4", "data.seed=1", *more,
                                                  f"data.samples={{how: folds, folds: {FOLDS}, fold: 3}}"])

@@ -1,4 +1,4 @@
-"""`convoy bench`: a table on every backend and launcher, wrong use refused, nothing left behind."""
+"""`convoy bench`: a table on every backend and launcher, refusals of wrong use, and no leftovers."""
 # timeout: 180
 import json
 import pathlib
@@ -28,7 +28,7 @@ def bench(folder, operation, *more, expect=0, **options):
 
 
 def figures(text):
-    """Rows of the table: size, count, dtype, time, algorithm and bus bandwidth, wrong."""
+    """Returns rows of the table: size, count, dtype, time, algorithm and bus bandwidth, wrong."""
     return [words for words in map(str.split, text.splitlines()) if len(words) == 7 and words[0].isdigit()]
 
 
@@ -37,7 +37,7 @@ def check_table(done, sizes, factor, title):
     runs.check([int(row[0]) for row in rows] == sizes, f"{title}: sizes {sizes}:\n{done.stdout}")
     for size, count, dtype, time, algorithm, bus, wrong in rows:
         runs.check(int(wrong) == 0 and float(time) > 0, f"{title}: {size} {wrong} {time}")
-        if int(size) >= 65536:  # below, the columns' three digits are too few
+        if int(size) >= 65536:  # below that, the columns' three digits are too few
             runs.check(abs(float(algorithm) - int(size) / float(time) / 1e3) < 0.02 * float(algorithm) + 0.002, title)
             runs.check(abs(float(bus) - factor * float(algorithm)) < 0.02 * float(bus) + 0.002, f"{title}: {algorithm} {bus}")
     runs.check("every element was right" in done.stdout, done.stdout)
@@ -45,7 +45,7 @@ def check_table(done, sizes, factor, title):
 
 def nothing_left(folder, kept=()):
     left = sorted(path.name for path in folder.iterdir() if path.name not in kept)
-    runs.check(not left, f"left behind: {left}")
+    runs.check(not left, f"leftovers: {left}")
 
 
 with runs.workspace() as work:
@@ -56,14 +56,14 @@ with runs.workspace() as work:
         runs.check("3 ranks, local" in done.stdout, done.stdout)
     nothing_left(work)
 
-    # As the issue has it, over two backends, and the rows for programs.
+    # The documented form, over two backends, and the rows for programs.
     for backend in ("gloo", "mpi"):
         file = work / f"{backend}.json"
         done = bench(work, "all_reduce", "--ranks", 2, "--sizes", "1K-4K,100000", "--json", file, sets=[f"backend={backend}"])
         check_table(done, [1024, 2048, 4096, 100000], 1, backend)
-        told = json.loads(file.read_text())
-        runs.check(told["backend"] == backend and told["ranks"] == 2 and len(told["placement"]) == 2, f"{told}")
-        for row, shown in zip(told["rows"], figures(done.stdout)):
+        printed = json.loads(file.read_text())
+        runs.check(printed["backend"] == backend and printed["ranks"] == 2 and len(printed["placement"]) == 2, f"{printed}")
+        for row, shown in zip(printed["rows"], figures(done.stdout)):
             runs.check(row["bytes"] == int(shown[0]) and abs(1e6 * row["seconds"] - float(shown[3])) < 0.01, f"{row} {shown}")
             runs.check(row["seconds_least"] <= row["seconds"] <= row["seconds_most"], f"{row}")
         runs.check("rank  host  device" in done.stderr, f"placement as of any run:\n{done.stderr}")
@@ -98,16 +98,16 @@ with runs.workspace() as work:
         process = subprocess.Popen(line("all_reduce", "--ranks", 2, "--sizes", ",".join(["64K"] * 2000), sets=["backend=gloo"]),
                                    cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env=runs.environment(OMP_NUM_THREADS="1"))
-        for told in process.stdout:
-            if told.split()[:1] == ["65536"]:
+        for printed in process.stdout:
+            if printed.split()[:1] == ["65536"]:
                 break
         ranks = runs.rank_pids(process, 2)
         process.send_signal(sign) if sign else runs.os.kill(ranks[1], signal.SIGKILL)
         rest = process.communicate(timeout=30)[0]
         runs.check(process.returncode == code, f"exit {process.returncode}, expected {code}:\n{rest}")
-        runs.check(not runs.alive(ranks), "ranks are left")
+        runs.check(not runs.alive(ranks), "ranks still run")
         if sign:
             nothing_left(work, ("here.yaml", "kept"))
         else:
             runs.check("rank 1" in rest and "summary.json" in rest, rest)
-print("the table is right, on every backend and launcher")
+print("the table is correct on every backend and launcher")

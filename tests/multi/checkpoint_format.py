@@ -9,7 +9,7 @@ import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "gpt.yaml"
 SETS = ["train.max_steps=6", "train.checkpoint_every=6 steps", "train.evaluate_every=never", "launch.threads=1"]
-# The page's lines join what these wrote; convoy joins it too, by a run of `single` that resumes from it.
+# The page's code joins the files of these runs; convoy joins them too, by a run of `single` that resumes.
 LAYOUTS = (("fsdp", 2, ["strategy.name=fsdp", "strategy.shard=parameters"]),
            ("tensor_parallel", 2, ["strategy.name=tensor_parallel"]),
            ("pipeline", 2, ["strategy.name=pipeline"]))
@@ -39,7 +39,7 @@ with runs.workspace() as work:
     for title, ranks, sets in LAYOUTS:
         pieces, joined = work / title, work / f"{title}-joined"
         runs.run(CONFIG, pieces, [*SETS, *sets], ranks=ranks)
-        # Nothing is left to train: `single` evaluates, and writes the same state as whole tensors.
+        # No step is left to train: `single` evaluates, and writes the same state as whole tensors.
         runs.run(CONFIG, joined, [*SETS, f"train.resume={pieces}"])
         code = whole.replace(EXAMPLE, str(runs.newest_checkpoint(pieces)))
         code += plain.replace(EXAMPLE, str(runs.newest_checkpoint(joined)))
@@ -59,7 +59,7 @@ print(len(files), "files,", len(weights), "parameters,", len(state), "tensors eq
         runs.check(title == "pipeline" or parts > 0, f"{title}: no piece is a part of a tensor:\n{done.stdout}")
         runs.check(done.stdout.startswith("2 files"), f"{title}: not two files:\n{done.stdout}")
 
-    # Three users, in the order in which the file names them.
+    # Three users, in file order.
     lines = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
     lines += [f"{user}\ti{10 * k + len(user)}\t4\t{1000 + k}" for user in ("zoe", "al", "maria") for k in range(6)]
     (work / "small.inter").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""What cost() says that a rank sends and holds, against what it counted as sent and what its process really held."""
+"""Bytes that a rank sends and stores by cost(), compared with its counters and the memory of its process."""
 # timeout: 600
 import json
 import pathlib
@@ -9,10 +9,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
 MIB = 1 << 20
-# 13 M parameters, so that tensors are most of what a process has; moments are there from the second step on.
+# 13 M parameters, so that tensors are most of a process's memory; moments exist from the second step on.
 LARGE = ["model.layers=4", "model.dim=512", "model.heads=8", "train.batch.global=8", "train.max_steps=2",
          "train.evaluate_every=never"]
-# A vocabulary that makes embedding, its gradient and the logits most of it.
+# A large vocabulary: embedding, its gradient and the logits are most of the memory.
 WORDS = ["data={name: synthetic, kind: tokens, rows: 64, evaluate_rows: 8, vocabulary: 8000, length: 64}", "model.dim=256",
          "model.layers=3"]
 # Short sequences: processors without products in 16 bits take up to ten times as long.
@@ -20,7 +20,7 @@ BF16 = ["precision=bf16", "train.batch.global=16", "data.length=32"]
 # Norms without bias, a gate, and two queries to a key.
 LLAMA = ["model={name: llama, layers: 4, dim: 512, heads: 8, kv_heads: 4, dropout: 0.1}"]
 FSDP_AND_TENSOR = "strategy.mesh={data: {degree: 2, how: fsdp}, pipeline: 1, tensor: 2}"
-# Sums over mpi, which makes them in place: what a backend copies is not the strategy's.
+# Sums over mpi, which are in place: copies of a backend do not belong to the strategy.
 CELLS = [
     ("single", []), ("single", ["strategy.recompute=blocks"]),
     ("data_parallel", []), ("ddp", ["strategy.recompute=blocks"]), ("ddp", ["train.batch.global=16"]),
@@ -52,7 +52,7 @@ CELLS = [
     ("hybrid", []), ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768"]),
     ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768", *BF16]),
 ]
-# What synchronised batch norm and its running figures add to what is sent: of a residual network, whose gradients are few.
+# Bytes that synchronised batch norm and its running statistics add: a residual network, which has few gradients.
 RESNET = ["train.batch.global=16", "train.max_steps=2", "train.evaluate_every=never", "launch.cores_per_rank=auto"]
 NORMS = [
     "{name: data_parallel, batch_norm: sync, buffers: mean}",
@@ -60,7 +60,7 @@ NORMS = [
     "{name: fsdp, shard: gradients, batch_norm: sync}",
     "{name: hybrid, mesh: {data: 2, pipeline: 2}, micro_batches: 2, batch_norm: sync}",
 ]
-# Of a recommender whose tables are rows: which ids a batch has is drawn, and estimated.
+# A recommender with sparse embeddings: the ids of a batch are random, so cost() estimates them.
 ROWS = ["data={name: synthetic, kind: interactions, rows: 40000, users: 20000, items: 10000, context: 3, candidates: 50}",
         "model={name: ncf, gmf_dim: 4, mlp_dim: 8, hidden: [16, 8], rows: true}", "train.batch.global=256",
         "train.max_steps=48", "train.evaluate_every=never", "train.checkpoint_every=never"]
@@ -73,12 +73,12 @@ EXCHANGED = [
     ("{name: ddp}", 0.05, "sharded"), ("{name: ddp, sync: {compress: fp16}}", 0.05, "sharded"),
 ]
 TOLERANCE = 0.05
-# Of what is sent: sums of a few bytes (loss, weight, norm) are not counted, parts of shards are rounded up to 64 bytes.
+# Bytes sent: cost() leaves out sums of a few bytes (loss, weight, norm); shards are rounded up to 64 bytes.
 SENT_TOLERANCE = 0.005
 
 
 def costs(summary):
-    # Where weights are narrowed, of two rows as --describe does: copies of them are no activations of rows.
+    # Half-precision weights: measure two rows as --describe does, because copies of weights are no activations of rows.
     few = ["2"] if summary["config"]["precision"] in ("bf16", "fp16") else []
     done = subprocess.run([str(runs.BUILD / "tests" / "costs"), str(summary["world_size"]), *few], cwd=runs.TOP, text=True,
                           input=json.dumps(summary["config"]), capture_output=True)
@@ -87,7 +87,7 @@ def costs(summary):
 
 
 def processes(summary, predicted):
-    """Of each process: the most that its tensors took, and what cost() says of its ranks together."""
+    """Returns for each process: the peak of its tensors, and the cost of its ranks together."""
     together = {}
     for rank, cost in zip(summary["ranks"], predicted):
         peak, formula = together.get(rank["pid"], (0, 0))
@@ -109,7 +109,8 @@ with runs.workspace() as work:
         summary = runs.run(f"configs/gpt_{name}.yaml", work / str(number), [f"data.path={work}/text.txt", *LARGE, *overrides])
         predicted = costs(summary)
         for peak, formula in processes(summary, predicted):
-            # Ranks of one process need not be at their most at the same time, and the pool lends one unit's memory for another's.
+            # Ranks of one process need not reach their peak at the same time, and the pool lends one unit's memory to
+            # another.
             below = {"data_parallel": 0.1, "fsdp": 0.08}.get(name)
             wrong += off(title, "held", peak, formula, TOLERANCE, below)
         for rank, cost in zip(summary["ranks"], predicted):
@@ -125,4 +126,4 @@ with runs.workspace() as work:
         for rank, cost in zip(summary["ranks"], costs(summary)):
             wrong += off(f"rows {rows} {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], within)
     runs.check(not wrong, f"off: {', '.join(wrong)}")
-print("ranks send and hold what cost() says")
+print("bytes sent and stored agree with cost()")

@@ -1,5 +1,5 @@
-"""A run goes on with the ids and classes that its checkpoint knows: other data is refused, or trained with the checkpoint's
-numbers where data.changed is allow; hosts with other data than rank 0's are refused."""
+"""A run resumes with the ids and classes of its checkpoint: other data is refused, or trained with the checkpoint's
+numbers if data.changed is allow. Hosts with other data than rank 0's are refused."""
 import json
 import pathlib
 import random
@@ -35,7 +35,7 @@ def write_visits(path, rows):
 
 
 def names(checkpoint, which):
-    """A stored list, read as anybody could: safetensors are a length, a JSON header, and bytes."""
+    """Reads a stored list without convoy: safetensors are a length, a JSON header, and bytes."""
     data = (checkpoint / "data.safetensors").read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + length])
@@ -61,7 +61,7 @@ def hit_ratio(summary):
 
 
 random.seed(3)
-# Everybody takes items of one of four kinds.
+# Each user takes items of one of four kinds.
 VISITS = [(f"u{who}", f"i{what}") for who in range(60) for what in range(48) if what % 4 == who % 4]
 random.shuffle(VISITS)
 
@@ -75,17 +75,17 @@ with runs.workspace() as folder:
     users = names(runs.newest_checkpoint(folder / "first"), "users")
     runs.check(users == list(dict.fromkeys(who for who, _ in VISITS)), f"users are not by first appearance: {users[:5]}")
 
-    # The same rows in another order give every user and item another number.
+    # The same rows in a different order give every user and item a different number.
     shuffled = random.sample(VISITS, len(VISITS))
     write_visits(visits, shuffled)
     more = ["train.epochs=13", "train.evaluate_every=1 epoch", f"train.resume={folder / 'first'}"]
     refused("shuffled rows", 78, runs.command(config, folder / "refused", more), "visits.yaml:5:", "data.path: is not the data",
             "the users come in another order", "--set data.changed=allow")
-    runs.check(not (folder / "refused").exists(), "a refused resume leaves its folder behind")
+    runs.check(not (folder / "refused").exists(), "a refused resume leaves its folder")
     again = runs.run(config, folder / "allowed", [*more, "data.changed=allow"], cwd=folder)
     runs.check(hit_ratio(again) > hit_ratio(first) - 0.1, f"HR@10 {hit_ratio(again)} after {hit_ratio(first)}")
-    runs.check(names(runs.newest_checkpoint(folder / "allowed"), "users") == users, "the users were numbered anew")
-    # From then on that is the data; its own order still is another one.
+    runs.check(names(runs.newest_checkpoint(folder / "allowed"), "users") == users, "the users have new numbers")
+    # From then on the checkpoint has the new data; the old order still differs.
     more[-1] = f"train.resume={folder / 'allowed'}"
     more[0] = "train.epochs=14"
     again = runs.run(config, folder / "equal", more, cwd=folder)
@@ -105,7 +105,7 @@ with runs.workspace() as folder:
     runs.run(config, folder / "killed", ["data.path=moved.csv"], cwd=folder)
     runs.check(runs.weights(folder / "killed") == runs.weights(folder / "first"), "other weights with the same data under another path")
 
-    # On another host the file may be another one.
+    # On another host the file may differ.
     for name, rows in {"here": VISITS, "there": shuffled}.items():
         (folder / name).mkdir()
         write_visits(folder / name / "visits.csv", rows)
@@ -114,7 +114,7 @@ with runs.workspace() as folder:
     line = runs.command(alone, folder / "hosts")
     refused("data of another host", 76,
             ["mpirun", "-n", "1", "-wdir", str(folder / "here"), *line, ":", "-n", "1", "-wdir", str(folder / "there"), *line],
-            "data.path: is not on host", "its contents differ")
+            "data.path: differs on host", "from what rank 0 reads")
 
     config, kinds = folder / "kinds.yaml", folder / "kinds.csv"
     config.write_text(TABLE)

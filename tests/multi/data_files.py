@@ -46,8 +46,8 @@ launch: {{ranks: 2, cores_per_rank: 1}}
 
 
 def visits(folder, visitors=300):
-    """Visitors and pages on a circle; who visits is near the page. Each page has two visits. A visitor's last one is of a
-    page that nobody visited before, so that its id tells nothing."""
+    """Writes visitors and pages on a circle; visitors are near the page. Each page has two visits. A visitor's last one
+    is of a page that nobody visited before, so its id carries no information."""
     def place(angle):
         return f"{math.cos(angle):.4f},{math.sin(angle):.4f}"
     def near(angle):
@@ -73,7 +73,7 @@ def visits(folder, visitors=300):
 
 
 def png(path, colour):
-    """Of random size, about one colour."""
+    """Returns an image of random size with noise around one colour."""
     width, height = random.randint(12, 40), random.randint(12, 40)
     rows = [bytes([0] + [min(255, max(0, value + random.randint(-60, 60))) for _ in range(width) for value in colour])
             for _ in range(height)]
@@ -91,17 +91,17 @@ with runs.workspace() as folder:
     (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
     (folder / "gpt.yaml").write_text(GPT.format(folder=folder))
     done = runs.run(folder / "gpt.yaml", folder / "gpt", ["train.checkpoint_every=4 epochs"])
-    # Eight tokens a story, 200 of them, in sequences of eight with one target more: 199; a tenth of them is for
+    # Eight tokens a story, 200 stories, in sequences of eight with one target more: 199; a tenth of them is for
     # evaluation.
     runs.check(done["samples"] == 4 * 179 and done["tokens"] == 8 * done["samples"],
                f"{done['samples']} sequences with {done['tokens']} tokens")
     runs.check(done["metrics"]["loss"]["last"] < 0.5, f"the story was not learnt: {done['metrics']}")
-    runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache beside the text")
+    runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache next to the text")
     runs.run(folder / "gpt.yaml", folder / "refused", ["model.heads=3"], expect=78)
     # Mistakes that only a rank can find are reported at the key too: tokens are fewer than bytes.
     failed = runs.run(folder / "gpt.yaml", folder / "long", ["data.length=2000"], expect=65)
     runs.check("--set data.length=2000: data.length: " in failed["failure"]["message"], failed["failure"])
-    # Another text, and the tokens in another order, with the numbers of the checkpoint; a new token has none.
+    # Another text, and the tokens in a different order, with the numbers of the checkpoint; a new token has none.
     (folder / "story.txt").write_text("the cat sat on the mat & " * 180)
     on = [f"train.resume={folder / 'gpt'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
     runs.refused("another text", 78, ["is not the data that"], runs.command(folder / "gpt.yaml", folder / "other-text", on),
@@ -127,13 +127,13 @@ with runs.workspace() as folder:
     done = runs.run(folder / "convnet.yaml", folder / "convnet", ["train.checkpoint_every=4 epochs"])
     runs.check(done["samples"] == 4 * 96 and done["tokens"] is None, f"{done['samples']} images")
     runs.check(done["metrics"]["accuracy"]["last"] > 0.9, f"colours were not learnt: {done['metrics']}")
-    (folder / "colours" / "red").rename(folder / "colours" / "amber")  # another number for every class
+    (folder / "colours" / "red").rename(folder / "colours" / "amber")  # a different number for every class
     on = [f"train.resume={folder / 'convnet'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
     runs.refused("a renamed class", 78,
                  ["convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"],
                  runs.command(folder / "convnet.yaml", folder / "renamed", on), within=30)
     runs.run(folder / "convnet.yaml", folder / "still-renamed", [*on, "data.changed=allow"], expect=78)
-    # Without blue, the first class by name, red and green keep the numbers that they have in the checkpoint.
+    # Without blue, the first class by name, red and green keep their numbers of the checkpoint.
     (folder / "colours" / "amber").rename(folder / "colours" / "red")
     (folder / "colours" / "blue").rename(folder / "blue")
     runs.refused("a missing class", 78, ["class 'blue' is missing"],
@@ -147,7 +147,7 @@ with runs.workspace() as folder:
     for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
         runs.check(words in failed["failure"]["message"], failed["failure"])
 
-    # Only the features of a page show who visits it. As context its negatives share them, and a warning reports that.
+    # Only the features of a page tell who visits it. As context, its negatives share them, and a warning reports that.
     visits(folder)
     (folder / "ncf.yaml").write_text(NCF.format(folder=folder))
     hits = runs.run(folder / "ncf.yaml", folder / "features")["metrics"]["hr@10"]["last"]
@@ -166,4 +166,13 @@ with runs.workspace() as folder:
     (folder / "pages.csv").write_text((folder / "pages.csv").read_text().replace("p7,", "p7x,"))
     failed = runs.run(folder / "ncf.yaml", folder / "absent", expect=65)
     runs.check("pages.csv: has no x, y for item 'p7'; " in failed["failure"]["message"], failed["failure"])
+    # The message names the option to blame before the one that it advises.
+    (folder / "visits.csv").write_text("user,item,price\n" + "".join(
+        f"u{u},i{i},{i + (u == 39 and i == 3)}\n" for u in range(40) for i in range(u % 5, 20)))
+    failed = runs.run(folder / "ncf.yaml", folder / "prices", [
+        f"data.path={folder}/visits.csv", "data.columns.user=user", "data.columns.item=item", "data.item_features=~",
+        "data.columns.item_features=[price]"], expect=65)
+    told = failed["failure"]["message"]
+    runs.check("data.columns.item_features: " in told.split("differs from an earlier line")[0], told)
+    runs.check("data.columns.context: " not in told, told)
     print("text and images: trained, and damage is named:", failed["failure"]["message"])

@@ -1,4 +1,4 @@
-"""An ensemble through the launcher: every way gives the same members, each of which goes on alone as `single` would."""
+"""An ensemble through the launcher: every execution mode gives the same members, and each continues alone like `single`."""
 import json
 import pathlib
 import sys
@@ -29,7 +29,7 @@ with runs.workspace() as folder:
         runs.check(close(members(ways[how]), members(ways["stacked"])), f"{how}: {members(ways[how])}")
     print("stacked, threads, processes, auto: the same members")
 
-    # Member 2 of the first epoch's checkpoint, loaded alone, ends where the ensemble's member 2 ended.
+    # Member 2 of the first epoch's checkpoint, loaded alone, ends with the state of the ensemble's member 2.
     first = folder / "stacked" / "checkpoints" / "step-13"
     runs.check(first.is_dir(), f"no {first}")
     rate = 1e-3 * 8 ** (2 / 3)
@@ -40,7 +40,7 @@ with runs.workspace() as folder:
     runs.check(close([whole["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"alone: {whole['metrics']}")
     print("member 2 alone, from its checkpoint and from the start: the same")
 
-    # With nothing left to train it is evaluated, and leaves an ordinary checkpoint; other settings than its own are reported.
+    # Without steps left it is evaluated, and leaves an ordinary checkpoint; settings that differ are reported.
     last = folder / "stacked"
     still = runs.run(CONFIG, folder / "still-alone", [*alone, f"train.resume={last}@member2"])
     runs.check(close([still["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"nothing left: {still['metrics']}")
@@ -54,16 +54,16 @@ with runs.workspace() as folder:
     # The seed makes these rows.
     runs.refused("a member with other data", 78, ["another data.seed: 1 -> 2", "is not the data", "its contents differ"],
                  runs.command(CONFIG, folder / "other-data", [*alone, "data.seed=2", f"train.resume={last}@member2"]), within=20)
-    runs.refused("a member that is not there", 78, ["train.resume", "names member 4"],
+    runs.refused("a missing member", 78, ["train.resume", "names member 4"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={last}@member4"]))
-    runs.refused("a member of a model by itself", 78, ["train.resume", "has no members"],
+    runs.refused("a member of a single model", 78, ["train.resume", "has no members"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={folder / 'alone'}@member0"]))
     runs.check(not (folder / "no").exists(), "a folder was made although nothing started")
     runs.refused("all mistakes of an ensemble", 78, ["strategy.samples: has a subset of 1.5", "strategy.lr: has 2 values", "2 mistakes"],
                  runs.command(CONFIG, folder / "no", [*SETS, "strategy.samples={subset: 1.5}", "strategy.lr=[1, 2]"]))
-    print("with nothing left to train: evaluated, and an ordinary checkpoint; another member's settings are reported")
+    print("no steps left: evaluated, and an ordinary checkpoint; other settings than the member's are reported")
 
-    # The same members as pipelines of a farm, whose crashes would be their own: one does, and is tried again.
+    # The same members as pipelines of a farm, which isolates crashes: one crashes, and is retried.
     text = CONFIG.read_text().replace("strategy: {name: ensemble, members: 4, lr: {from: 1.0e-3, to: 8.0e-3, scale: log}}", "")
     runs.check("strategy" not in text, "configs/tiny/ensemble.yaml has another strategy now: mend the line above")
     (folder / "farm.yaml").write_text(
@@ -75,15 +75,15 @@ with runs.workspace() as folder:
     bagged = runs.run(CONFIG, folder / "bagged", [*SETS, "strategy.lr=0.003", "strategy.samples=bootstrap", "strategy.how=stacked"])
     losses = [runs.summary(folder / "apart" / "pipelines" / name)["metrics"]["loss"]["last"] for name in sorted(attempts)]
     runs.check(close(losses, members(bagged)), f"as pipelines {losses}, as a stack {members(bagged)}")
-    print("members as pipelines of a farm: the same, and one's crash is its own")
-    # And their vote: the farm's checkpoints are the members of one ensemble, in which nothing is left to train.
+    print("members as pipelines of a farm: equal results, and a crash affects one member only")
+    # Their vote: the farm's checkpoints are the members of one ensemble, without steps left.
     bag = [*SETS, "strategy.lr=0.003", "strategy.samples=bootstrap", "strategy.how=stacked"]
     voted = runs.run(CONFIG, folder / "voted", [*bag, f"train.resume={folder / 'apart'}"], ranks=2)
     for name, figures in bagged["metrics"].items():
         runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
     runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
     for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
-                            (["model.hidden=[3]"], "model.hidden", "which would become member 0, is of another model"),
+                            (["model.hidden=[3]"], "model.hidden", "(for member 0) is of another model"),
                             (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
         runs.refused(f"a farm's vote with {sets}", 78, [key, word],
                      runs.command(CONFIG, folder / "no", [*(bag if "single" not in sets[0] else SETS), *sets,
@@ -96,11 +96,12 @@ with runs.workspace() as folder:
     last = [line for line in lines if line["kind"] == "evaluate"][-1]
     runs.check(close(last["members"]["loss"], members(ways["stacked"])), f"metrics.jsonl: {last}")
 
-    # All members get no better at a rate of nothing: they end at the second evaluation.
+    # At learning rate 0 no member improves: they end at the second evaluation.
     still = runs.run(CONFIG, folder / "still", [*SETS, "strategy.lr=0", "strategy.early_stop={patience: 1}", "train.epochs=9"])
     runs.check(still["steps"] == 26, f"early stop after {still['steps']} steps")
     print("early stop: ended when all members had")
-    # Resumed with another patience, members end by that one; what they waited counts. With another evaluation it does not.
+    # Resumed with another patience, members end by the new one, and count earlier evaluations. With another evaluation
+    # the count starts again.
     on = [*SETS, "strategy.lr=0", f"train.resume={folder / 'still'}"]
     for sets, steps in ((["strategy.early_stop={patience: 1}"], 26), (["strategy.early_stop={patience: 2}"], 39),
                         (["strategy.early_stop={patience: 1, metric: accuracy}"], 52), (["strategy.early_stop={patience: 0}"], 65)):

@@ -1,5 +1,5 @@
-"""how: auto of an ensemble: devices and model decide, whatever a clock says, and an older run keeps its way; and a figure that
-early_stop watches is refused before anything is trained where no evaluation tells it."""
+"""`how: auto` of an ensemble: devices and model decide, and no clock; an older run keeps its mode. An early_stop metric
+that no evaluation reports is refused before training."""
 import json
 import os
 import pathlib
@@ -34,29 +34,29 @@ def refusals(folder):
         sets = [f"strategy.early_stop={{patience: 1, metric: {metric}}}"]
         runs.refused(metric, 78, ["strategy.early_stop.metric", f"is {metric}", *words],
                      runs.command(CONFIG, folder / metric, sets), within=20)
-        runs.check(not (folder / metric).exists(), f"{metric}: a run was begun")
+        runs.check(not (folder / metric).exists(), f"{metric}: a run was started")
     runs.refused("no rows", 78, ["strategy.early_stop.metric", "no rows to evaluate on"],
                  runs.command(CONFIG, folder / "no", ["data.evaluate_rows=0", "strategy.early_stop.patience=1"]), within=20)
-    # With folds members are judged on the rows that they have not seen, too.
+    # With folds members are also evaluated on their held-out rows.
     folds = ["strategy.samples={folds: 4}", "strategy.how=stacked", "train.epochs=1"]
     watched = [*folds, "strategy.early_stop={patience: 1, metric: out_of_fold_accuracy}"]
     runs.run(CONFIG, folder / "folds", watched)
 
 
 if len(os.sched_getaffinity(0)) < 2:
-    print("skipped: one core has one way")
+    print("skipped: one core has one execution mode")
     sys.exit(77)
 with runs.workspace() as folder:
     refusals(folder)
-    print("early_stop.metric: refused where no evaluation tells it")
+    print("early_stop.metric: refused if no evaluation reports it")
 
     stacked = runs.run(CONFIG, folder / "stacked", [*SETS, "strategy.how=stacked"])
     runs.check("ways" not in stacked, f"nothing was left open: {stacked.get('ways')}")
-    # Devices decide, and no clock: nothing is tried, and an equal run goes the same way.
+    # Devices decide, and no clock: no mode is tried, and an equal run chooses the same mode.
     done = runs.run(CONFIG, None, [*SETS, "name=auto"], cwd=folder)
     auto = runs.summary(folder / "runs" / "auto")
     runs.check(auto["ways"]["taken"] == "threads" and auto["ways"]["tried"] == [], f"auto: {auto['ways']}")
-    runs.check("trying" not in done.stdout, f"a way was tried:\n{done.stdout}")
+    runs.check("trying" not in done.stdout, f"an execution mode was tried:\n{done.stdout}")
     check_shape(auto)
     for rank in auto["ranks"]:
         runs.check(rank["ensemble"]["trained"] == "as one stack", f"rank {rank['rank']}: {rank['ensemble']}")
@@ -69,7 +69,7 @@ with runs.workspace() as folder:
     told = images["ranks"][0]["ensemble"]
     runs.check(told["trained"] == "side by side" and "convolutions" in told["because"], f"convolutions: {told}")
 
-    # A run that an earlier version began by measuring keeps the way that it took.
+    # A run that an earlier version began by measuring keeps its mode.
     sets = [*SETS, "train.checkpoint_every=5 steps"]
     runs.run(CONFIG, folder / "killed", sets, inject=["kill@step=8"], expect=None)
     choice = {"taken": "processes", "because": "the fastest", "tried": []}
@@ -100,4 +100,4 @@ with runs.workspace() as folder:
     runs.check(gloo["taken"] == "processes", f"gloo: {gloo}")
     under = runs.run(CONFIG, folder / "mpirun", [*SETS, "train.epochs=1"], under=["mpirun", "-n", "2"])["ways"]
     runs.check(under["taken"] == "processes" and under["tried"] == [], f"mpirun: {under}")
-print("auto: by devices and model, kept by an older run")
+print("auto: devices and model decide, and an older run keeps its mode")

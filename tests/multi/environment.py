@@ -1,4 +1,4 @@
-"""Which launcher's variables are obeyed, which are refused by name, and which are told to have been inherited."""
+"""Launcher variables: those that are used, those that are refused by name, and inherited ones, which are reported."""
 import pathlib
 import subprocess
 import sys
@@ -49,19 +49,28 @@ with runs.workspace() as folder:
     trains("in a rank of another run", folder / "nested", says=["of rank 3 of another run"], CONVOY_PROCESS="3",
            CONVOY_RANK="3", CONVOY_CHANNEL="127.0.0.1,1,job,secret", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="8",
            OMPI_COMM_WORLD_LOCAL_RANK="3", PMIX_RANK="3")
-    # Ranks that are started separately, in a folder that is done, the second later than the first would wait after an error.
+    # Ranks that start separately, the second one later: in a completed folder, and in a refused folder.
     late = []
     for rank, pause in ((0, 7), (1, 0)):
-        where = {"CONVOY_RANK": str(rank), "CONVOY_LOCAL_RANK": str(rank), "CONVOY_WORLD_SIZE": "2", "CONVOY_JOB": "late"}
-        line = runs.command(config, folder / "batch", SETS, 2)
-        late.append(subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(**where), stdout=subprocess.PIPE,
-                                     stderr=subprocess.STDOUT, text=True))
+        where = {"CONVOY_RANK": str(rank), "CONVOY_LOCAL_RANK": str(rank), "CONVOY_WORLD_SIZE": "2"}
+        for title, code, sets in (("a finished folder", 0, SETS), ("a folder of another run", 73, [*SETS, "seed=7"])):
+            line = runs.command(config, folder / "batch", sets, 2)
+            variables = runs.environment(**where, CONVOY_JOB=f"late{code}")
+            late.append((title, code, subprocess.Popen(line, cwd=runs.TOP, env=variables, stdout=subprocess.PIPE,
+                                                       stderr=subprocess.STDOUT, text=True)))
         time.sleep(pause)
     begin = time.monotonic()
-    for process in late:
+    for title, code, process in late:
         text = process.communicate(timeout=60)[0]
-        runs.check(process.returncode == 0, f"a finished folder: exit {process.returncode}\n{text}")
-    runs.check(time.monotonic() - begin < 10, f"a finished folder: {time.monotonic() - begin:.0f} s")
+        runs.check(process.returncode == code, f"{title}: exit {process.returncode}, expected {code}\n{text}")
+    runs.check(time.monotonic() - begin < 10, f"late ranks end after {time.monotonic() - begin:.0f} s")
+    # A rank that never comes: the first one waits no longer than for a rendezvous.
+    begin = time.monotonic()
+    alone = runs.environment(CONVOY_RANK="0", CONVOY_LOCAL_RANK="0", CONVOY_WORLD_SIZE="2", CONVOY_JOB="alone")
+    done = subprocess.run(runs.command(config, folder / "batch", [*SETS, "seed=7", "launch.rendezvous=3s"], 2), cwd=runs.TOP,
+                          env=alone, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    runs.check(done.returncode == 73 and time.monotonic() - begin < 6,
+               f"alone: exit {done.returncode} after {time.monotonic() - begin:.0f} s\n{done.stdout}")
     # The number of ranks in a file is for a start without a launcher; a typed number is a contradiction.
     own = folder / "own.yaml"
     own.write_text(config.read_text() + "\nlaunch: {ranks: 2}\n")
@@ -71,4 +80,4 @@ with runs.workspace() as folder:
     done = subprocess.run(runs.command(own, folder / "typed", ranks=4, under=["mpirun", "-n", "2"]), cwd=runs.TOP,
                           env=runs.environment(), timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     runs.check(done.returncode == 78 and "OMPI_COMM_WORLD_SIZE=2" in done.stdout, f"--ranks under mpirun: {done.stdout}")
-print("one source is obeyed, incomplete and contradictory ones are refused by name, inherited ones are told")
+print("one launcher is used, incomplete and contradictory variables are refused by name, inherited ones are reported")

@@ -25,7 +25,7 @@ def explain(*arguments, expect=0, cwd=runs.TOP, of=config):
 
 
 def rows(text):
-    """Cells of the placement's lines by rank, columns being two blanks apart."""
+    """Returns the cells of the placement's lines by rank; columns are two blanks apart."""
     lines = text.split("\nrank  host", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
 
@@ -46,7 +46,7 @@ with runs.workspace() as folder:
     runs.check([row[1] for row in two] == ["a", "a", "b", "b"], f"hosts: {two}")
     text = explain("--ranks", 2, "--compare", "single,ddp,fsdp,pipeline", "--no-times")
     runs.check("refused" not in text.splitlines()[1] and "moments" in text, text)
-    rough = "all errors are above 100 %"  # other load on all cores does that; then there is no advice
+    rough = "all errors are above 100 %"  # other load on all cores causes this; then there is no advice
     # Sparse embeddings compared with sharded and dense ones: counted, and measured without a request, on synthetic rows
     # that are never generated.
     start = time.monotonic()
@@ -63,7 +63,8 @@ with runs.workspace() as folder:
     runs.check("ddp: sparse embeddings send " in text and "ddp, sharded rows: sparse embeddings send " in text, text)
     advised = [title for title in titles[1:] if re.search(f"(take |[;:,] |^){title}(:| on| would)", text.splitlines()[-1])]
     runs.check(advised == ([] if rough in text else titles[1:]), f"advised on {advised}:\n{text}")
-    # Each table with its reason, whole: on eight ranks rows of the story's tables are still far fewer bytes than all of them.
+    # Each table with its whole reason: on eight ranks rows of the story's tables are still far fewer bytes than the
+    # tables.
     for ranks in (2, 4, 8):
         text = " ".join(explain("--ranks", ranks, "--set", "model.rows=auto", of=runs.TOP / "configs" / "ncf_story.yaml").split())
         for table in ("user.weight (211261 × 40)", "item.weight (100000 × 40)"):
@@ -71,12 +72,12 @@ with runs.workspace() as folder:
                        re.search("gather those that others touch, [0-9.]+ KiB a step", text), f"{ranks} ranks:\n{text}")
     text = explain("--ranks", 2, "--set", "strategy.name=pipeline")
     runs.check("F0.0" in text and "stage 1 on rank 1" in text and "idle:" in text, text)
-    runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "a name that is none")
-    runs.check("lstopo" in explain("--topology", folder / "none.xml", expect=78), "a file that is not there")
+    runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "an unknown name")
+    runs.check("lstopo" in explain("--topology", folder / "none.xml", expect=78), "a missing file")
     runs.check("launch.ranks" in explain("--ranks", 2, "--set", "strategy.name=single", expect=78), "ranks of single")
 
-    # Most of it is LibTorch's loading; the best of three. Where neighbours hold the cores, what it computed is what it would
-    # take without them: it waits for nothing.
+    # Mostly LibTorch's loading time; use the best of three. If other processes use the cores, count its CPU time,
+    # because it never waits.
     took = []
     for _ in range(3):
         start, idle = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -85,9 +86,10 @@ with runs.workspace() as folder:
         computed = used.ru_utime + used.ru_stime - idle.ru_utime - idle.ru_stime
         took.append(min(time.monotonic() - start, computed))
     runs.check(min(took) <= 1, f"explain took {min(took):.2f} s")
-    runs.check(set(os.listdir(runs.TOP)) - before <= {"runs"}, "explain left something behind")
+    runs.check(set(os.listdir(runs.TOP)) - before <= {"runs"}, "explain left files")
 
-    # Times: one rank's step and the backend are measured, nothing is run; the file serves again, and only where it may.
+    # Times: one rank's step and the backend are measured, nothing is run; the file is reused, and only where it
+    # applies.
     file = folder / "calibration.json"
     start = time.monotonic()
     text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp,fsdp,pipeline,data_parallel", "--calibrate", cwd=folder)
@@ -105,7 +107,7 @@ with runs.workspace() as folder:
     runs.check("--link LATENCY,BANDWIDTH" in explain(*hosts), "hosts without a link")
     runs.check("no time is predicted" not in explain(*hosts, "--link", "20us,1GB/s"), "hosts with a link")
     runs.check("model.hidden" in explain(*again, "--set", "model.hidden=[9]", expect=78), "another model")
-    runs.check("20us,12GB/s" in explain(*again, "--link", "fast", expect=64), "a link that is none")
+    runs.check("20us,12GB/s" in explain(*again, "--link", "fast", expect=64), "an invalid link")
     file.write_text(file.read_text().replace('"version": 1', '"version": 7'))
     runs.check("version is 7" in explain(*again, expect=78), "another version")
     explain(*again, "--calibrate", expect=64)
@@ -115,7 +117,7 @@ with runs.workspace() as folder:
                    "--set", "strategy.micro_batches=16", "--set", "train.batch.global=16", cwd=folder)
     runs.check("none were measured" not in text and "no time is predicted" not in text and "refused" not in text, text)
 
-    # What is printed is what the summary holds, and what the ranks read back.
+    # Output, summary and the ranks' view agree.
     cores = sorted(os.sched_getaffinity(0))
     for name, sets in {"core": [], "list": ["launch.bind=list", f"launch.cores=['{cores[-1]}', '{cores[0]}']"]}.items():
         short = ["strategy.name=ddp", "train.max_steps=2", "train.epochs=1", *sets]
@@ -154,7 +156,7 @@ with runs.workspace() as folder:
         runs.check(code == "0" and float(seconds) <= 3 and float(megabytes) <= 1024, f"a large model: {last}\n{text}")
         return text
 
-    # A recommender of 5 G parameters: its made-up users are not made.
+    # A recommender of 5 G parameters: its synthetic users are not generated.
     explained_in_limits("configs/tiny/ncf.yaml", "--set",
                         "data={name: synthetic, kind: interactions, rows: 1000, users: 100000000, items: 10000000}",
                         "--set", "model={name: ncf, gmf_dim: 16, mlp_dim: 32, hidden: [16, 8]}")
@@ -163,9 +165,9 @@ with runs.workspace() as folder:
     runs.check("not measured" not in text and "0-1016 by 8  node0 … node127 (128)" in text, text)
     runs.check("leaves 1008 of 1024 ranks without rows" in text and "--ranks 16" in text, text)
 
-    # Compared here, it is counted and not measured, with the reason.
+    # Under a comparison it is counted and not measured, with the reason.
     text = explain("--ranks", 2, "--compare", "single,ddp", *large[:8], of=runs.TOP / "configs" / "gpt_ddp.yaml")
-    runs.check("too large for a quick measurement: one block of each kind takes " in text and "add --calibrate" in text and
+    runs.check("too large for a quick measurement: one block of each kind needs " in text and "add --calibrate" in text and
                "predicted step" not in text, text)
 
     # On 1,024 ranks, no strategy lists them one by one.
@@ -200,7 +202,7 @@ with runs.workspace() as folder:
         runs.check(used <= 2.5, f"{sets}: {used:.1f} s, {len(text.splitlines())} lines")
         print(f"{' '.join(sets)}: {used:.1f} s")
 
-    # While others hold the cores, nothing is recommended.
+    # While other processes use the cores, nothing is recommended.
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores for _ in range(2)]
     try:
         text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp")
@@ -222,7 +224,7 @@ with runs.workspace() as folder:
     runs.check(told[0].startswith("convoy-stack {") and "convoy-rank+0x" in told[0] and told[1] == "convoy-stack null\n", f"{told}")
     runs.check(describing.communicate("no configuration")[1] != "" and describing.returncode not in (0, None), "nothing was wrong")
 
-    # What a step has measured as nothing is known: no layer of this model is cut.
+    # A measured zero is known: no layer of this model is sharded.
     text = explain("--ranks", 2, "--set", "strategy.name=tensor_parallel", of=runs.TOP / "configs" / "tiny" / "convnet.yaml")
     runs.check("not measured" not in text and "≥" not in text and "nothing that 2 ranks could shard" in text, text)
 
@@ -238,4 +240,4 @@ with runs.workspace() as folder:
             runs.check(("2 ranks share 1 core" in done.stdout) == said, f"bind {bind}:\n{done.stdout}")
             bound = [rank["cores"] for rank in runs.summary(folder / bind / "m")["ranks"]]
             runs.check((bound[0] == bound[1]) == said, f"bind {bind}: {bound}")
-print("explain plans, counts and compares; runs are placed as they say")
+print("explain plans, counts and compares; runs have the explained placement")

@@ -16,7 +16,7 @@ UNITS = {"s": 1, "ms": 1e-3, "µs": 1e-6}
 
 
 def predicted_step(model, keys, *arguments, cwd):
-    """Seconds of `single`; --calibrate measures the whole model."""
+    """Returns seconds for `single`; --calibrate measures the whole model."""
     line = [str(runs.CONVOY), "explain", str(runs.TOP / "configs" / "tiny" / f"{model}.yaml"), "--compare", "single", *arguments]
     for key in [*keys, "train.batch.global=8"]:
         line += ["--set", key]

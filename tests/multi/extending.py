@@ -1,4 +1,4 @@
-"""docs/extending.md: its changes are made in a copy of the tree, the copy is built, and its commands run."""
+"""docs/extending.md: makes its changes in a copy of the tree, builds the copy, and runs its commands."""
 # labels: slow
 # timeout: 3600
 import pathlib
@@ -33,7 +33,7 @@ with runs.workspace() as work:
     for kind, name, text in blocks:
         if kind != "sh":
             continue
-        # The plugin is built against the build that is tested, all else is in the copy.
+        # The plugin is built against the tested build; everything else is in the copy.
         folder = runs.TOP if name == "plugin" else tree
         output = run(f"{name} runs", ["bash", "-euo", "pipefail", "-c", text], folder, WORK=str(work),
                      CONVOY_BUILD=str(runs.BUILD))

@@ -1,4 +1,4 @@
-"""The changes of docs/extending.md fit the tree; multi/extending also builds and runs them."""
+"""The changes of docs/extending.md apply to the tree; multi/extending also builds and runs them."""
 import pathlib
 import sys
 

@@ -1,5 +1,5 @@
-"""Several runs from one file: a grid alone and inside mpirun gives the same leaderboard; what is wrong is told all at once,
-before anything starts; what is done is never repeated."""
+"""Several runs from one file: a grid alone and inside mpirun gives the same leaderboard; all mistakes are reported at
+once, before the start; completed runs are never repeated."""
 # timeout: 180
 import csv
 import json
@@ -76,7 +76,7 @@ with runs.workspace() as folder:
     runs.refused("a larger grid by a key path", 73, [f"convoy add {folder / 'alone'} --set 'strategy.grid.optimizer.lr=[0.02]'"],
                  runs.command(GRID, folder / "alone", larger))
 
-    # A finished sweep grows; what is done stays as it is, byte by byte.
+    # A finished sweep grows; completed runs stay unchanged, byte by byte.
     def contents():
         return {path: path.read_bytes() for name in NAMES for path in (folder / "alone" / "pipelines" / name).rglob("*") if path.is_file()}
 
@@ -89,7 +89,7 @@ with runs.workspace() as folder:
     done_before = contents()
     add(78, "is no key of this farm's grid", "strategy.grid.sede=[3]")
     add(78, "nothing was added", "strategy.grid.seed=[2]")
-    add(64, "only keys of the farm's grid", "train.epochs=3")
+    add(64, "adds values to keys of the farm's grid only", "train.epochs=3")
     add(0, "2 pipelines added", "strategy.grid.seed=[3]")
     add(0, "3 pipelines added", "strategy.grid.optimizer.lr=[0.1]")
     runs.check(contents() == done_before, "a finished pipeline was touched")
@@ -116,50 +116,50 @@ with runs.workspace() as folder:
     - {{name: b, config: other.yaml}}
     - {{name: c, config: nowhere.yaml}}
 """)
-    told = ["bad.yaml:12:44: seed: is 'one'", "strategy.pipelines.1.priority: is 'high'", "name: is 'a'", "line 12",
+    expected = ["bad.yaml:12:44: seed: is 'one'", "strategy.pipelines.1.priority: is 'high'", "name: is 'a'", "line 12",
             "other.yaml:2:20: model.hiden: unknown key; did you mean hidden?", "nowhere.yaml: no such file", "mistakes"]
-    runs.refused("bad pipelines", 78, told, runs.command(bad, folder / "bad"))
-    runs.refused("bad pipelines under mpirun", 78, told, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
+    runs.refused("bad pipelines", 78, expected, runs.command(bad, folder / "bad"))
+    runs.refused("bad pipelines under mpirun", 78, expected, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0]}}\n"
                    "    - {name: b, cores: [0]}\n    - {name: c, cores: [4000]}\n    - {name: d, config: {launch: {ranks: 2}}}\n")
-    runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
+    runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 also to a", "c.cores: names core 4000", "launch.ranks"],
                  runs.command(bad, folder / "bad"))
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0], config: {{trian: 1}}}}\n"
                    "    - {name: b, cores: [0], memory: 900 TB}\n    - {name: c, config: {model: mpl, data: syntetic, optimizer: {name: adm}}}\n"
                    "    - {name: d, config: {data: {name: table, path: nowhere.csv}}}\n    - a text\n    - another\n")
-    told = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 a second time", "b.memory: makes", "model: unknown model 'mpl'",
+    expected = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 also to a", "b.memory: is", "model: unknown model 'mpl'",
             "data: unknown data 'syntetic'", "optimizer.name: unknown optimizer 'adm'", "nowhere.csv: no such file",
             "strategy.pipelines.4: must be", "strategy.pipelines.5: must be", "9 mistakes"]
-    runs.refused("mistakes of every kind", 78, told, runs.command(bad, folder / "bad"))
-    del told[2]  # the hosts' resources are unknown before the slots have joined
-    runs.refused("the same under mpirun", 78, told[:-1] + ["8 mistakes"],
+    runs.refused("mistakes of every kind", 78, expected, runs.command(bad, folder / "bad"))
+    del expected[2]  # the hosts' resources are unknown before the slots have joined
+    runs.refused("the same under mpirun", 78, expected[:-1] + ["8 mistakes"],
                  runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
 
-    told = ["strategy.metric: is acuracy", "did you mean accuracy?"]
-    runs.refused("a metric that nobody tells", 78, told, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
-    # Only the machines have something against this one, and they are known once the slots have met.
-    runs.refused("more cores than there are, under mpirun", 78, ["cores: are 4096"],
+    expected = ["strategy.metric: is acuracy", "did you mean accuracy?"]
+    runs.refused("an unknown metric", 78, expected, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
+    # Only the cluster conflicts with this one, and it is known once the slots have joined.
+    runs.refused("more cores than there are, under mpirun", 78, ["cores: needs 4096"],
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)
     runs.check(not (folder / "bad").exists(), "a folder is left although nothing started")
 
     # Ten thousand, one of them wrong: reported within the time limit of one run.
     grid = "strategy.grid={optimizer.lr: [%s], seed: [%s]}" % (", ".join(f"0.{i:03}" for i in range(1, 101)), ", ".join(map(str, range(100))))
     for title, values, words in (("a wrong value in a large grid", grid.replace(" 57,", " much,"), ["seed: is 'much'"]),
-                                 ("what no host has in a large grid", grid, ["cores: are 4096"])):
+                                 ("what no host has in a large grid", grid, ["cores: needs 4096"])):
         line = runs.command(GRID, folder / "bad", [values, "strategy.names=~"] + (["strategy.cores=4096"] if "host" in title else []))
         before = os.times()
         runs.refused(title, 78, words, line, within=10)
         after = os.times()
         used = after.children_user + after.children_system - before.children_user - before.children_system
         # 1.1 s without other load on these cores.
-        runs.check(used < 2.5, f"{title}: told after {used:.2f} s of processor time")
+        runs.check(used < 2.5, f"{title}: reported after {used:.2f} s of processor time")
     runs.refused("a key that the grid has", 78, ["--set seed=5: seed: has no effect", "strategy.grid.seed"],
                  runs.command(GRID, folder / "bad", [*SETS, "seed=5"]))
 
     many = "strategy.grid={seed: [%s], train.epochs: [%s]}" % (",".join(map(str, range(101))), ",".join(map(str, range(1, 101))))
     runs.refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
     runs.refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
-    runs.refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
+    runs.refused("a fault for no run", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
     runs.refused("explain looks at one run", 78, ["describes several runs", "type --set strategy=single", "writes when it starts"],
                  [str(runs.CONVOY), "explain", str(GRID)])
     done = subprocess.run([str(runs.CONVOY), "explain", str(GRID), "--set", "strategy=single"], cwd=folder, text=True,
@@ -180,4 +180,4 @@ with runs.workspace() as folder:
         (output / place).write_text(content)
         runs.refused(title, 73, words, runs.command(GRID, output, SETS))
         runs.check((output / place).read_text() == content and not list(output.rglob("rank0.log")), f"{title}: something started")
-    print("one leaderboard alone and inside mpirun; mistakes are told all at once")
+    print("one leaderboard alone and inside mpirun; all mistakes are reported at once")

@@ -1,5 +1,5 @@
-"""convoy add: a pipeline joins a farm that runs; mistakes, names that are taken, folders that are no farm and farms that are
-over are told, each with its exit code."""
+"""convoy add: a pipeline joins a running farm. Mistakes, used names, folders without a farm and farms that have ended
+are reported, each with its exit code."""
 # timeout: 120
 import pathlib
 import signal
@@ -48,15 +48,15 @@ with runs.workspace() as folder:
         add(pipeline("second").replace("priority: 3", "priority: high"), 78, "more.yaml:2:11: priority: is 'high'")
         add(pipeline("first"), 78, "name: is 'first'")
         add(pipeline("second").replace("cores: 1", "cores: 4096"), 78, "cores")
-        add(pipeline("second").replace("cores: 1", "gpus: 64"), 69, "more.yaml:4:7: second.gpus: are 64")
-        # Its data is found from where the farm runs, whose folder this is not.
+        add(pipeline("second").replace("cores: 1", "gpus: 64"), 69, "more.yaml:4:7: second.gpus: needs 64")
+        # Its data is found relative to the farm's working folder, which differs from this one.
         add(pipeline("second"), 0, "second: in the queue", "priority 3")
         add(pipeline("second"), 78, "name: is 'second'")
         done = runs.wait_for(lambda: (runs.summary(there / "run" / "pipelines" / "second") or {}).get("status") == "done", 60,
                              "the added one")
         runs.check(not list((there / "run" / "inbox").glob(".*")), "a temporary is left in the inbox")
 
-        # A farm that is stopped and does not answer gets nothing that it could take later.
+        # A stopped farm that does not answer gets nothing that it could read later.
         farm.send_signal(signal.SIGSTOP)
         (elsewhere / "late.yaml").write_text(pipeline("late"))
         late = subprocess.run([str(runs.CONVOY), "add", str(there / "run"), "late.yaml", "--wait", "1"], cwd=elsewhere,
@@ -69,5 +69,5 @@ with runs.workspace() as folder:
         runs.end(farm, 60)
     add(pipeline("third"), 73, "no process runs this farm")
     add(pipeline("third"), 64, "no such folder", run=folder / "nowhere")
-    add(pipeline("third"), 64, "holds no run of several pipelines", run=there)
-    print("added what was right, and told what was wrong")
+    add(pipeline("third"), 64, "is not the run folder of a farm", run=there)
+    print("valid pipelines are added, and mistakes are reported")

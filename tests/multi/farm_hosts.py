@@ -1,5 +1,5 @@
-"""A farm over several hosts: the slots of an mpirun or srun over two of them, what becomes of the queue when one crashes, and
-pipelines whose models come from plugins."""
+"""A farm over several hosts: slots of an mpirun or srun on two of them, the queue after a crash of one host, and
+pipelines with models from plugins."""
 # labels: multi faults
 # timeout: 240
 import json
@@ -22,10 +22,10 @@ MPIRUN = ["mpirun", "--host", "nodea1:1,nodea2:1", "-n", "2", "--bind-to", "none
 
 
 def started_on(output):
-    """{pipeline: host of its last start}."""
+    """Returns {pipeline: host of its last start}."""
     hosts = {}
     for summary in output.glob("pipelines/*/summary.json"):
-        ranks = json.loads(summary.read_text())["ranks"]  # none before it is placed
+        ranks = json.loads(summary.read_text())["ranks"]  # there is none before its placement
         if ranks:
             hosts[summary.parent.name] = ranks[0]["host"]
     return hosts
@@ -93,8 +93,8 @@ def host_crashes(folder):
                           stderr=subprocess.STDOUT, text=True)
     summary = finished("after the crash", output, done.stdout, done.returncode)
     tries = sorted(entry["attempts"] for entry in summary["pipelines"])
-    runs.check(tries == [1, 1, 2, 2], f"what was left, and no more, was started again: {tries}")
-    print(f"nodea2 crashed: told after {seconds:.1f} s, and the same command finished what was left", flush=True)
+    runs.check(tries == [1, 1, 2, 2], f"only the remaining pipelines were started again: {tries}")
+    print(f"nodea2 crashed: reported after {seconds:.1f} s, and the same command finished the rest", flush=True)
 
 
 def with_plugin(folder):
@@ -115,8 +115,8 @@ strategy:
     output = folder / "plugins"
     done = subprocess.run(runs.command(config, output), cwd=runs.TOP, env=runs.environment(), timeout=60,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    finished("a plugin's model beside a built-in one", output, done.stdout, done.returncode, pipelines=2)
-    print("a plugin's model beside a built-in one: done", flush=True)
+    finished("a plugin's model and a built-in one", output, done.stdout, done.returncode, pipelines=2)
+    print("a plugin's model and a built-in one: done", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""On GPUs, through the launcher: a step as one graph, alone and with its collectives, threads that share a GPU by streams, and a
-pipeline that outgrows its gpu_memory. Skips itself where there is none, or too few."""
+"""On GPUs, through the launcher: a step as one graph, alone and with its collectives, threads that share a GPU by
+streams, and a pipeline that exceeds its gpu_memory. Skipped without enough GPUs."""
 import json
 import pathlib
 import shutil

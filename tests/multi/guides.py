@@ -34,7 +34,7 @@ def trains(page, yaml, folder, *sets):
 
 
 def interactions(path, header, line, users=400):
-    """Twenty of 300 items for each user."""
+    """Writes twenty of 300 items for each user."""
     draw = random.Random(1)
     lines = [line(user, item, 20 * user + k)
              for user in range(users) for k, item in enumerate(draw.sample(range(300), 20))]
@@ -42,7 +42,7 @@ def interactions(path, header, line, users=400):
 
 
 def project(folder):
-    """A folder in which the pages' commands mean what they mean in the project's, on small data."""
+    """Creates a folder in which the pages' commands work as in the project, on small data."""
     folder.mkdir()
     (folder / "build").symlink_to(runs.BUILD)
     (folder / "configs").symlink_to(runs.TOP / "configs")
@@ -53,7 +53,7 @@ def project(folder):
 
 
 def commands(page, folder, least):
-    """Runs the page's blocks of `bash` in order, each as it is written."""
+    """Runs the page's blocks of `bash` in order, unchanged."""
     found = blocks(page, "bash")
     runs.check(len(found) >= least, f"docs/{page}: only {len(found)} blocks of bash")
     for script in found:
@@ -92,7 +92,7 @@ def farms(folder):
 
 
 def arrays(folder, rows=64):
-    """x.npy, y.npy and all.safetensors: three features and their sum."""
+    """Writes x.npy, y.npy and all.safetensors: three features and their sum."""
     x = [float((row * k) % 7) for row in range(rows) for k in (1, 2, 3)]
     y = [sum(x[3 * row:3 * row + 3]) for row in range(rows)]
     for name, values, shape in (("x", x, f"({rows}, 3)"), ("y", y, f"({rows},)")):
@@ -108,7 +108,7 @@ def arrays(folder, rows=64):
 
 
 def tokens(folder, count=5000):
-    """tokens.npy, tokens.bin and a tokenizer with a token for each byte and one merge."""
+    """Writes tokens.npy, tokens.bin and a tokenizer with a token for each byte and one merge."""
     numbers = struct.pack(f"<{count}H", *(token * token % 251 for token in range(count)))
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({count},), }}".ljust(117) + "\n"
     (folder / "tokens.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + numbers)

@@ -1,5 +1,5 @@
-"""Ranks on several hosts, which network namespaces stand in for: by mpirun and by convoy itself, and what becomes of a run
-whose host crashes, is cut off, or whose remote shell dies."""
+"""Ranks on several hosts, simulated by network namespaces: by mpirun and by convoy itself; a host that crashes or is
+cut off, and a remote shell that dies."""
 # labels: multi faults
 import contextlib
 import os
@@ -55,7 +55,7 @@ def environment_of(pid):
 
 
 def mine():
-    """Every process of convoy's on these hosts: nobody else has their folder in the environment."""
+    """Returns every process of convoy on these hosts: only they have their folder in the environment."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ def nothing_left(title, within):
 
 
 def patience(text):
-    """Seconds that pass for sure until the mpirun of this line takes a host for gone."""
+    """Returns the seconds that surely pass until the mpirun of this line gives up a host."""
     interval, probes = (int(re.search(rf"oob_tcp_keepalive_{name} (\d+)", text)[1]) for name in ("intvl", "probes"))
     return interval * probes
 
@@ -121,15 +121,15 @@ def train_everywhere(folder):
         console = trains(f"--hosts, {backend}", folder / f"hosts-{backend}",
                          [*SHORT, "launch.ranks=2", f"backend={backend}", RSH], both, backend, hosts="nodea1,nodea2")
         if backend == "mpi":
-            # An mpirun that gives up before the heartbeat does keeps the summary from naming host and rank.
+            # If mpirun gives up before the heartbeat does, the summary cannot name host and rank.
             launch = runs.summary(folder / "hosts-mpi")["config"]["launch"]
             runs.check(patience(console) > launch["heartbeat"] + launch["failure_grace"],
-                       f"mpirun gives a host up after {patience(console)} s")
+                       f"mpirun gives up a host after {patience(console)} s")
     trains("--hosts with shares", folder / "shares", [*SHORT, "backend=gloo", RSH], ["nodea1", "nodea2", "nodea2"], "gloo",
            hosts="nodea1:1,nodea2:2")
     console = trains("IPv6", folder / "six", [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both,
                      "gloo", hosts="nodea1-6,nodea2-6")
-    # Storage that the hosts do not share: nothing to save, or only rank 0 has something.
+    # Storage that the hosts do not share: no checkpoint, or only rank 0 has one.
     private = pathlib.Path(subprocess.run([places.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
     whole("no shared folder", private / "run", [*SHORT, "launch.ranks=2", "backend=gloo", RSH], hosts="nodea1,nodea2")
     seen = subprocess.run(places.on("nodea1", "ls", private / "run", private / "run" / "checkpoints"), capture_output=True,
@@ -139,7 +139,7 @@ def train_everywhere(folder):
 
 
 def with_bridges(folder):
-    """Each host has a container's bridge with the same address, on which Open MPI by itself would wait for ever."""
+    """Gives each host a container bridge with the same address, on which Open MPI alone would wait for ever."""
     for host in ("nodea1", "nodea2"):
         subprocess.run(places.on(host, "sh", "-c", "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
                                  "ip link set docker0 up"), check=True)
@@ -151,7 +151,7 @@ def with_bridges(folder):
 
 
 def over_ssh(folder):
-    """The remote shell that people have, where a server for it is installed."""
+    """Uses ssh as remote shell, if a server for it is installed."""
     server = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
     if not server or not shutil.which("ssh"):
         print("over ssh: not tried, no sshd here (Debian: apt-get install openssh-server)")
@@ -162,7 +162,7 @@ def over_ssh(folder):
     (folder / "known").write_text("nodea2 " + (folder / "host.pub").read_text())
     (folder / "sshd").write_text(f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
                                  "UsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n")
-    os.makedirs("/run/sshd", exist_ok=True)  # where it locks itself in, as the package's service makes it
+    os.makedirs("/run/sshd", exist_ok=True)  # the server locks this folder, as the package's service creates it
     daemon = subprocess.Popen(places.on("nodea2", server, "-D", "-e", "-f", folder / "sshd"), stderr=subprocess.DEVNULL)
     try:
         def ssh(known):
@@ -172,7 +172,7 @@ def over_ssh(folder):
         sets = [*SHORT, "launch.ranks=3", "backend=gloo"]
         trains("over ssh", folder / "ssh", [*sets, ssh(folder / "known")], ["nodea1", "nodea2", "nodea2"], "gloo",
                hosts="nodea1:1,nodea2:2")
-        said = whole("a host key that is not known", folder / "unknown", [*sets, ssh("/dev/null")], expect=75,
+        said = whole("an unknown host key", folder / "unknown", [*sets, ssh("/dev/null")], expect=75,
                      hosts="nodea1:1,nodea2:2")
         runs.check("Host key verification failed" in said, said)
     finally:
@@ -194,11 +194,11 @@ def refusals(folder):
     said = whole("one host twice", folder / "twice", [*sets, RSH], expect=64, hosts="nodea2,nodea2-6")
     runs.check("one host" in said, said)
     said = whole("too few ranks", folder / "few", [*sets[:-2], "launch.ranks=1", RSH], expect=64, hosts="nodea1,nodea2")
-    runs.check("would get none" in said, said)
+    runs.check("gets none" in said, said)
     print("refusals: told", flush=True)
 
 
-# The bound: H until the silence is noticed, G for what is left, and a little.
+# The bound: H until the missing heartbeat is noticed, G for leftovers, and a margin.
 BOUND = HEARTBEAT + GRACE + 4
 BOTH = {"hosts": "nodea1,nodea2"}
 
@@ -228,7 +228,7 @@ def cut_off(folder):
 
 
 def first_crashed(folder):
-    """The host on which convoy serves: whoever is left writes the end into the folder that they share."""
+    """Crashes the host with convoy's supervisor: a remaining process writes the final status into the shared folder."""
     output = folder / "first"
     process = begin("first", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
     places.tell("crash", "nodea1")
@@ -270,7 +270,7 @@ def stopped(folder):
 
 
 def restarted(folder):
-    """A rank is killed on the other host: all of them start again, from the checkpoint."""
+    """A rank is killed on the other host: all of them restart from the checkpoint."""
     more = ["launch.ranks=2", "train.checkpoint_every=5 steps", "launch.max_restarts=1", "launch.backoff=0.2s", RSH]
     for backend in ("gloo", "mpi"):
         outputs = {}
@@ -282,7 +282,7 @@ def restarted(folder):
         (first,) = summary["attempts"]
         runs.check(summary["attempt"] == 1 and first["exit_code"] == 137 and first["checkpoint"] == 5 and
                    (first["failure"]["rank"], first["failure"]["host"]) == (1, "nodea2"), f"the first attempt's end: {first}")
-        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1, "other weights than undisturbed")
+        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1, "weights differ from an undisturbed run")
         nothing_left("restarted", 3)
 
 

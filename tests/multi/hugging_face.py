@@ -1,4 +1,4 @@
-"""Random models of transformers and torchvision, in both directions: the same logits, and one run that goes through both."""
+"""Random models of transformers and torchvision, in both directions: equal logits, and one run through both."""
 # labels: slow
 # timeout: 1800
 import pathlib
@@ -117,7 +117,7 @@ def logits_with_graph(model, batch):
 
 
 def saved_by_transformers(work):
-    """Several files with an index, as save_pretrained writes them."""
+    """Saves several files with an index, as save_pretrained writes them."""
     torch.manual_seed(4)
     model, option = llama(tied=True)
     folder, run, back = work / "saved", work / "saved-run", work / "saved-back"
@@ -131,7 +131,7 @@ def saved_by_transformers(work):
 
 
 def trained(work):
-    """A pipeline's run, opened by Python, continued under fsdp."""
+    """A pipeline's run, opened by Python, resumed under fsdp."""
     text = work / "text.txt"
     text.write_text("".join(f"line {n} of a small text\n" for n in range(3000)))
     base = [f"data={{name: text, path: {text}, vocabulary: bytes, length: 32}}", "launch.threads=1",
@@ -160,7 +160,7 @@ def trained(work):
 
 
 def tokenizers(work):
-    """A tokenizer of Hugging Face goes into the run and out of it."""
+    """A tokenizer of Hugging Face is used by a run and exported from it."""
     from tokenizers import ByteLevelBPETokenizer
     text, kept = work / "words.txt", work / "tokenizer"
     text.write_text("".join(f"the {n}th line of several lines\n" for n in range(2000)))
@@ -179,7 +179,7 @@ def tokenizers(work):
         ids = transformers.AutoTokenizer.from_pretrained(to)(line)["input_ids"]
         runs.check(ids == trained.encode(line).ids, f"{title}: the exported tokenizer gives {ids}")
         transformers.AutoModelForCausalLM.from_pretrained(to)(torch.tensor([ids]))
-    print("tokenizers: exported as they were", flush=True)
+    print("tokenizers: exported unchanged", flush=True)
 
 
 def vision(work):

@@ -1,5 +1,5 @@
-"""An installation that was moved runs, its public headers show no other library, and a small program of the library
-builds against it. installed_examples.py does everything."""
+"""A moved installation runs, its public headers expose no other library, and a small program of the library builds
+against it. installed_examples.py tests everything."""
 import concurrent.futures
 import pathlib
 import sys
@@ -57,7 +57,7 @@ def builds(prefix, source, *options):
     installed.configured(source, source / "build", prefix, *options)
     installed.shell(["cmake", "--build", source / "build"])
     said = installed.shell([source / "build/mine"], cwd=source)
-    runs.check("rank 0 of 1, sum 2.5" in said, f"a program of the library says {said}")
+    runs.check("rank 0 of 1, sum 2.5" in said, f"a program of the library prints {said}")
 
 
 lines = installed.changed_lines(*(installed.EXAMPLES / "training_loop" / name for name in ("plain.cpp", "training_loop.cpp")))

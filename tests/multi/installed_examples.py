@@ -1,5 +1,5 @@
-"""Every public header compiles by itself, and the projects of docs/examples build against a moved installation and do
-what they promise: by themselves, under convoy run, mpirun and torchrun's variables, with the same result."""
+"""Every public header compiles alone. The projects of docs/examples build against a moved installation and work: alone,
+under convoy run, mpirun and torchrun's variables, with equal results."""
 # labels: slow
 # timeout: 1800
 import array
@@ -18,7 +18,7 @@ import runs
 
 
 def headers(prefix):
-    """Alone: each as the first include of a file."""
+    """Compiles each header as the first include of a file."""
     listed = sorted((prefix / "include").rglob("*.h"))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for header, seen in zip(listed, pool.map(lambda header: installed.includes(header, prefix), listed)):
@@ -28,7 +28,7 @@ def headers(prefix):
 
 
 def parameters(folder):
-    """Names and values of the float64 tensors of the newest checkpoint of a run folder."""
+    """Returns names and values of the float64 tensors of the newest checkpoint of a run folder."""
     found = {}
     for path in sorted(runs.newest_checkpoint(folder).glob("*.safetensors")):
         data = path.read_bytes()
@@ -42,7 +42,7 @@ def parameters(folder):
 
 
 def difference(a, b):
-    """Largest |a - b| over largest |b|, over all tensors."""
+    """Returns the largest |a - b| over largest |b|, over all tensors."""
     runs.check(a.keys() == b.keys(), f"tensors {sorted(a)} and {sorted(b)}")
     return max(max(map(abs, map(float.__sub__, a[name], b[name])), default=0) / max(1e-3, *map(abs, b[name])) for name in a)
 
@@ -56,7 +56,7 @@ def run_folder(folder):
 
 
 def torchrun(program, folder):
-    """Two processes with the variables that torchrun sets."""
+    """Runs two processes with the variables that torchrun sets."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -39,7 +39,7 @@ def whole(title, output, backend, line):
 
 
 def by_variables(title, output):
-    """torchrun's variables by hand: each rank is a `convoy` of its own."""
+    """Sets torchrun's variables: each rank is a separate `convoy`."""
     processes = []
     for rank in range(2):
         variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
@@ -77,4 +77,4 @@ with runs.workspace() as folder:
         own = found[f"gloo alone, turn {turn}"]["ranks"]
         runs.check(not set(own[0]["cores"]) & set(own[1]["cores"]) or len(own[0]["cores"]) == 1,
                    f"cores are divided: {own}")
-    print("every way of starting gives one run of", found["auto"]["steps"], "steps")
+    print("every kind of start gives equal runs:", found["auto"]["steps"], "steps")

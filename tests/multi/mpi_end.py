@@ -1,4 +1,4 @@
-"""A rank leaves through MPI_Finalize even while another of its threads still holds the group: mpirun ends with 0."""
+"""A rank leaves through MPI_Finalize even while another of its threads still uses the group: mpirun ends with 0."""
 import pathlib
 import subprocess
 import sys
@@ -10,4 +10,4 @@ program = runs.BUILD / "tests" / "mpi_end"
 done = subprocess.run(["mpirun", "-n", "2", program], env=runs.environment(), timeout=60, stdout=subprocess.PIPE,
                       stderr=subprocess.STDOUT, text=True)
 runs.check(done.returncode == 0, f"mpirun says {done.returncode}\n{done.stdout}")
-print("two ranks left in order")
+print("two ranks ended in order")

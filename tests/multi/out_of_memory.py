@@ -1,4 +1,4 @@
-"""Data and models that no memory holds end with their own code and advice, before a rank has begun and after."""
+"""Data and models larger than any memory end with a separate exit code and advice, before and after a rank has started."""
 import pathlib
 import sys
 
@@ -8,7 +8,7 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 
 with runs.workspace() as folder:
-    # Sizes within the bounds of their options, and tensors of 4 TB. Those of data are refused before ranks start.
+    # Sizes within the bounds of their options, and tensors of 4 TB. Sizes of data are refused before ranks start.
     sizes = ["data.features=[1000000]", "data.classes=1000000"]
     runs.refused("data", 78, ["data.features: makes tables of", "this host has"],
                  runs.command(config, folder / "data", sizes))

@@ -23,7 +23,7 @@ def shell(page, script, folder):
 
 
 def plugin(page, name, cmake, source, yaml, folder, steps):
-    """`build/convoy` of the folder in $CONVOY is what the pages name; the plugin's own build folder is another one."""
+    """Builds the plugin. The pages name `build/convoy` in the folder $CONVOY; the plugin's build folder is another one."""
     mine = folder / name
     mine.mkdir(mode=0o755)
     (folder / "build").symlink_to(runs.BUILD)

@@ -1,4 +1,4 @@
-"""The files of docs/howto/own_data.md and docs/from, as they are written, on small data."""
+"""The files of docs/howto/own_data.md and docs/from, unchanged, on small data."""
 # timeout: 300
 import pathlib
 import random
@@ -45,7 +45,7 @@ def picture(path, grey):
 
 
 def files(folder):
-    """What the pages describe; CSV files begin with the lines that are shown."""
+    """Writes the files that the pages describe; CSV files begin with the printed lines."""
     draw = random.Random(1)
     leaves, clicks = blocks("howto/own_data.md", "csv")
     (folder / "leaves.csv").write_text(leaves + "".join(

@@ -1,5 +1,5 @@
-"""CPack's archives: what is in them, on what they depend, that they name no path of this machine, and that the .tar.gz
-trains after LibTorch is unpacked beside it or named by Torch_DIR."""
+"""CPack's archives: their contents and dependencies, no path of this machine, and the .tar.gz trains after LibTorch is
+unpacked next to it or named by Torch_DIR."""
 # labels: slow
 # timeout: 600
 import pathlib
@@ -33,7 +33,7 @@ def archive(packages, work):
     config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
     run = [tree / "bin/convoy", "run", config, "--ranks", "1", "--set", "strategy.name=single", "--output"]
     said = installed.shell([*run, work / "without"], expect=70, Torch_DIR="", LD_LIBRARY_PATH="")
-    runs.check("Torch_DIR=/path/to/libtorch" in said, f"without LibTorch it says: {said}")
+    runs.check("Torch_DIR=/path/to/libtorch" in said, f"without LibTorch it prints: {said}")
     installed.shell([*run, work / "named"], Torch_DIR=str(installed.torch_root()), LD_LIBRARY_PATH="")
     (work / "libtorch").symlink_to(installed.torch_root())
     installed.shell([*run, work / "beside"], Torch_DIR="", LD_LIBRARY_PATH="")

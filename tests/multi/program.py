@@ -1,5 +1,5 @@
-"""A program of a user under each launcher: convoy run, a YAML file, started by itself, by mpirun, and with torchrun's variables;
-in a farm, on hosts, and inside a rank of another run. What does not apply to a program is refused at its key."""
+"""A program of a user under each launcher: convoy run, a YAML file, started directly, by mpirun, and with torchrun's
+variables; in a farm, on hosts, and inside a rank of another run. Keys that do not apply to a program are refused."""
 import json
 import os
 import pathlib
@@ -34,7 +34,7 @@ with runs.workspace() as folder:
     done("convoy run", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 5], folder,
          says=["rank 1 of 2 added 15 in 5 steps"])
     check_summary("convoy run", folder / "two", 2)
-    # It has ended, and stays.
+    # It has ended, and stays unchanged.
     done("again", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 5], folder,
          says=["already done"])
     done("other arguments", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 6], folder, 73)
@@ -43,7 +43,7 @@ with runs.workspace() as folder:
     (folder / "job.yaml").write_text(text)
     done("a file", [runs.CONVOY, "run", "job.yaml"], folder, says=["rank 0 of 2"])
     check_summary("a file", folder / "runs" / "job", 2)
-    # Its resolved configuration is a file to run too.
+    # Its resolved configuration can be run too.
     done("the resolved file", [runs.CONVOY, "run", "runs/job/config.yaml", "--output", "resolved"], folder)
     check_summary("the resolved file", folder / "resolved", 2)
 
@@ -104,6 +104,6 @@ strategy:
         done(command, [runs.CONVOY, command, "job.yaml"], folder, 78, ["job.yaml:1:10: program: has its own model"])
     done("threads", [runs.CONVOY, "run", "job.yaml", "--set", "backend=local"], folder, 78, ["backend: is local"])
     done("nothing", [runs.CONVOY, "run"], folder, 64, ["a program after --"])
-    done("both", [runs.CONVOY, "run", "job.yaml", "--", JOB], folder, 64, ["two runs"])
+    done("both", [runs.CONVOY, "run", "job.yaml", "--", JOB], folder, 64, ["conflicts with the program"])
     done("bench", [runs.CONVOY, "bench", "all_reduce", "job.yaml", "--sizes", "4K"], folder, says=["every element was right"])
 print("a program runs under every launcher")

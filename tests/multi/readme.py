@@ -1,4 +1,4 @@
-"""Commands and files of README, docs/getting_started.md and docs/launching.md, as they are written, on small data."""
+"""Commands and files of README, docs/getting_started.md and docs/launching.md, unchanged, on small data."""
 # timeout: 300
 import re
 import subprocess
@@ -19,7 +19,7 @@ def shell(line, folder=runs.TOP):
 
 
 def houses(path, rows=400):
-    """The file that README and docs/getting_started.md describe, begun with the lines that README shows."""
+    """Writes the file of README and docs/getting_started.md; it begins with README's lines."""
     (shown,) = blocks("README.md", "csv")
     lines = [f"{30 + row % 170}.5,{1 + row % 7},{row % 80}.0,{400 + row % 300}.25" for row in range(rows)]
     path.write_text(shown + "\n".join(lines) + "\n")
@@ -30,7 +30,7 @@ def commands(page):
 
 
 def run_all(page, folder, least, config):
-    """Runs the page's lines of build/convoy in the folder that holds its data and its file, which all of them name."""
+    """Runs the page's lines of build/convoy in the folder with its data and its file."""
     trained = 0
     for line in commands(page):
         if line.startswith("./") or not line:
@@ -57,7 +57,7 @@ with runs.workspace() as work:
     (work / "houses.yaml").write_text(yaml)
     run_all("README.md", work, 4, "houses.yaml")
 
-    # The mistake that README shows, made in its file.
+    # README's mistake, made in its file.
     (shown,) = re.findall(r"`(houses\.yaml:\d+:\d+: .*?)`", (runs.TOP / "README.md").read_text())
     (work / "houses.yaml").write_text(yaml.replace("\noptimizer", "\noptimzer"))
     done = shell(f"{runs.CONVOY} run houses.yaml", work)

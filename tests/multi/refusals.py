@@ -1,4 +1,4 @@
-"""What cannot start is said once, in one and a half seconds, with its own exit code, and leaves nothing."""
+"""Runs that cannot start: one message within one and a half seconds, a separate exit code, and no leftovers."""
 import os
 import pathlib
 import signal
@@ -31,7 +31,7 @@ with runs.workspace() as folder:
                  runs.command(config, new, [*ddp, f"launch.cores_per_rank={cores}"], 2))
     runs.refused("ranks of single", 78, ["launch.ranks", "--ranks 1"], runs.command(config, new, (), 2))
     runs.refused("threads without end", 78, ["launch.threads"], runs.command(config, new, ["launch.threads=100000"]))
-    runs.refused("an address that is none", 78, ["--set launch.address=nonsense: launch.address:"],
+    runs.refused("an invalid address", 78, ["--set launch.address=nonsense: launch.address:"],
                  runs.command(config, new, ["launch.address=nonsense"]))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -39,16 +39,16 @@ with runs.workspace() as folder:
         port = taken.getsockname()[1]
         runs.refused("a port that is taken", 75, [f"port {port}", "launch.port: auto"],
                      runs.command(config, folder / "port", [f"launch.port={port}"]))
-        told = runs.summary(folder / "port")
-        runs.check(told["status"] == "failed" and told["exit_code"] == 75 and told["failure"]["cause"] == "rendezvous", f"{told}")
+        summary = runs.summary(folder / "port")
+        runs.check(summary["status"] == "failed" and summary["exit_code"] == 75 and summary["failure"]["cause"] == "rendezvous", f"{summary}")
     # A plugin's mistakes are reported at the key that names it, by convoy or by convoy-rank, which loads it.
     library = folder / "none.so"
     named = [f"model={{plugin: {library}}}"]
-    told = f"--set {named[0]}: model.plugin: plugin {library}: "
-    runs.refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
+    expected = f"--set {named[0]}: model.plugin: plugin {library}: "
+    runs.refused("no such plugin", 78, [expected, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
-    runs.refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
-    # A model of convoy's with a library: its options are not looked at before that is loaded.
+    runs.refused("a plugin that is not a library", 78, [expected, "cannot be loaded"], runs.command(config, new, named), within=3)
+    # A model of convoy with a library: its options are checked after the library is loaded.
     for more in ([], ["loss=5"], ["data=7"]):
         runs.refused("a plugin that is no library, for gpt", 78,
                      ["--set model.plugin=/etc/passwd: model.plugin: plugin /etc/passwd: ", "cannot be loaded"],
@@ -59,10 +59,11 @@ with runs.workspace() as folder:
     place = f"plugins.yaml:{len(plugins.read_text().splitlines())}:11: plugins.0: "
     runs.refused("a library in a list", 78, [place, "cannot be loaded"], runs.command(plugins, new), within=3)
     library.chmod(0o666)
-    runs.refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
+    runs.refused("a plugin that others may write", 77, [expected, "chmod go-w"], runs.command(config, new, named))
     runs.refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
                  runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
-    # Parts that do not fit, files that hold too little, keys that can do nothing: at the key, before anything starts.
+    # Components that do not match, files with too little data, keys without effect: reported at the key, before the
+    # start.
     story = folder / "story.txt"
     story.write_text("twelve bytes")
     (folder / "words").write_text("t\nw\n")
@@ -90,7 +91,7 @@ with runs.workspace() as folder:
         ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
     ):
         runs.refused(title, 78, words, runs.command(file, new, sets))
-    # Facts about sparse embeddings that only the model's blocks show: their weight decay, and layers tied to them.
+    # Facts about sparse embeddings that only the model's blocks determine: their weight decay, and layers tied to them.
     ranking = runs.TOP / "configs" / "tiny" / "ncf.yaml"
     for title, words, file, sets in (
         ("weight decay of a table's group", ["optimizer.groups.0.weight_decay: is 0.1", "embedding.user.weight"], ranking,
@@ -132,7 +133,7 @@ with runs.workspace() as folder:
                  runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
-    # Files that others planted or may plant in a run folder, and special files.
+    # Files that others placed or may place in a run folder, and special files.
     victim = folder / "victim"
     victim.write_text("untouched\n")
     for title, name, word, plant in (
@@ -149,7 +150,7 @@ with runs.workspace() as folder:
         runs.refused(title, 73, [name, word, "--output"], runs.command(config, planted))
         if name == "summary.json":
             runs.refused(f"{title}: top", 74, [name, word], [str(runs.CONVOY), "top", "--once", str(planted)])
-    runs.check(victim.read_text() == "untouched\n", "a planted link was followed")
+    runs.check(victim.read_text() == "untouched\n", "a placed link was followed")
     shared = folder / "shared"
     shared.mkdir()
     for part in (shared, shared / "logs"):
@@ -160,10 +161,10 @@ with runs.workspace() as folder:
         part.chmod(0o755)
     nested = shared / "run"
     shared.chmod(0o777)
-    folder.chmod(0o755)  # until now no other user could reach it
+    folder.chmod(0o755)  # no other user could reach it before
     runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
                  runs.command(config, nested))
-    runs.check(not nested.exists(), "a refused run leaves its folder behind")
+    runs.check(not nested.exists(), "a refused run leaves its folder")
     shared.chmod(0o1777)
     nested.mkdir()
     (nested / "logs").symlink_to(folder)
@@ -181,7 +182,7 @@ with runs.workspace() as folder:
     strange.mkdir()
     runs.refused("a working directory that is not UTF-8", 73, ["is not valid UTF-8", "--output"],
                  ["sh", "-c", 'cd "$0" && exec "$@"', str(strange), *runs.command(config, "out")])
-    runs.refused("a pattern that is none", 78, ["optimizer.groups.0.match: ", "no regular expression", "look-around"],
+    runs.refused("an invalid pattern", 78, ["optimizer.groups.0.match: ", "no regular expression", "look-around"],
                  runs.command(config, new, ["optimizer.groups=[{match: '(?=x)', lr: 1.0}]"]))
 
     # Two runs, one folder.
@@ -195,11 +196,11 @@ with runs.workspace() as folder:
     os.kill(first.pid, signal.SIGTERM)
     os.kill(first.pid, signal.SIGINT)
     time.sleep(0.6)
-    runs.check(first.poll() is None, "an echo of the request to stop was taken for a second one")
+    runs.check(first.poll() is None, "an echo of the stop request counted as a second request")
     start = time.monotonic()
     os.kill(first.pid, signal.SIGTERM)
     code = runs.end(first, 5)
     runs.check(code == 143 and time.monotonic() - start < 1, f"asked twice to stop: exit {code}")
     summary = runs.summary(folder / "used")
     runs.check(summary["status"] == "stopped" and summary["failure"]["cause"] == "stopped", f"{summary['failure']}")
-    print("refusals are told once and in time")
+    print("refusals are printed once and in time")

@@ -1,4 +1,4 @@
-"""Resuming with other settings: what continues and is reported, what is refused, and what an interruption leaves behind."""
+"""Resuming with other settings: what continues and is reported, what is refused, and leftovers of an interruption."""
 import math
 import pathlib
 import sys
@@ -11,8 +11,8 @@ NCF = runs.TOP / "configs" / "tiny" / "ncf.yaml"
 ONE = ["strategy={name: single}", "launch={ranks: 1, cores_per_rank: 1}"]
 
 
-def told(config, folder, sets, words, expect=0, **more):
-    """Runs and returns the console, in which each of `words` stands."""
+def console_of(config, folder, sets, words, expect=0, **more):
+    """Runs and returns the console, which must contain each of `words`."""
     done = runs.subprocess.run(runs.command(config, folder, sets, **more), cwd=runs.TOP, env=runs.environment(), timeout=60,
                                stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
     runs.check(done.returncode == expect, f"{sets}: exit {done.returncode}, expected {expect}\n{done.stdout}")
@@ -26,38 +26,38 @@ def by_path(work):
     steps = base["steps"]
     on = [*ONE, f"train.resume={work / 'base'}", "train.epochs=3"]
     cosine = "optimizer.schedule={name: cosine}"
-    text = told(MLP, work / "other", [*on, cosine, "device=cpu", "precision=bf16", "data.prefetch=0", "train.evaluate_every=5 steps",
+    text = console_of(MLP, work / "other", [*on, cosine, "device=cpu", "precision=bf16", "data.prefetch=0", "train.evaluate_every=5 steps",
                                       "optimizer.lr=0.01", "optimizer.clip_norm=1", "model.dropout=0.25"],
                 ["train.epochs: 2 -> 3", "device: auto -> cpu", "precision: fp32 -> bf16", "data.prefetch: 2 -> 0", "optimizer.clip_norm: none -> 1.0",
                  "model.dropout: 0.0 -> 0.25", "-> 5 steps", "optimizer.lr: ", f"at step {steps}", "the learning rate goes from 0 to "])
     log = (work / "other" / "logs" / "rank0.log").read_text()
-    runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not tell: {log}")
+    runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not report: {log}")
     runs.check(runs.summary(work / "other")["steps"] == 3 * steps // 2, text)
-    # The length alone: how to keep the rate.
-    told(MLP, work / "longer", [*on, cosine], ["the schedule cosine depends on the length", "To avoid it, keep the length"])
+    # A new length alone: the message says how to keep the rate.
+    console_of(MLP, work / "longer", [*on, cosine], ["the schedule cosine depends on the length", "To avoid it, keep the length"])
     # 13 steps of 40 rows an epoch are 7 of 80.
-    told(MLP, work / "batch", [*on, cosine, "train.batch.global=80", "train.log_every=1"],
+    console_of(MLP, work / "batch", [*on, cosine, "train.batch.global=80", "train.log_every=1"],
          ["train.batch.global: 40 -> 80", f"step {steps} of the checkpoint is step 14 of 21"])
     runs.check(runs.summary(work / "batch")["steps"] == 21, "another batch size")
     rate = runs.records(work / "batch", "train")[0]["learning_rate"]
     runs.check(abs(rate - 0.003 * (1 + math.cos(math.pi * 14 / 21)) / 2) < 1e-9, f"the schedule continues at {rate}")
     # An update of two steps: the schedule counts updates, so it continues at 14 of 21 as well.
     ddp = ["strategy={name: ddp, sync: {every: 2}}", ONE[1]]
-    told(MLP, work / "every", [*ddp, *on[2:], cosine, "train.log_every=1"], ["strategy.sync.every"])
+    console_of(MLP, work / "every", [*ddp, *on[2:], cosine, "train.log_every=1"], ["strategy.sync.every"])
     rate = runs.records(work / "every", "train")[-1]["learning_rate"]
     runs.check(abs(rate - 0.003 * (1 + math.cos(math.pi * 20 / 21)) / 2) < 1e-9, f"the last update of every two steps: {rate}")
     # A state that cannot be used.
     for sets, words in ((["model.hidden=[5]"], ["model.hidden", "another model"]),
                         (["data.features=[9]"], ["data: is not the data that", "its contents differ"])):
-        told(MLP, work / "no", [*on, *sets], words, expect=78)
+        console_of(MLP, work / "no", [*on, *sets], words, expect=78)
     ensemble = ["strategy={name: ensemble, members: 2}", ONE[1], "train.epochs=1"]
     runs.run(MLP, work / "members", ensemble)
-    told(MLP, work / "no", [*ensemble, f"train.resume={work / 'members'}", "train.epochs=2", "strategy.members=3"],
-         ["strategy.members: the state in", "2 members, and this one has 3"], expect=78)
+    console_of(MLP, work / "no", [*ensemble, f"train.resume={work / 'members'}", "train.epochs=2", "strategy.members=3"],
+         ["strategy.members: members = 3 conflicts with the state in", "members = 2"], expect=78)
     ncf = runs.run(NCF, work / "ncf", [*ONE, "train.epochs=1"])
-    told(NCF, work / "ncf-again", [*ONE, f"train.resume={work / 'ncf'}", "train.epochs=1", "data.candidates=20"],
+    console_of(NCF, work / "ncf-again", [*ONE, f"train.resume={work / 'ncf'}", "train.epochs=1", "data.candidates=20"],
          ["data.candidates: 50 -> 20", f"nothing is left to train after step {ncf['steps']}", "done: nothing was left to train"])
-    print("by path: differences are reported, what does not fit is refused")
+    print("by path: differences are reported, mismatches are refused")
 
 
 OPTIMIZERS = {"adam": "optimizer={name: adamw, lr: 0.003}", "momentum": "optimizer={name: sgd, lr: 0.01, momentum: 0.9}",
@@ -66,7 +66,7 @@ MOMENTS = {"adam": "exp_avg, exp_avg_sq", "momentum": "momentum", "plain": "", "
 
 
 def optimizers(work):
-    """Moments of another optimizer start at zero or are not used, in every layout; both are reported."""
+    """Moments of another optimizer start at zero or are ignored, in every layout; both are reported."""
     cores = "launch.cores_per_rank=1"
     layouts = {"one": (MLP, ONE, 1, ["adam momentum", "adam plain", "momentum adam", "plain momentum", "plain adagrad"]),
                "shards": (MLP, ["strategy={name: fsdp}", cores], 2, ["adam momentum", "momentum adam"]),
@@ -84,14 +84,14 @@ def optimizers(work):
                 words.append(f"has no {MOMENTS[after]}, which start at zero")
             if MOMENTS[before]:
                 words.append(f"optimizer: {MOMENTS[before]} of {folder}")
-            text = told(config, work / f"{name}-{before}-{after}",
+            text = console_of(config, work / f"{name}-{before}-{after}",
                         [*sets, OPTIMIZERS[after], "train.epochs=2", f"train.resume={folder}"], words, ranks=ranks)
             runs.check("went their own ways" not in text, f"{name}: copies are of these ranks\n{text}")
     # The count of updates starts again, but the schedule does not: at once, and after a kill.
     sets = [*ONE, "optimizer={name: adam, lr: 0.003, schedule: {name: cosine}}", "train.log_every=1", "train.checkpoint_every=4 steps",
             f"train.resume={work / 'one-momentum'}"]
-    told(MLP, work / "schedule", sets, [], expect=137, inject=["kill@step=20"])
-    told(MLP, work / "schedule", sets, [])
+    console_of(MLP, work / "schedule", sets, [], expect=137, inject=["kill@step=20"])
+    console_of(MLP, work / "schedule", sets, [])
     rates = {record["step"]: record["learning_rate"] for record in runs.records(work / "schedule", "train")}
     runs.check(min(rates) == 14 and max(rates) == 26, f"steps {sorted(rates)}")
     for step, rate in rates.items():
@@ -113,47 +113,47 @@ def nothing_left(work):
 def automatic(work):
     sets = [*ONE, "train.checkpoint_every=5 steps", "train.log_every=1", "device=auto"]
     folder = work / "killed"
-    told(MLP, folder, sets, ["injected"], expect=137, inject=["kill@step=18"])
+    console_of(MLP, folder, sets, ["injected"], expect=137, inject=["kill@step=18"])
     steps = [record["step"] for record in runs.records(folder, "train")]
     runs.check(steps[-1] > 15, f"killed too early: {steps}")
-    text = told(MLP, folder, [*sets, "optimizer.lr=0.5", "seed=9"], ["--set optimizer.lr=0.5: optimizer.lr: 0.003 -> 0.5", "seed: 1 -> 9",
+    text = console_of(MLP, folder, [*sets, "optimizer.lr=0.5", "seed=9"], ["--set optimizer.lr=0.5: optimizer.lr: 0.003 -> 0.5", "seed: 1 -> 9",
                 f"--set train.resume={folder} --output {folder}-2"], expect=73)
     runs.check("--set seed=9" in text, text)
     (folder / "summary.json").write_text("")
-    told(MLP, folder, [*sets, "device=cpu"], ["summary.json is empty or damaged", "step-15", "resumed from"])
+    console_of(MLP, folder, [*sets, "device=cpu"], ["summary.json is empty or damaged", "step-15", "resumed from"])
     steps = [record["step"] for record in runs.records(folder, "train")]
     runs.check(steps == list(range(1, 27)), f"metrics.jsonl has steps {steps}")
-    told(MLP, folder, [*sets, "device=cpu"], ["already done", "--set train.epochs=4"])
+    console_of(MLP, folder, [*sets, "device=cpu"], ["already done", "--set train.epochs=4"])
     print("automatic: 73 with all differences; no step twice; a summary that was lost")
 
 
 def length(work):
     runs.run(MLP, work / "steps", [*ONE, "train.epochs=~", "train.max_steps=40"])
     runs.check(runs.summary(work / "steps")["steps"] == 40, "max_steps alone")
-    told(MLP, work / "both", [*ONE, "train.max_steps=40"], ["train.epochs, 2, ends this run after 26 steps"])
+    console_of(MLP, work / "both", [*ONE, "train.max_steps=40"], ["train.epochs, 2, ends this run after 26 steps"])
     name = f"name={work.name}"
     for words in ([], [f"{work.name} is done", "--set train.epochs=4", f"train.resume=runs/{work.name}"]):
         done = runs.run(MLP, None, [*ONE, name], cwd=work).stdout
         runs.check(all(word in done for word in words), f"no {words} in\n{done}")
     runs.run(MLP, None, [*ONE, name, "train.epochs=4", f"train.resume=runs/{work.name}"], cwd=work)
     runs.check(runs.summary(work / "runs" / f"{work.name}-3")["steps"] == 52, "more epochs")
-    # An older version took one epoch where max_steps was given, too; its run ends as it began.
+    # An older version trained one epoch also if max_steps was given; its run ends as it began.
     old = [*ONE, "train.max_steps=40", "train.checkpoint_every=5 steps"]
-    told(MLP, work / "old", [*old, "train.epochs=1"], ["injected"], expect=137, inject=["kill@step=8"])
+    console_of(MLP, work / "old", [*old, "train.epochs=1"], ["injected"], expect=137, inject=["kill@step=8"])
     config = work / "by-steps.yaml"
     config.write_text(MLP.read_text().replace("epochs: 2, ", ""))
-    told(config, work / "old", old, ["train.epochs stays 1"])
-    runs.check(runs.summary(work / "old")["steps"] == 13, f"an old run went on to step {runs.summary(work / 'old')['steps']}")
+    console_of(config, work / "old", old, ["train.epochs stays 1"])
+    runs.check(runs.summary(work / "old")["steps"] == 13, f"an old run continued to step {runs.summary(work / 'old')['steps']}")
     runs.check(runs.summary(work / "old")["config"]["train"]["epochs"] == 1, "the epochs were not kept")
-    told(config, work / "old", old, ["already done"])
+    console_of(config, work / "old", old, ["already done"])
     # The same command without a length continues with that of the folder.
     often = [*ONE, "train.checkpoint_every=5 steps"]
     for name, given, steps in (("epochs", "train.epochs=3", 39), ("limit", "train.max_steps=20", 20)):
-        told(config, work / name, [*often, given], ["injected"], expect=137, inject=["kill@step=8"])
-        told(config, work / name, often, [f"{given.replace('=', ' stays ')}, as this run began"])
+        console_of(config, work / name, [*often, given], ["injected"], expect=137, inject=["kill@step=8"])
+        console_of(config, work / name, often, [f"{given.replace('=', ' stays ')}, as this run began"])
         runs.check(runs.summary(work / name)["steps"] == steps, f"{given}: {runs.summary(work / name)['steps']} steps")
-        told(config, work / name, often, ["already done"])
-    told(MLP, work / "same", [*ONE, "train.max_steps=26"], ["train.max_steps both end this run after 26 steps"])
+        console_of(config, work / name, often, ["already done"])
+    console_of(MLP, work / "same", [*ONE, "train.max_steps=26"], ["train.max_steps both end this run after 26 steps"])
     print("length: max_steps alone, both, more epochs of a finished run")
 
 

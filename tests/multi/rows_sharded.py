@@ -1,4 +1,4 @@
-"""Row tables dealt out to ranks: dense Adam's values over gloo and mpi, checkpoints that other numbers of ranks read, refusals."""
+"""Sharded embeddings: dense Adam's values over gloo and mpi, checkpoints that other numbers of ranks read, refusals."""
 # timeout: 120
 import pathlib
 import subprocess
@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "ncf.yaml"
-ROWS = 12  # floats of a row of the tables: 4 of the factorisation and 8 of the MLP
+ROWS = 12  # floats of a row of the tables: 4 for the factorisation and 8 for the MLP
 TABLES = ROWS * (200 + 150)
 
 with runs.workspace() as work:

@@ -1,5 +1,5 @@
-"""Row tables of which the ranks of a host share one copy: bitwise what copies of their own give, over every backend, resumed, and
-on two hosts; dense Adam's values."""
+"""Sparse embeddings of which the ranks of a host share one copy: the bits of separate copies, over every backend,
+resumed, and on two hosts; dense Adam's values."""
 # labels: multi
 # timeout: 180
 import json
@@ -23,13 +23,13 @@ def shared_by(summary):
 
 
 def norms(folder):
-    """Of each logged step, where ranks that share tables exchange it; between them they need not."""
+    """Returns the norms of logged steps. Ranks with shared tables exchange the norm only in those."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line["gradient_norm"] for line in lines if line["kind"] == "train" and "gradient_norm" in line}
 
 
 def accumulated(work):
-    """An update's norm is told at the next step that is, which here is seldom its own."""
+    """Returns norms of accumulated updates. A logged step prints the norm of the last update, which is rarely its own."""
     folder = work / "accumulated"
     runs.run(CONFIG, folder, [*SHORT, "strategy.sync.every=3", "train.max_steps=12", "backend=gloo"], ranks=2)
     runs.check(sorted(norms(folder)) == [4, 8, 12], f"accumulated: {norms(folder)}")
@@ -43,7 +43,7 @@ def same_norms(title, one, other):
 
 
 def same(title, one, other):
-    runs.check(runs.weights(one) == runs.weights(other), f"{title}: other weights than of copies")
+    runs.check(runs.weights(one) == runs.weights(other), f"{title}: weights differ from those of copies")
 
 
 def verified(title, ranks, sets):
@@ -76,7 +76,7 @@ with runs.workspace() as work:
 
     accumulated(work)
 
-    # Ended where rows are settled anyhow and gone on with, once with copies: the same weights.
+    # Stopped after a flush and resumed, once with copies: the same weights.
     for number, sets in enumerate([[], APART]):
         before, again = work / f"before{number}", work / f"again{number}"
         runs.run(CONFIG, before, [*SHORT, "train.max_steps=10", "backend=gloo"], ranks=2)
@@ -89,7 +89,7 @@ with runs.workspace() as work:
         copies = work / "two_hosts_apart"
         on_hosts("two hosts with copies", "nodea1:2,nodea2:2", copies, APART)
         same("two hosts", two, copies)
-        # Their copies would not be made from equal sums.
+        # Copies would sum in a different order.
         uneven = on_hosts("uneven hosts", "nodea1:2,nodea2:1", work / "uneven", [])
         runs.check(shared_by(uneven) == [1] * 3, f"uneven hosts: shared by {shared_by(uneven)}")
-print("shared tables come out as copies do")
+print("shared tables equal copies")

@@ -1,6 +1,5 @@
-"""Two ranks over gloo, over mpi (started by convoy and by mpirun) and as threads give the same checkpoint, byte for byte.
-
-They add the same two numbers, whatever carries them. Python's own safetensors opens what was written."""
+"""Two ranks over gloo, over mpi (started by convoy and by mpirun) and as threads give the same checkpoint, byte for
+byte, because each transport adds the same two numbers. Python's safetensors opens the files."""
 import pathlib
 import subprocess
 import sys

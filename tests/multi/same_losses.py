@@ -1,4 +1,4 @@
-"""tests/support/same_losses: runs that train alike pass, and every way of not doing so is found."""
+"""tests/support/same_losses: runs with equal losses pass, and every kind of difference is found."""
 import json
 import pathlib
 import subprocess
@@ -25,7 +25,7 @@ with runs.workspace() as work:
     runs.run(CONFIG, work / "ddp", [*SETS, "strategy.name=ddp"], ranks=2)
     compared(work, 0, "single", "ddp")
 
-    # One loss changed, one step left out, a word for a number, a failed run: each is seen alone.
+    # One loss changed, one step left out, a word instead of a number, a failed run: each is found alone.
     path = work / "ddp" / "metrics.jsonl"
     good = path.read_text()
     lines = [json.loads(line) for line in good.splitlines()]
@@ -43,4 +43,4 @@ with runs.workspace() as work:
     compared(work, 1, "status: failed")
     (work / "single").rename(work / "other")
     compared(work, 1, "no run named single")
-print("same losses are told from others")
+print("equal losses are distinguished from others")

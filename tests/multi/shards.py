@@ -1,5 +1,5 @@
-"""fsdp by real ranks: one rank's losses over gloo, mpi and local, for each way to shard; checkpoints that other strategies go on
-with; fp16 and recomputation from the command line; refusals."""
+"""fsdp by real ranks: one rank's losses over gloo, mpi and local, for each kind of sharding; checkpoints that other
+strategies resume; fp16 and activation checkpointing from the command line; refusals."""
 # timeout: 300
 import pathlib
 import subprocess
@@ -73,4 +73,4 @@ with runs.workspace() as folder:
     new = refused(folder, ["strategy.recompute", "none, blocks"], "strategy.name=fsdp", "strategy.recompute=all")
     new = refused(folder, ["recompute", "'blocks.7'", "did you mean blocks."], "strategy.name=fsdp", "strategy.recompute=[blocks.7]")
     runs.check(not new.exists(), "a folder was made although nothing started")
-    print("shards on ranks: as one rank")
+    print("shards on ranks: equal to one rank")

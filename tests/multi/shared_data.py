@@ -1,4 +1,5 @@
-"""Four pipelines over one set of 500 MB hold it once: every process maps it, and their shares of it add up to one."""
+"""Four pipelines over one data set of 500 MB keep it in memory once: every process maps it, and their proportional
+sizes add up to one copy."""
 # timeout: 150
 import array
 import pathlib
@@ -35,7 +36,7 @@ def write_npy(path, described, shape, blocks):
 
 
 def mapping(pid, path):
-    """Bytes resident and the process's share of them (Pss), of one file's mappings; and its anonymous memory in all."""
+    """Returns resident bytes and proportional size (Pss) of one file's mappings, and the anonymous memory of the process."""
     resident = share = unshared = 0
     ours = False
     for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -70,9 +71,9 @@ with runs.workspace() as folder:
     runs.check(len(found) == 4, f"{len(found)} convoy-rank processes, not 4")
     for resident, _, unshared in found:
         runs.check(resident > 0.97 * size, f"{resident} of {size} bytes are mapped: {found}")
-        runs.check(unshared < 0.8 * size, f"{unshared} bytes are the process's own, the data might be among them: {found}")
+        runs.check(unshared < 0.8 * size, f"{unshared} bytes are the process's own, which may include the data: {found}")
     held = sum(share for _, share, _ in found)
     runs.check(held < 1.03 * size, f"held {held / size:.2f} times: {found}")
     runs.check(logs.count("rows.npy is mapped read-only") == 4, f"the log does not say so: {logs[-2000:]}")
-    print(f"four pipelines hold {size / 1e6:.0f} MB {held / size:.2f} times; their own memory is "
+    print(f"four pipelines hold {size / 1e6:.0f} MB {held / size:.2f} times; their anonymous memory is "
           f"{max(own for _, _, own in found) / 1e6:.0f} MB at most")

@@ -1,4 +1,4 @@
-"""Batches that do not divide, on 1 to 3 ranks: every row is trained and evaluated once, and the result is the same run."""
+"""Batches that do not divide, on 1 to 3 ranks: every row is trained and evaluated once, with equal results."""
 import pathlib
 import sys
 
@@ -23,12 +23,12 @@ with runs.workspace() as folder:
         runs.check(one["tokens"] == (10 * one["samples"] if model == "gpt" else None), f"{model}: tokens {one['tokens']}")
         print(f"{model}: 1, 2 and 3 ranks agree on", one["metrics"])
 
-    # A finished run is never done again, nor written over.
+    # A completed run is never repeated, nor overwritten.
     mlp = TINY / "mlp.yaml"
     written = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
     done = runs.subprocess.run(runs.command(mlp, folder / "mlp1", SETS), cwd=runs.TOP, env=runs.environment(), timeout=60,
                                stdout=runs.subprocess.PIPE, text=True)
     runs.check(done.returncode == 0 and "already done" in done.stdout, f"an equal configuration: {done}")
     now = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
-    runs.check(now == written, "a run that is done was written to")
+    runs.check(now == written, "a completed run was written to")
     runs.run(mlp, folder / "mlp1", ["train.epochs=3", *SETS[1:]], expect=73)

@@ -1,4 +1,4 @@
-"""The documentation builds as a site without a warning, its links lead somewhere, and reading it asks no other host."""
+"""The documentation builds as a site without a warning, its links resolve, and a browser contacts no other host."""
 import os
 import re
 import subprocess
@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
 PYTHON = os.environ.get("CONVOY_PYTHON", "python3")
-# What a browser fetches by itself; a link that a reader clicks may lead anywhere.
+# Files that a browser fetches by itself; links that a reader clicks may lead anywhere.
 FETCHED = re.compile(r"""<(?:script|img|iframe)\b[^>]*\bsrc=["']?(?:https?:)?//[^"' >]+"""
                      r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preconnect|icon)"""
                      r"""[^>]*\bhref=["']?(?:https?:)?//[^"' >]+"""
@@ -37,7 +37,7 @@ with runs.workspace() as work:
     index = (work / "site" / "search" / "search_index.json").read_text()
     runs.check("all-reduce" in index, "the search index does not know all-reduce")
 
-    # A link to nowhere and an anchor of no heading are found, so that a change of mkdocs.yml cannot switch that off.
+    # A broken link and a missing anchor are found, so that a change of mkdocs.yml cannot disable the check.
     broken = work / "broken"
     (broken / "docs").mkdir(parents=True)
     (broken / "docs" / "index.md").write_text("# A\n\n[b](b.md) [c](c.md#none)\n")
@@ -47,5 +47,5 @@ with runs.workspace() as work:
     (broken / "mkdocs.yml").write_text(text + "\n")
     done = build(work, "--config-file", str(broken / "mkdocs.yml"))
     runs.check(done.returncode != 0 and "'b.md'" in done.stdout and "#none" in done.stdout,
-               f"links to nowhere were not found:\n{done.stdout}")
+               f"broken links were not found:\n{done.stdout}")
 print(f"site: {len(pages)} pages")

@@ -1,4 +1,4 @@
-"""The launch contract under Slurm: srun with and without PMIx, sbatch and salloc, what ends a job there and what remains."""
+"""The launch contract under Slurm: srun with and without PMIx, sbatch and salloc, ends of a job there and leftovers."""
 # labels: multi faults
 import os
 import pathlib
@@ -41,10 +41,10 @@ def trains(title, under, output, sets, backend, hosts=("sn1", "sn2"), says=()):
 def ways_to_start(folder):
     trains("srun --mpi=pmix", [*SRUN, "--mpi=pmix"], folder / "pmix", SHORT, "mpi")
     trains("plain srun", SRUN, folder / "plain", SHORT, "gloo")
-    # Each task refuses by itself. With --kill-on-bad-exit, srun kills the slower one first at times.
+    # Each task refuses separately. With --kill-on-bad-exit, srun sometimes kills the slower one first.
     said = whole("plain srun, mpi", SRUN[:-1], folder / "refused", [*SHORT, "backend=mpi"], expect=78)
     runs.check(said.count("srun --mpi=pmix") == 1, f"the refusal: {said}")
-    # An allocation is no task: convoy starts its ranks here, and reports the variables that it ignores.
+    # An allocation is not a task: convoy starts its ranks here, and reports the variables that it ignores.
     trains("inside salloc", ["salloc", "-N2", "-n2"], folder / "salloc", [*SHORT, "launch.ranks=2", "backend=gloo"], "gloo",
            hosts=[os.uname().nodename] * 2, says=["the allocation of Slurm job"])
 
@@ -72,7 +72,7 @@ def ended(job, folder, seconds):
 
 
 def batch(folder):
-    """docs/examples/slurm.sbatch: cancelled in the middle, submitted again, and then it goes on."""
+    """docs/examples/slurm.sbatch: cancelled in the middle, submitted again, and then it resumes."""
     (folder / "build").symlink_to(runs.BUILD)
     script = runs.TOP / "docs" / "examples" / "slurm.sbatch"
     text = config.read_text().replace("epochs: 2", "epochs: 1000000").replace("log_every: 5", "log_every: 1")
@@ -90,7 +90,7 @@ def batch(folder):
     runs.check(runs.newest_checkpoint(output).name == f"step-{steps}", f"scancel: {runs.newest_checkpoint(output)}, {steps} steps")
     print(f"scancel: all ranks stopped after step {steps}, with a checkpoint", flush=True)
 
-    # Slurm's warning instead, as --signal gives it when the time is nearly over.
+    # Slurm's warning instead, as --signal sends it when the time is nearly over.
     job = submit(folder, script, "mine.yaml")
     runs.training(output, step=steps + 20)
     subprocess.run(places.in_slurm("scancel", "--signal=USR1", job), check=True, timeout=30)
@@ -99,7 +99,7 @@ def batch(folder):
     runs.check("continuing the unfinished run" in log, f"the second submission: {log[-3000:]}")
     more = runs.summary(output)["steps"]
     runs.check(more > steps and runs.newest_checkpoint(output).name == f"step-{more}", f"USR1: {more} steps\n{log[-3000:]}")
-    print(f"the next submission went on, and stopped after step {more} when it was warned", flush=True)
+    print(f"the next submission resumed, and stopped after step {more} when it was warned", flush=True)
 
     mine.write_text(mine.read_text().replace("epochs: 1000000", f"epochs: {more // 13 + 2}"))
     job = submit(folder, script, "mine.yaml")
@@ -146,7 +146,7 @@ def killed(folder, backend, under, victim):
 
 
 def faults(folder):
-    """FAULTS 1 and 3; 11 is `batch`."""
+    """FAULTS 1 and 3; `batch` is 11."""
     for backend, under in (("mpi", [*SRUN, "--mpi=pmix"]), ("gloo", SRUN)):
         for victim in (0, 1):
             killed(folder, backend, under, victim)
@@ -161,7 +161,7 @@ def faults(folder):
 
 
 def hung_up(folder):
-    """SIGHUP to the tasks of a step asks the job to stop."""
+    """SIGHUP to the tasks of a step requests a stop."""
     output = folder / "hup"
     with open(f"{output}.console", "w") as console:
         process = subprocess.Popen(places.in_slurm(*SRUN, *runs.command(config, output, [*LONG, "backend=gloo"])),

@@ -1,5 +1,5 @@
-"""A model cut along its depth trains as one rank does, over every backend and on core sets; its devices are real; what cannot
-be placed is refused at its key before any rank starts."""
+"""Pipeline parallelism trains like one rank, over every backend and on core sets; its devices are real; invalid
+placements are refused at their key before ranks start."""
 import os
 import pathlib
 import subprocess
@@ -23,7 +23,7 @@ def refused(folder, words, *sets, ranks=None):
     runs.check(done.returncode == 78, f"exit {done.returncode}, expected 78\n{done.stdout}")
     for word in words:
         runs.check(word in done.stdout, f"no '{word}' in\n{done.stdout}")
-    runs.check(not output.exists(), f"a run was begun:\n{done.stdout}")
+    runs.check(not output.exists(), f"a run was started:\n{done.stdout}")
 
 
 with runs.workspace() as folder:
@@ -70,4 +70,4 @@ with runs.workspace() as folder:
     refused(folder, ["strategy.devices.0", "may use the cores"], *SETS, "strategy.name=model_parallel", "strategy.devices=[cores:999]")
     refused(folder, ["strategy.placement.0.blocks", "the model has 4 blocks"], *SETS, "strategy.name=model_parallel",
             f"strategy.placement=[{{blocks: 0-9, device: cores:{cores[0]}}}]")
-    print("stages on ranks and devices: as one rank, and bad placements are refused")
+    print("stages on ranks and devices: equal to one rank, and bad placements are refused")

@@ -1,4 +1,4 @@
-"""Files and commands of docs/strategies, docs/explain.md and two how-to pages: they run, and print the sizes that the pages show."""
+"""Files and commands of docs/strategies, docs/explain.md and two how-to pages: they run, and print the documented sizes."""
 # timeout: 400
 import os
 import re
@@ -11,22 +11,22 @@ import runs
 
 PAGES = [*sorted((runs.TOP / "docs" / "strategies").glob("*.md")), runs.TOP / "docs" / "explain.md",
          runs.TOP / "docs" / "howto" / "plan_a_cluster.md", runs.TOP / "docs" / "howto" / "tune.md"]
-SMALL = "--set model.dim=32 --set data.length=16 --set train.max_steps=4"  # of a GPT, which is run to see that its file is right
+SMALL = "--set model.dim=32 --set data.length=16 --set train.max_steps=4"  # settings of a GPT
 SIZE = re.compile(r"\d (KiB|MiB|GiB)\b")
 
 
 def blocks(page):
-    """(kind, text) of each code block, in the page's order."""
+    """Returns (kind, text) of each code block, in page order."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.M | re.S)
 
 
 def save(page, folder):
-    """Each complete file of the page as NAME.yaml; returns their names."""
+    """Writes each complete file of the page as NAME.yaml; returns their names."""
     names = []
     for kind, text in blocks(page):
         if kind == "yaml":
             named = re.match(r"name: (\S+)\n", text)
-            runs.check(named, f"{page.name}: a file without a name, which nobody can run:\n{text}")
+            runs.check(named, f"{page.name}: a file without a name, which cannot be run:\n{text}")
             (folder / f"{named[1]}.yaml").write_text(text)
             names.append(named[1])
     return names
@@ -56,7 +56,7 @@ def check_page(page, folder, seen):
                 printed |= plain(seen[line]) if " explain " in line else set()
         if kind == "text" and printed:
             for line in plain(text):
-                if SIZE.search(line) and " cores, " not in line:  # of the machine, not of the run
+                if SIZE.search(line) and " cores, " not in line:  # depends on the machine, not on the run
                     sizes += 1
                     runs.check(line in printed, f"{page.name} shows a line that explain does not print:\n{line}\n"
                                + "\n".join(sorted(printed)))
@@ -68,7 +68,7 @@ with runs.workspace() as folder:
         (folder / name).symlink_to(target)
     seen, files, sizes = {}, set(), 0
     for page in PAGES:
-        save(page, folder)  # of other pages too: a page may name them
+        save(page, folder)  # includes other pages: a page may name them
     for page in PAGES:
         files |= set(save(page, folder))
         sizes += check_page(page, folder, seen)
@@ -76,4 +76,4 @@ with runs.workspace() as folder:
         if not any(f"{name}.yaml" in line for line in seen):
             shell(f"build/convoy run {name}.yaml --output {folder}/unnamed/{name}", folder, page)
     runs.check(len(files) >= 15 and sizes >= 40, f"only {len(files)} files and {sizes} lines with sizes were found")
-print(f"{len(files)} files and {len(seen)} commands run, {sizes} lines with sizes are what explain prints")
+print(f"{len(files)} files and {len(seen)} commands run, {sizes} lines with sizes agree with explain")

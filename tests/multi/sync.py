@@ -1,4 +1,5 @@
-"""Ranks that go their own ways between agreements: stopped and resumed bit for bit, with other ranks from the average, refusals."""
+"""Ranks that train locally between synchronisations: stopped and resumed bit for bit, with other ranks from the
+average, refusals."""
 # timeout: 300
 import pathlib
 import subprocess
@@ -13,7 +14,7 @@ SETS = ["launch.cores_per_rank=1", "train.epochs=4", "train.checkpoint_every=4 e
 POLICIES = {
     "parameters": ["strategy.sync.what=parameters", "strategy.sync.every=5"],
     "diloco": ["strategy.sync.what=diloco", "strategy.sync.every=5", "strategy.sync.start_after=3"],
-    # Stale rows are caught up where a run stops. Only step-by-step catch-up has the bits of a run that did not stop.
+    # Stale rows are caught up when a run stops. Only step-by-step catch-up has the bits of an undisturbed run.
     "rows": ["strategy.sync.what=parameters", "strategy.sync.every=5", "model.rows=true", "optimizer.catch_up=exact"],
     "narrow rows": ["strategy.sync.compress=bf16", "model.rows=true", "optimizer.catch_up=exact"],
     "narrow sharded rows": ["strategy.sync.compress=fp16", "model.rows=sharded", "optimizer.catch_up=exact"],
@@ -22,17 +23,17 @@ POLICIES = {
 
 
 def undisturbed_and_stopped(folder, name, policy, backend):
-    """Weights of a run that was stopped in the middle of a period, and resumed, against those of one that was not."""
+    """Compares weights of a run that was stopped in the middle of a period and resumed with those of an undisturbed one."""
     sets = [*SETS, *policy, f"backend={backend}", "strategy.name=ddp"]
     whole = runs.run(CONFIG, folder / "whole", sets, ranks=2)
     stopped = folder / "stopped"
     at = runs.stopped_and_resumed(name, CONFIG, stopped, sets, whole, after=whole["steps"] // 3)
-    runs.check(runs.weights(stopped) == runs.weights(folder / "whole"), f"{name}, {backend}: other weights after a stop at {at}")
+    runs.check(runs.weights(stopped) == runs.weights(folder / "whole"), f"{name}, {backend}: weights differ after a stop at {at}")
     print(f"{name}, {backend}: stopped at {at}, resumed: equal", flush=True)
 
 
 def resumed_by_others(folder, ranks):
-    """Four ranks' checkpoint, gone on with by others."""
+    """Resumes a checkpoint of four ranks with other numbers of ranks."""
     sets = [*SETS, *POLICIES["diloco"], "strategy.name=ddp", "train.checkpoint_every=7 steps", "launch.cores_per_rank=auto"]
     runs.run(CONFIG, folder / "four", [*sets, "train.max_steps=7"], ranks=4)
     line = runs.command(CONFIG, folder / "others", [*sets, f"train.resume={folder / 'four'}"], ranks)
@@ -59,7 +60,7 @@ with runs.workspace() as work:
         for backend in ("gloo", "mpi"):
             undisturbed_and_stopped(work / f"{name}-{backend}", name, policy, backend)
     resumed_by_others(work, 2)
-    # Nothing of a rank's own is sent before the first agreement, and sums of 16-bit numbers are half of those of 32.
+    # A rank sends no gradient before the first synchronisation, and sums of 16-bit numbers are half of those of 32.
     short = ["strategy.name=ddp", "train.max_steps=8", "train.evaluate_every=never", "train.checkpoint_every=never",
              "launch.cores_per_rank=1"]
     sent = {sync: runs.run(CONFIG, work / f"sent{number}", [*short, f"strategy.sync={sync}"], ranks=2)["bytes_sent_per_step"]
@@ -78,21 +79,21 @@ with runs.workspace() as work:
     rows = runs.run(CONFIG, work / "rows", [*tables, *often, "model.rows=true"], ranks=2)["bytes_sent_per_step"]
     dense = runs.run(CONFIG, work / "dense", [*tables, *often], ranks=2)["bytes_sent_per_step"]
     runs.check(rows < dense / 2, f"rows {rows} bytes a step, dense {dense}")
-    # Rank 0 reports once what has no effect, or costs more than it saves.
-    def told(name, words, *sets):
+    # Rank 0 reports options once that have no effect, or cost more than they save.
+    def reports(name, words, *sets):
         runs.run(CONFIG, work / name, [*short, *sets], ranks=2)
         logs = [(work / name / "logs" / f"rank{rank}.log").read_text() for rank in (0, 1)]
         for word in words:
             runs.check([log.count(word) for log in logs] == [1, 0], f"{name}: '{word}' not once in\n{logs[0]}\nor in\n{logs[1]}")
         return logs[0]
-    told("more", ["averages of whole tables would take"], "strategy.sync={what: parameters, every: 8}", "model.rows=true")
+    reports("more", ["averages of whole tables would take"], "strategy.sync={what: parameters, every: 8}", "model.rows=true")
     runs.check("whole tables" not in (work / "rows" / "logs" / "rank0.log").read_text(), "warned although rows are fewer")
-    told("lazy", ["optimizer.lazy: true has no effect"], "optimizer.lazy=true")
-    log = told("swept", ["embedding.user.weight of 70000 rows stays dense"], "data.users=70000", "optimizer.weight_decay=0.1")
+    reports("lazy", ["optimizer.lazy: true has no effect"], "optimizer.lazy=true")
+    log = reports("swept", ["embedding.user.weight of 70000 rows stays dense"], "data.users=70000", "optimizer.weight_decay=0.1")
     runs.check("optimizer.weight_decay" in log and "embedding.item" not in log, log)
     line = runs.command(CONFIG, work / "told", [*short, "strategy.sync.what=diloco", "model.rows=true"], 2)
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     runs.check(done.returncode == 0 and "stay dense" in done.stdout, f"rows under diloco: {done.returncode}\n{done.stdout}")
     refused(work, ["strategy.sync.outer", "diloco"], "strategy.sync={what: parameters, outer: {lr: 0.5}}")
-print("ranks that go their own ways resume, and refuse what means nothing")
+print("ranks with local updates resume, and options without meaning are refused")

@@ -22,7 +22,7 @@ def refused(title, words, config, sets, ranks, within=1.5):
     runs.check(done.returncode == 78, f"{title}: exit {done.returncode}, expected 78\n{done.stdout}")
     for word in words:
         runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
-    runs.check(took <= within, f"{title}: told after {took:.2f} s")
+    runs.check(took <= within, f"{title}: reported after {took:.2f} s")
 
 
 def verified(title, code, words, config, sets, ranks):
@@ -59,13 +59,13 @@ with runs.workspace() as folder:
     verified("verify", 0, ["agree", "tensor 2"], gpt, [*TENSOR, "strategy.sequence_parallel=true"], 2)
     wrong = [*TENSOR, f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so"]
     verified("verify of a wrong plugin", 1, ["differ: first after step 1", "centred."], TINY / "plugin_wrong.yaml", wrong, 2)
-    verified("verify of a right one", 0, ["agree"], TINY / "plugin_wrong.yaml", [*wrong, "model.over=rows"], 2)
+    verified("verify of a correct plugin", 0, ["agree"], TINY / "plugin_wrong.yaml", [*wrong, "model.over=rows"], 2)
 
     refused("heads", ["model.heads", "4", "3 ranks"], gpt, TENSOR, 3)
     refused("sequences", ["data.length", "12", "8 ranks", "sequence_parallel: false"], gpt,
             [*TENSOR, "strategy.sequence_parallel=true", "model.heads=8", "model.dim=16", "data.length=12"], 8)
     refused("heads of dim", ["model.dim", "16", "3 heads"], gpt, ["strategy.name=single", "model.heads=3", "model.dim=16"], None)
-    refused("mesh", ["strategy.mesh", "= 4 ranks, and there are 3"], gpt, [MESH], 3)
+    refused("mesh", ["strategy.mesh", "= 4 ranks, but there are 3"], gpt, [MESH], 3)
     refused("sizes", ["model", "hidden.0.linear has 16 outputs", "3 ranks"], TINY / "mlp.yaml", [*TENSOR, "model.hidden=[16, 9]"], 3, within=2.5)
     refused("sizes of a mesh", ["model", "hidden.2.linear has 9 outputs"], TINY / "mlp.yaml",
             ["strategy={name: hybrid, mesh: {data: 2, tensor: 2}}", "model.hidden=[16, 16, 9]"], 4, within=2.5)
@@ -75,4 +75,4 @@ with runs.workspace() as folder:
                           ranks=2 if name == "tensor" else 4, inject=["throw:rank=1:block=0@step=2"], expect=70)
         failure = failed["failure"]
         runs.check(failure["rank"] == 1 and "block 0" in failure["message"], f"{name}: {failure}")
-print("shared out and whole agree")
+print("sharded and whole layers agree")

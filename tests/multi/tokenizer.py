@@ -39,7 +39,7 @@ tabs\t\tand\u00a0no-break\u2009thin\u3000wide\u2028line\u2029paragraph\u0085next
 
 
 def text_of(seed):
-    """The sentences in disorder, words of random letters, and runs of spaces of every kind."""
+    """Returns the sentences in random order, words of random letters, and runs of spaces of every kind."""
     draw = random.Random(seed)
     parts = SENTENCES.splitlines(keepends=True) * 3
     spaces = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u2003", "\u3000", "\u2028", "\x0b", "\x1c", "\u200b", " \n", "\n "]
@@ -119,4 +119,4 @@ with runs.workspace() as work:
             lists = load_file(next((folder / "run" / "checkpoints").glob("step-*")) / "data.safetensors")
             stored = lists["tokenizer.bytes"].tobytes()
             runs.check((folder / "merges.txt").read_bytes() in stored and b"vocab.json" in stored, "the files are not kept")
-print("tokens are those of the package tokenizers")
+print("tokens equal those of the package tokenizers")

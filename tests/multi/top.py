@@ -1,4 +1,4 @@
-"""convoy top: a farm and an ordinary run on a terminal and as text, its keys, its end, and the terminal as it was before."""
+"""convoy top: a farm and an ordinary run on a terminal and as text, its keys, its end, and the restored terminal."""
 # timeout: 150
 import contextlib
 import fcntl
@@ -53,7 +53,7 @@ def row(text, name):
 
 
 class Terminal:
-    """A pseudo-terminal of 100 columns with `convoy top` in it."""
+    """A pseudo-terminal of 100 columns that runs `convoy top`."""
 
     def __init__(self, folder, rows=24):
         self.master, slave = pty.openpty()
@@ -72,7 +72,7 @@ class Terminal:
             self.seen += data
 
     def expect(self, *words, seconds=30):
-        """The screen shows all of them; drawn anew by ctrl-L, since else only what changes is."""
+        """Waits until the screen shows all of them; ctrl-L redraws it, because otherwise only changes are drawn."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.read(0.3)
@@ -92,7 +92,7 @@ class Terminal:
         ended = runs.end(self.process, 1)
         self.read(0.2)
         runs.check(ended == code, f"exit {ended}, expected {code}: {self.seen[-2000:]}")
-        runs.check(LEAVE in self.seen and CURSOR in self.seen, f"the screen was not given back: {self.seen[-500:]}")
+        runs.check(LEAVE in self.seen and CURSOR in self.seen, f"the screen was not restored: {self.seen[-500:]}")
         runs.check(termios.tcgetattr(self.slave) == self.before, "the terminal has other settings than before")
         text = self.seen.split(LEAVE)[-1].decode()
         os.close(self.master)
@@ -101,7 +101,7 @@ class Terminal:
 
 
 with runs.workspace() as folder, contextlib.ExitStack() as at_end:
-    for wrong, word in ((folder / "nowhere", "no such folder"), (folder, "holds no run")):
+    for wrong, word in ((folder / "nowhere", "no such folder"), (folder, "is no run folder")):
         refused = subprocess.run(top(wrong), stderr=subprocess.PIPE, text=True, timeout=30)
         runs.check(refused.returncode == 64 and word in refused.stderr, f"{wrong}: {refused.returncode} {refused.stderr}")
 
@@ -154,7 +154,7 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     for text in (watching.ends(0), said, once(output)):
         last = "watched: " + text.split("watched: ")[-1]
         runs.check("stopped by SIGTERM" in last and row(last.split("\n\n")[0], "quick") and "tries" in last,
-                   f"the final state is not told:\n{text}")
+                   f"the final state is not printed:\n{text}")
 
     # An ordinary run has one row, measured by top itself.
     single = folder / "single"
@@ -168,5 +168,5 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     run.send_signal(signal.SIGKILL)
     run.wait()
     time.sleep(2)
-    runs.check("was killed" in once(single), f"nobody supervises it: {once(single)}")
+    runs.check("was killed" in once(single), f"no process supervises it: {once(single)}")
     print("top: table, keys, log, end, signals and the terminal as it was")

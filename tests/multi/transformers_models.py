@@ -43,7 +43,7 @@ def llama(tied, keys, base):
 
 
 def of_gpt2(state):
-    """Conv1D has [in, out]."""
+    """Returns the weights of GPT-2, whose Conv1D has [in, out]."""
     mine = {"embedding.tokens.weight": state["transformer.wte.weight"], "embedding.positions": state["transformer.wpe.weight"]}
     names = {"ln_1": "attention_norm", "attn.c_attn": "qkv", "attn.c_proj": "projection", "ln_2": "mlp_norm",
              "mlp.c_fc": "up", "mlp.c_proj": "down"}
@@ -62,7 +62,7 @@ def of_llama(state, keys):
     for layer in range(3):
         theirs = f"model.layers.{layer}."
         q, k, v = (state[f"{theirs}self_attn.{one}_proj.weight"].unflatten(0, (keys, -1)) for one in "qkv")
-        mine[f"blocks.{layer}.qkv.weight"] = torch.cat([q, k, v], 1).flatten(0, 1)  # by key head
+        mine[f"blocks.{layer}.qkv.weight"] = torch.cat([q, k, v], 1).flatten(0, 1)  # grouped by key head
         mine[f"blocks.{layer}.gate_up.weight"] = torch.cat([state[f"{theirs}mlp.{one}_proj.weight"] for one in ("gate", "up")])
         for own, name in (("projection", "self_attn.o_proj"), ("down", "mlp.down_proj"), ("attention_norm", "input_layernorm"),
                           ("mlp_norm", "post_attention_layernorm")):
@@ -71,7 +71,8 @@ def of_llama(state, keys):
 
 
 def exact_llama():
-    """transformers computes RMS norms and angles in float32 for any dtype, which leaves 1e-7; here as the model's dtype."""
+    """transformers computes RMS norms and angles in float32 for any dtype, with an error of 1e-7; here they use the
+    model's dtype."""
 
     def norm(self, hidden):
         return self.weight * (hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
@@ -122,4 +123,4 @@ with runs.workspace() as work:
     for tied, keys, base in ((False, 2, 1e4), (True, 6, 5e5), (False, 1, 100.0)):
         modeling_llama.LlamaRMSNorm.forward, modeling_llama.LlamaRotaryEmbedding.forward = llama_norm, llama_angles
         compare(work, f"llama-{tied}-{keys}", *llama(tied, keys, base), lambda state: of_llama(state, keys))
-print("logits are those of transformers")
+print("logits equal those of transformers")

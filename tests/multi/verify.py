@@ -1,4 +1,4 @@
-"""`convoy verify`: right layouts agree, a wrong plugin is told by its tensor, and nothing is left behind."""
+"""`convoy verify`: correct layouts agree, a wrong plugin is found by its tensor, and no leftovers remain."""
 # timeout: 300
 import os
 import pathlib
@@ -27,7 +27,7 @@ def line(config, sets=(), ranks=2, **options):
 
 def nothing_left(folder, title):
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-    runs.check(left == ["tmp"], f"{title}: left behind: {left}")
+    runs.check(left == ["tmp"], f"{title}: leftovers: {left}")
 
 
 def verified(folder, title, code, words, config, sets=(), within=60, environment=(), **options):
@@ -58,9 +58,9 @@ with runs.workspace() as work:
                                                "ddp on 2 ranks (data 2), gloo", "never"], mlp, DDP)
     for name in ("hidden.0.linear.weight", "output.linear.bias"):
         (row,) = [one for one in text.splitlines() if one.startswith(name + " ")]
-        runs.check(len(row.split()) >= 7, f"figures of parameter, gradient and two moments: {row}")
-    runs.check(unequal not in text, f"the last batch is ragged:\n{text}")
-    runs.check(len(text.splitlines()) < 20, f"nothing of the two runs is shown:\n{text}")
+        runs.check(len(row.split()) >= 7, f"columns for parameter, gradient and two moments: {row}")
+    runs.check(unequal not in text, f"the last batch is smaller:\n{text}")
+    runs.check(len(text.splitlines()) < 20, f"no lines of the two runs are printed:\n{text}")
     text = verified(work, "both runs read one file", 0, ["agree"], TINY / "gpt.yaml",
                     [*DDP, f"data={{name: text, path: {runs.TOP}/LICENSE, length: 16}}"], steps=1)
     runs.check(text.count("is mapped read-only") == 1, f"what both runs log is printed once:\n{text}")
@@ -73,7 +73,7 @@ with runs.workspace() as work:
     verified(work, "rows, step by step", 0, ["agree"], TINY / "ncf.yaml", rows, steps=8)
     text = verified(work, "rows, by the formula", 1, ["differ: first after step ", "of embedding."], TINY / "ncf.yaml",
                     [*rows, "optimizer.catch_up=closed"], steps=8)
-    # Rounding differs; so the verdict hangs on the tolerance.
+    # Rounding differs, so the result depends on the tolerance.
     verified(work, "no tolerance for rounding", 1, ["differ: first after step"], mlp, DDP, tolerance="1e-300")
 
     text = verified(work, "members of an ensemble", 0, ["agree", "one run for each of 3 members", "output.linear.bias@member2"],
@@ -99,7 +99,7 @@ with runs.workspace() as work:
         verified(work, f"a mean under {name}", 1, ["differ: the loss is no sum", *words], wrong,
                  [f"strategy={{name: {name}}}", *(["launch.ranks=auto"] if ranks is None else []), *mean], ranks=ranks)
 
-    # With the file's batch norm, synchronised whichever strategy is set.
+    # With the file's batch norm, synchronised under any strategy.
     images = runs.TOP / "configs" / "resnet_cifar_shape.yaml"
     small = ["train.batch.global=16", "data.rows=64", "data.evaluate_rows=16", "launch.cores_per_rank=auto"]
     for strategy in ("ddp", "fsdp"):
@@ -120,7 +120,7 @@ with runs.workspace() as work:
              [*DDP, "model.rows=true", "optimizer.lazy=true"], within=1.5)
     verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
     verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
-    verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,
+    verified(work, "inside a launcher", 64, ["type `convoy verify` without it"], mlp, DDP, within=1.5, ranks=None,
              environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost",
                           "MASTER_PORT": "29500"})
     verified(work, "a run that fails", 70, ["the configured run", "the exception that", "exit 70"], mlp, DDP,
@@ -135,4 +135,4 @@ with runs.workspace() as work:
     said = process.stderr.read()
     runs.check("asked to stop during the reference" in said and "did not end" not in said, said)
     nothing_left(work, "asked to stop")
-print("right is told from wrong, and nothing stays")
+print("correct and wrong layouts are distinguished, and nothing is left")

@@ -1,5 +1,5 @@
 """Weights in both directions, with the layouts of GPT-2 and Llama in plain PyTorch: export from every layout, init_from
-under every strategy, verify --against with mistakes, and refusals. transformers is not needed."""
+under every strategy, verify --against with mistakes, and refusals. Needs no transformers."""
 # timeout: 600
 import json
 import pathlib
@@ -71,7 +71,7 @@ def loss_of(model, batch):
 
 
 def both_ways(work, title, model, options):
-    """Python's weights under every strategy, and back: the same bits."""
+    """Uses Python's weights under every strategy, and exports them again: the same bits."""
     start = work / f"{title}-start"
     start.mkdir()
     for parameter in model.parameters():
@@ -114,7 +114,7 @@ def agrees(work, title, make, options):
 
 
 def finds(work, title, model, options, change, *words, before=False):
-    """`change` makes a mistake: in the Python model, or in the weights after they were used."""
+    """Finds a mistake that `change` makes in the Python model, or in the weights after their use."""
     folder, batch = work / title.replace(" ", "-"), tokens()
     if before:
         change(model)
@@ -170,7 +170,7 @@ def page_modules():
 
 
 def modules(work):
-    """The page's modules load exports strictly, and compute the same."""
+    """The page's modules load exports strictly, and compute the same results."""
     names = page_modules()
     classes = lambda model, batch: lambda: F.cross_entropy(model(batch["features"]), batch["target"])
     random = torch.Generator().manual_seed(3)
@@ -229,7 +229,7 @@ def refusals(work):
     run, to = work / "gpt-single", work / "refused"
     export = lambda *words: [str(runs.CONVOY), "export", *map(str, words)]
     runs.refused("no run", 64, ["does not exist"], export(work / "nowhere", "--to", to))
-    runs.refused("no run", 64, ["neither a run folder nor a checkpoint"], export(runs.TOP / "configs", "--to", to))
+    runs.refused("no run", 64, ["is no run folder and no checkpoint"], export(runs.TOP / "configs", "--to", to))
     runs.refused("no model of transformers", 78, ["--format hf", "mlp"],
                  export(work / "mlp", "--to", to, "--format", "hf"), within=20)
     convoy("export", run, "--to", to)
@@ -244,7 +244,7 @@ def refusals(work):
     runs.check("File too large" in said, f"a full disk:\n{said}")
     runs.check((to / "model.safetensors").read_bytes() == content, "the earlier export was changed")
     left = [path.name for path in work.iterdir() if path.name.startswith(".")]
-    runs.check(not left, f"left behind: {left}")
+    runs.check(not left, f"leftovers: {left}")
     empty = work / "empty"
     (empty / "checkpoints").mkdir(parents=True)
     (empty / "summary.json").write_text(json.dumps({"status": "failed"}))

@@ -1,5 +1,5 @@
 """A model of 400 MB read by two ranks: init_from adds at most the largest tensor to the peak of a rank, and an export
-does not hold the model."""
+does not load the whole model."""
 # labels: slow
 # timeout: 900
 import pathlib

@@ -1,7 +1,7 @@
 // A plugin with the mistakes that authors make, one at a time.
 //
-// The environment variable CONVOY_TEST_REGISTRATION chooses one of its registration; options of its parts choose others:
-// `mistake` of the model and the data set, and names of losses.
+// The environment variable CONVOY_TEST_REGISTRATION selects a mistake of its registration. Options of its components
+// select others: `mistake` of the model and the data set, and names of losses.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -32,7 +32,8 @@ class OneBlock : public Block {
       : dtype_(layers.dtype()), mistake_(mistake) {
     if (mistake == "block throws") throw std::runtime_error("no such block");
     if (mistake == "block crashes") std::raise(SIGSEGV);
-    linear_ = register_module("linear", layers.linear("linear", in, out));
+    linear_ =
+        register_module("linear", layers.linear(mistake == "layer in two lines" ? "lin\near" : "linear", in, out));
     if (mistake == "unused") unused_ = register_module("spare", layers.linear("spare", in, 3));
   }
   TensorList forward(const TensorList& inputs) override {
@@ -68,6 +69,7 @@ class Mistaken : public Model {
   }
   std::string block_name(int64_t) const override {
     if (mistake_ == "name throws") throw 42;
+    if (mistake_ == "name in two lines") return "on\nly";
     return "only";
   }
   BlockPtr block(int64_t, Layers& layers) const override {
@@ -108,7 +110,7 @@ class Mistaken : public Model {
   int64_t in_, classes_;
 };
 
-// Mistakes of a loss that is given by name.
+// Mistakes of a loss, selected by its name.
 class MistakenLoss : public LossFunction {
  public:
   explicit MistakenLoss(std::string mistake) : mistake_(std::move(mistake)) {}
@@ -134,6 +136,7 @@ class MistakenData : public Dataset {
     if (mistake_ == "schema throws") throw std::runtime_error("no header");
     Schema schema;
     schema.fields["features"] = {{mistake_ == "endless row" ? int64_t{1} << 62 : 4}, at::kFloat, 0};
+    if (mistake_ == "field in two lines") schema.fields["fie\nld"] = {{}, at::kFloat, 0};
     schema.fields["target"] = {{}, at::kLong, mistake_ == "minus one class" ? -1 : 2};
     return schema;
   }
@@ -203,17 +206,27 @@ void register_mistake(Registry& registry, const std::string& mistake) {
   if (mistake == "an optimizer") kinds["optimizer"].push_back(named("mine"));
   if (mistake == "a strategy") registry.strategies.add("mine", [](const Options&) { return nullptr; });
   if (mistake == "entries removed") kinds["loss"].clear();
+  if (mistake == "entry in two lines") kinds["loss"].push_back(named("mi\nne"));
+  if (mistake == "factory in two lines") registry.losses.add("mi\nne", loss);
+  if (mistake == "empty factory in two lines") registry.losses.add("mi\nne", nullptr);
   if (mistake == "throws") throw std::runtime_error("not today");
   if (mistake == "throws a number") throw 42;
   if (mistake == "crashes") std::raise(SIGSEGV);
   if (mistake == "exits") std::exit(0);
   if (mistake == "exits at once") _exit(0);
+  if (mistake == "exits at once with 3") _exit(3);
+  if (mistake == "exits as a configuration error") {
+    std::fputs("bye\n", stderr);
+    _exit(78);
+  }
+  if (mistake == "exits quickly") std::quick_exit(5);
   if (mistake == "prints") std::printf("hello from the plugin");
   const auto described = [&](Option option) {
     kinds["loss"].push_back(named("mine", {std::move(option)}));
     registry.losses.add("mine", loss);
   };
   if (mistake == "default does not fit") described(describe::integer("count", "a number", "many"));
+  if (mistake == "option in two lines") described(describe::text("co\nunt", "a number", "x"));
   if (mistake == "option called name") described(describe::text("name", "taken", "x"));
   if (mistake == "list of nothing") described(describe::option(OptionType::list, "many", "a list without an item"));
 }

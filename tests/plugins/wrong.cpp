@@ -1,8 +1,8 @@
 // A plugin for the test of `convoy verify`: a classifier with a mistake in its first block: it treats its shard of an
 // activation as the whole. On one rank it is right, so only a comparison finds the mistake.
 //
-//   over: features   subtracts the mean over the hidden features, of which a rank of a tensor group holds a part
-//   over: rows       subtracts the mean over the rows, of which a rank of a data axis holds a share
+//   over: features   subtracts the mean over the hidden features; a rank of a tensor group has a part of them
+//   over: rows       subtracts the mean over the rows; a rank of a data axis has a share of them
 //   over: nothing    is right everywhere
 //
 // noise: true draws from LibTorch's own generator in training, as torch::nn::Dropout does.

@@ -27,7 +27,7 @@ int64_t parameters_of(const Subject& subject) {
   return elements;
 }
 
-TEST(BlockCounts, ParametersAreThoseOfTheModel) {
+TEST(BlockCounts, ParametersMatchTheModel) {
   for (auto* make :
        {gpt_subject, llama_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject}) {
     const Subject subject = make();
@@ -37,7 +37,7 @@ TEST(BlockCounts, ParametersAreThoseOfTheModel) {
   }
 }
 
-TEST(BlockCounts, SizesThatATensorGroupDivides) {
+TEST(BlockCounts, FindSizesThatATensorGroupDivides) {
   const Subject subject = gpt_of({4, 16, 13});
   const ModelDescription model = describe_model(*subject.model(), "fp32");
   const auto heard = Json(model).get<ModelDescription>();
@@ -71,8 +71,8 @@ TEST(BlockCounts, SizesThatATensorGroupDivides) {
       << refused(3);
 }
 
-// By hand, for sequences of 6 and 24 features in fp64.
-TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
+// Computed by hand, for sequences of 6 and 24 features in fp64.
+TEST(BlockActivations, CountOutputsAndExchangesOfGpt) {
   const Subject subject = gpt_of({12, 24, 12});
   ModelDescription model = describe_model(*subject.model(), "fp64");
   at::set_num_threads(1);
@@ -97,8 +97,8 @@ TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
   EXPECT_GT(output.row_saved_bytes, logits);
 }
 
-// Weights that autocast narrows are kept once, however many rows there are.
-TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
+// Half-precision copies of weights are counted once, for any number of rows.
+TEST(BlockActivations, HalfPrecisionWeightsAreNoActivations) {
   const Subject subject = gpt_of({12, 24, 12});
   at::set_num_threads(1);
   const auto measured = [&](const std::string& precision, int64_t rows) {
@@ -117,7 +117,7 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
 }
 
 // Fake tensors give the bytes that the real step keeps, and the working memory of its backward.
-TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
+TEST(BlockActivations, FakeTensorsGiveTheBytesOfAStep) {
   constexpr int64_t rows = 4;
   at::set_num_threads(1);
   for (auto* make :
@@ -141,8 +141,8 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
         EXPECT_EQ(one.saved_bytes, other.saved_bytes);
         EXPECT_EQ(one.row_cut_saved_bytes, other.row_cut_saved_bytes);
         EXPECT_EQ(one.cut_exchanges, other.cut_exchanges);
-        // Kernels of convolutions and of 16-bit types need temporary buffers. On some processors these do not depend
-        // on the rows, so that less of the same total is counted per row.
+        // Kernels of convolutions and of 16-bit types need temporary buffers. On some processors these do not depend on
+        // the rows. Then less of the same total is counted per row.
         const bool own_buffers = other.name.rfind("conv", 0) == 0 || std::string(precision) == "bf16";
         const auto working = [rows](const BlockDescription& block) {
           return block.row_working_bytes * rows + block.working_bytes;
@@ -156,7 +156,7 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
 }
 
 // A model of some terabytes, which is never allocated. Afterwards tensors have values again.
-TEST(BlockActivations, ShapesTakeNoMemory) {
+TEST(BlockActivations, ShapesNeedNoMemory) {
   constexpr int64_t dim = 1 << 18, length = 6;
   const Subject subject = gpt_of({4096, dim, 1 << 18});
   ModelDescription model = describe_model(*subject.model(), "fp32");

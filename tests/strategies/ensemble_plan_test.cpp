@@ -27,7 +27,7 @@ std::string refusal_of(const std::string& options, int ranks = 0) {
   return error_of([&] { plan(options, one_host(2), ranks); });
 }
 
-TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
+TEST(EnsemblePlan, ThreadsRunInOneProcessWithARankPerCore) {
   for (const char* how : {", how: threads", ""}) {
     const JobPlan job = plan(how, one_host(2));
     EXPECT_EQ(job.ranks.size(), 2u);
@@ -39,7 +39,7 @@ TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
   }
 }
 
-TEST(EnsemblePlan, ProcessesAreAsManyAndAStackIsOne) {
+TEST(EnsemblePlan, ProcessesRunARankEachAndAStackRunsInOne) {
   const JobPlan processes = plan(", how: processes", one_host(2));
   EXPECT_EQ(processes.processes.size(), 2u);
   EXPECT_EQ(processes.backend, "gloo");
@@ -80,7 +80,7 @@ TEST(EnsemblePlan, RanksMayShareAGpu) {
   EXPECT_THROW(shared(", how: threads", "nccl"), ConfigError);
 }
 
-TEST(EnsemblePlan, NoRankIsWithoutMembers) {
+TEST(EnsemblePlan, EveryRankHasMembers) {
   EXPECT_EQ(plan(", members: 3, how: threads", one_host(8)).ranks.size(), 3u);
   EXPECT_EQ(refusal_of(", members: 3", 4).rfind("launch.ranks: ", 0), 0u) << refusal_of(", members: 3", 4);
   int64_t next = 0;
@@ -94,16 +94,16 @@ TEST(EnsemblePlan, NoRankIsWithoutMembers) {
   EXPECT_EQ(next, 10);
 }
 
-TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
+TEST(EnsemblePlan, MembersGetTheirOptions) {
   const auto plain = members_of(ensemble_config(", members: 3"));
   ASSERT_EQ(plain.size(), 3u);
   for (uint64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(plain[i].seed, 7 + i);  // the run's is 7
-    EXPECT_EQ(plain[i].draw.seed, 7 + i);
+    EXPECT_EQ(plain[i].sample.seed, 7 + i);
     EXPECT_EQ(plain[i].learning_rate, 3e-3);
     EXPECT_EQ(plain[i].weight_decay, 0.1);
     EXPECT_EQ(plain[i].patience, 0);
-    EXPECT_EQ(plain[i].draw.rows, MemberSample::Rows::all);
+    EXPECT_EQ(plain[i].sample.rows, MemberSample::Rows::all);
   }
   const auto given = members_of(ensemble_config(
       ", members: 3, seed: [4, 4, 9], lr: {from: 1.0e-4, to: 1.0e-2, scale: log}, weight_decay: {from: 0, to: 1}, "
@@ -112,11 +112,11 @@ TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
   EXPECT_NEAR(given[1].learning_rate, 1e-3, 1e-15);
   EXPECT_NEAR(given[1].weight_decay, 0.5, 1e-15);
   EXPECT_EQ(given[2].patience, 3);
-  EXPECT_EQ(given[1].draw.fraction, 0.5);
-  EXPECT_EQ(members_of(ensemble_config(", members: 3, samples: {folds: 3}"))[2].draw.member, 2);
+  EXPECT_EQ(given[1].sample.fraction, 0.5);
+  EXPECT_EQ(members_of(ensemble_config(", members: 3, samples: {folds: 3}"))[2].sample.member, 2);
 }
 
-TEST(EnsemblePlan, AMembersOptimizerIsItsOwn) {
+TEST(EnsemblePlan, MembersHaveSeparateOptimizers) {
   const RunConfig run = ensemble_config(", members: 2, lr: [1.0e-3, 2.0e-3], weight_decay: [0, 0.5]");
   const Component own = optimizer_of(run.optimizer, members_of(run)[1]);
   EXPECT_EQ(own.options.real("lr"), 2e-3);
@@ -124,7 +124,7 @@ TEST(EnsemblePlan, AMembersOptimizerIsItsOwn) {
   EXPECT_EQ(own.options.real("eps"), run.optimizer.options.real("eps"));
 }
 
-TEST(EnsemblePlan, WhatContradictsItselfIsRefusedAtItsKey) {
+TEST(EnsemblePlan, RefusesConflictingOptionsAtTheirKey) {
   const std::pair<const char*, const char*> wrong[] = {
       {", members: 3, samples: {folds: 4}", "strategy.samples"},
       {", members: 3, samples: {folds: 1}", "strategy.samples"},
@@ -148,7 +148,7 @@ TEST(EnsemblePlan, WhatContradictsItselfIsRefusedAtItsKey) {
   }
 }
 
-TEST(EnsemblePlan, ThreadsAndOtherBackendsExcludeEachOther) {
+TEST(EnsemblePlan, RefusesThreadsWithOtherBackends) {
   RunConfig run = ensemble_config(", how: threads");
   run.backend = "gloo";
   EXPECT_THROW(strategy_entry("ensemble").plan(run, one_host(2), {}), ConfigError);
@@ -164,7 +164,7 @@ TEST(EnsemblePlan, ThreadsAndOtherBackendsExcludeEachOther) {
   EXPECT_EQ(strategy_entry("ensemble").plan(run, one_host(2), {}).jobs[0].processes.size(), 2u);
 }
 
-TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
+TEST(EnsemblePlan, OffersThePossibleExecutionModes) {
   EXPECT_TRUE(execution_modes_of(ensemble_config(", how: threads")).empty());
   EXPECT_TRUE(execution_modes_of(testing::test_config({"single", "", 1}, {})).empty());
   std::vector<std::string> planned;
@@ -181,11 +181,11 @@ TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
 }
 
 // A metric that no evaluation of a member reports is refused, with a list of those that exist.
-TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
+TEST(EnsemblePlan, WatchesAReportedMetric) {
   const EvaluationMetrics known{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
-  const auto error = [](const std::string& options, const EvaluationMetrics& figures) -> std::string {
+  const auto error = [](const std::string& options, const EvaluationMetrics& metrics) -> std::string {
     try {
-      check_monitored_metric(ensemble_config(", members: 3, " + options), figures);
+      check_monitored_metric(ensemble_config(", members: 3, " + options), metrics);
     } catch (const ConfigError& error) {
       return error.key() + ": " + error.what();
     }
@@ -206,7 +206,7 @@ TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
   EXPECT_EQ(Json(known).get<EvaluationMetrics>().held_out, known.held_out);
 }
 
-TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {
+TEST(EnsemblePlan, SumsTheCostsOfItsMembers) {
   ModelDescription description;
   BlockDescription block;
   block.name = "one";

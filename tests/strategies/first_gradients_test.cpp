@@ -11,7 +11,7 @@
 namespace convoy::testing {
 namespace {
 
-// Later agreements of ranks run on the channel's thread, in order: the second of these ends after both rounds.
+// Later comparisons of ranks run on the channel's thread, in order: the second of these ends after both rounds.
 void wait_for_rounds(const Context& context) {
   const auto done = std::make_shared<std::promise<void>>();
   SupervisedChannel* const channel = context.channel->supervised();
@@ -42,7 +42,7 @@ std::string warned(const Layout& layout, const Subject& subject) {
   return at == std::string::npos ? "" : text.substr(at, text.find(". The loss", at) - at);
 }
 
-TEST(GradientCoverage, NamesWhatNoLossDependsOn) {
+TEST(GradientCoverage, NamesParametersWithoutGradients) {
   const std::string unused =
       "no gradient for 2 parameters in the first update: blocks.0.unused.bias, blocks.0.unused.weight";
   for (const Layout& layout : {Layout{"single", "", 1}, Layout{"ddp", "", 2}, Layout{"ddp", ", sync: {every: 2}", 2},
@@ -51,7 +51,7 @@ TEST(GradientCoverage, NamesWhatNoLossDependsOn) {
     EXPECT_EQ(warned(layout, tied_subject()), unused) << to_string(layout);
 }
 
-TEST(GradientCoverage, NothingIsToldWhereAllAreReached) {
+TEST(GradientCoverage, ReportsNothingIfAllHaveGradients) {
   for (const Layout& layout :
        {Layout{"single", "", 1}, Layout{"ddp", "", 3}, Layout{"pipeline", "", 3},
         Layout{"hybrid", ", mesh: {data: 2, pipeline: 2}", 4}, Layout{"tensor_parallel", "", 2}}) {

@@ -1,5 +1,4 @@
-// fsdp in addition to equal results: bytes sent and memory follow the formulas, other layouts read its state, and
-// refusals.
+// fsdp besides equal results: bytes sent and memory follow the formulas, other layouts read its state, and refusals.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +31,7 @@ StepInput input(const Subject& subject, const Sampling& sampling, int64_t step) 
 }
 
 using Body = std::function<void(const Context&, Strategy&)>;
-// Four blocks whose parameters fill their parts to the element on two and four ranks.
+// Four blocks whose parameters fill their shards exactly on two and four ranks.
 constexpr int64_t block_width = 32;
 class EvenBlock : public Block {
  public:
@@ -91,17 +90,17 @@ std::vector<Layout> table() {
   return all;
 }
 
-TEST(Fsdp, BytesSentAreThoseOfTheFormula) {
+TEST(Fsdp, BytesSentMatchTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
     const Trajectory result = train(layout, subject, {});
-    // In addition the loss and its weight, and the norm with its two flags.
+    // Additional bytes: the loss and its weight, and the norm with its two flags.
     const double small = 2.0 * (layout.ranks - 1) / layout.ranks * (16 + 24);
     EXPECT_EQ(static_cast<double>(result.bytes_sent), cost_of(layout).bytes_sent_per_step + small) << to_string(layout);
   }
 }
 
-// With accumulation, mean over the steps of an update.
+// Mean over the steps of an update, with accumulation.
 TEST(Fsdp, BytesSentWithAccumulation) {
   const Subject subject = even_subject();
   for (const char* shard : {"optimizer", "gradients", "parameters"}) {
@@ -123,8 +122,8 @@ TEST(Fsdp, BytesSentWithAccumulation) {
   }
 }
 
-// The tensors that exist all the time, and the peak of borrowed ones in addition.
-TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
+// Tensors that always exist, plus the peak of borrowed ones.
+TEST(Fsdp, LocalBytesMatchTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
     const RunConfig config = test_config(layout, {});
@@ -153,14 +152,14 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
       const double held = static_cast<double>(data.local_bytes()) + static_cast<double>(data.borrowed_bytes_peak());
       const double formula = cost.parameter_bytes + cost.gradient_bytes;
       EXPECT_LE(held, formula) << to_string(layout);
-      // A part to be added may find the place of something that went back just before.
+      // A shard to add may reuse a buffer that was returned just before.
       EXPECT_GE(held, formula - block_elements * 8.0 / layout.ranks) << to_string(layout);
     });
   }
 }
 
-// One layout's checkpoint read by another, at another number of ranks.
-TEST(Fsdp, CheckpointsAreExchanged) {
+// Another layout, with another number of ranks, reads the checkpoint.
+TEST(Fsdp, ReadsCheckpointsOfOtherStrategies) {
   const Subject subject = gpt_subject();
   const std::vector<Layout> layouts{
       {"single", "", 1},     {"ddp", "", 2},        fsdp(3, "optimizer"), fsdp(2, "gradients", ", units: tensors"),
@@ -197,7 +196,7 @@ TEST(Fsdp, CheckpointsAreExchanged) {
   }
 }
 
-TEST(Fsdp, ARestoredRunGoesOnBitForBit) {
+TEST(Fsdp, ResumesBitForBit) {
   const Subject subject = tied_subject();
   for (const char* shard : {"optimizer", "gradients", "parameters"}) {
     const Layout layout = fsdp(3, shard);
@@ -258,7 +257,7 @@ TEST(Fsdp, NanOnOneRankStopsTheUpdateOnAll) {
 }
 
 // An exception of one rank between two collectives ends the others, and is reported as the cause.
-TEST(Fsdp, WhatAModelThrowsNamesBlockAndStep) {
+TEST(Fsdp, NamesBlockAndStepOfAModelsError) {
   const Subject subject = mlp_subject();
   const std::string error = run(fsdp(2, "parameters"), subject, [&](const Context& context, Strategy& strategy) {
     StepInput in = input(subject, strategy.sampling(), 17);
@@ -270,7 +269,7 @@ TEST(Fsdp, WhatAModelThrowsNamesBlockAndStep) {
   EXPECT_EQ(error.rfind("training: block 0 (blocks.0), forward, step 17: ", 0), 0u) << error;
 }
 
-TEST(Fsdp, UnknownBlocksToRecomputeAreNamed) {
+TEST(Fsdp, NamesUnknownBlocksToRecompute) {
   const std::string error =
       run(fsdp(2, "parameters", ", recompute: [blocks.0, block.1]"), mlp_subject(), [](const Context&, Strategy&) {});
   EXPECT_NE(error.find("strategy.recompute: the model has no block 'block.1'"), std::string::npos) << error;
@@ -294,7 +293,7 @@ TEST(Fsdp, ExactlyOneRankOwnsEachElement) {
   EXPECT_EQ(owned, whole);
 }
 
-TEST(Fsdp, Bf16GathersNarrowAndKeepsWide) {
+TEST(Fsdp, Bf16GathersInHalfPrecisionAndKeepsFloatParameters) {
   const Subject subject = gpt_subject();
   Training training;
   training.precision = "bf16";
@@ -304,7 +303,7 @@ TEST(Fsdp, Bf16GathersNarrowAndKeepsWide) {
   training.precision = "fp32";
   const Trajectory wide = train(fsdp(2, "parameters"), subject, training);
   EXPECT_EQ(sharded.final.at("parameter/blocks.0.qkv.weight").scalar_type(), at::kFloat);
-  // Autocast casts the same values; only sums over ranks may be taken in another order.
+  // Autocast converts the same values; only sums over ranks may have a different order.
   EXPECT_LT(difference(sharded.final, replicated.final).worst, 1e-5);
   EXPECT_GT(difference(sharded.final, wide.final).worst, 1e-5);
   EXPECT_LT(sharded.bytes_sent, wide.bytes_sent * 0.8);

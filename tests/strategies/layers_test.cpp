@@ -43,7 +43,7 @@ TEST(DefaultLayers, InitialValuesDependOnNameAndSeedOnly) {
   EXPECT_FALSE(first->by_name.at("two.weight")->value.equal(other->by_name.at("two.weight")->value));
 }
 
-TEST(DefaultLayers, FillOfAPieceIsThePieceOfTheWhole) {
+TEST(DefaultLayers, AShardsInitialValuesEqualThoseOfTheTensor) {
   const Init init{Init::Kind::normal, 0, 2};
   at::Tensor whole = at::empty({7, 5}, at::kFloat), piece = at::empty({11}, at::kFloat);
   fill_initial(whole, init, fans_of({7, 5}), 3, "w", 0);
@@ -51,7 +51,7 @@ TEST(DefaultLayers, FillOfAPieceIsThePieceOfTheWhole) {
   EXPECT_TRUE(piece.equal(whole.view({-1}).narrow(0, 13, 11)));
 }
 
-TEST(DefaultLayers, BoundsFollowTheFans) {
+TEST(DefaultLayers, BoundsFollowFanInAndFanOut) {
   auto store = store_of();
   DefaultLayers layers(store);
   layers.linear("l", 400, 100, {});
@@ -66,7 +66,7 @@ TEST(DefaultLayers, BoundsFollowTheFans) {
   EXPECT_NEAR(largest("x.weight"), std::sqrt(6.0 / 600), 1e-4);
 }
 
-TEST(DefaultLayers, WrongRequestsAreErrorsOfTheModel) {
+TEST(DefaultLayers, ReportWrongRequestsAsErrorsOfTheModel) {
   DefaultLayers layers(store_of());
   layers.linear("l", 4, 3, {});
   EXPECT_NE(error_of([&] { layers.linear("l", 4, 3, {}); }).find("l.weight"), std::string::npos);
@@ -81,7 +81,7 @@ TEST(DefaultLayers, WrongRequestsAreErrorsOfTheModel) {
   EXPECT_NE(error_of([&] { layers.conv2d("c", 4, 6, 3, groups); }).find("groups"), std::string::npos);
 }
 
-TEST(DefaultLayers, LinearGradientsAreAutogradsOwn) {
+TEST(DefaultLayers, LinearGradientsEqualAutograds) {
   auto store = store_of();
   DefaultLayers layers(store);
   Layer layer = layers.linear("l", 4, 3, {});
@@ -92,7 +92,7 @@ TEST(DefaultLayers, LinearGradientsAreAutogradsOwn) {
   const auto wanted = torch::autograd::grad({reference}, {x, weight.value, bias.value}, {seed});
   EXPECT_TRUE(layer->forward(x).allclose(reference, 1e-14, 1e-14));
 
-  // Returned to the caller while no strategy collects …
+  // Gradients are returned to the caller while no strategy collects …
   const auto returned = torch::autograd::grad({layer->forward(x)}, {x, weight.value, bias.value}, {seed});
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(returned[i].allclose(wanted[i], 1e-12, 1e-12)) << i;
 
@@ -131,7 +131,7 @@ TEST(DefaultLayers, LinearHasASecondDerivative) {
   EXPECT_TRUE(weight.gradient.allclose(wanted, 1e-12, 1e-12));
 }
 
-TEST(DefaultLayers, BatchNormOfOneRowOrNoneStaysFinite) {
+TEST(DefaultLayers, BatchNormIsFiniteForOneRowAndNone) {
   auto store = store_of();
   DefaultLayers layers(store);
   Layer layer = layers.batch_norm("b", 3, 1e-5, 0.1);
@@ -168,21 +168,21 @@ class DropoutTest : public ::testing::Test {
   ForwardState state_;
 };
 
-TEST_F(DropoutTest, SharesDrawWhatTheWholeDraws) {
+TEST_F(DropoutTest, SharesDropTheSameElementsAsTheBatch) {
   const at::Tensor whole = mask(0, 30, {30, 37});
   EXPECT_TRUE(mask(0, 11, {11, 37}).equal(whole.narrow(0, 0, 11)));
   EXPECT_TRUE(mask(11, 19, {19, 37}).equal(whole.narrow(0, 11, 19)));
   EXPECT_EQ(mask(30, 0, {0, 37}).numel(), 0);
-  // Rows that a block has flattened are still the leading dimension.
+  // Rows of flattened tensors are still the leading dimension.
   EXPECT_TRUE(mask(10, 20, {20 * 37}).equal(whole.narrow(0, 10, 20).reshape({-1})));
 }
 
-TEST_F(DropoutTest, CutLayersDrawTheirPartOfTheWhole) {
+TEST_F(DropoutTest, ShardedLayersDropTheSameElements) {
   const at::Tensor whole = mask(0, 6, {6, 5, 24});
   EXPECT_TRUE(mask(0, 6, {6, 5, 9}, 0.3, {8, 24}).equal(whole.narrow(2, 8, 9)));
 }
 
-TEST_F(DropoutTest, KeepsTheShareAndTheMean) {
+TEST_F(DropoutTest, KeepsTheFractionAndTheMean) {
   for (double p : {0.1, 0.5, 0.9}) {
     const at::Tensor drawn = mask(0, 200, {200, 500}, p);
     const double kept = (drawn > 0).to(at::kDouble).mean().item<double>();
@@ -209,7 +209,7 @@ TEST_F(DropoutTest, NeighbouringDrawsAreUncorrelated) {
   EXPECT_NEAR((drawn.narrow(1, 0, 248) * drawn.narrow(1, 8, 248)).mean().item<double>(), 0, bound);
 }
 
-TEST_F(DropoutTest, FastDrawsAreByRank) {
+TEST_F(DropoutTest, FastDrawsDependOnTheRank) {
   state_.exact = false;
   const at::Tensor first = mask(0, 30, {30, 40});
   EXPECT_TRUE(mask(0, 30, {30, 40}).equal(first));

@@ -23,7 +23,7 @@ LossScaler scaler(double initial = 8, int64_t interval = 3) {
 void update(LossScaler& scaler, bool applied) { scaler.update(at::full({1}, applied, at::kBool)); }
 double scale(const LossScaler& scaler) { return scaler.scale()[0].item<double>(); }
 
-TEST(LossScaler, GrowsAfterAStreakAndShrinksAtOnce) {
+TEST(LossScaler, GrowsAfterFiniteUpdatesAndShrinksAtOnce) {
   LossScaler one = scaler();
   update(one, true);
   update(one, true);
@@ -42,7 +42,7 @@ TEST(LossScaler, GrowsAfterAStreakAndShrinksAtOnce) {
   EXPECT_EQ(one.skipped()[0].item<int64_t>(), 1);
 }
 
-TEST(LossScaler, ExcusesWhatASmallerScaleCanHelp) {
+TEST(LossScaler, SkipsUpdatesThatASmallerScaleCanFix) {
   LossScaler one = scaler(2);
   const at::Tensor finite = at::full({}, true, at::kBool), other = at::full({}, false, at::kBool);
   EXPECT_TRUE(one.excuses(finite)[0].item<bool>());
@@ -80,7 +80,7 @@ void half_run(const Layout& layout, const Subject& subject, const Body& body) {
   });
 }
 
-// This rank's share of all rows, the sample weights in it times `factor`.
+// This rank's share of all rows, with its sample weights multiplied by `factor`.
 StepInput input(const Subject& subject, const Strategy& strategy, int64_t step, double factor = 1) {
   const Sampling sampling = strategy.sampling();
   const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);
@@ -99,7 +99,7 @@ std::map<std::string, at::Tensor> shown(Strategy& strategy) {
   return state;
 }
 
-TEST(HalfPrecision, TrainsAndKeepsParametersWide) {
+TEST(HalfPrecision, TrainsWithFloatParameters) {
   const Subject subject = norms_subject();
   for (const Layout& layout : layouts("")) {
     Training training = halves();
@@ -116,7 +116,7 @@ TEST(HalfPrecision, TrainsAndKeepsParametersWide) {
 }
 
 // One rank's rows overflow: all ranks skip the update, halve the scale and continue; it is not a fault.
-TEST(HalfPrecision, AnOverflowOnOneRankIsSkippedByAll) {
+TEST(HalfPrecision, AllRanksSkipAnOverflowOfOne) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts("")) {
     half_run(layout, subject, [&](const Context& context, Strategy& strategy) {
@@ -143,7 +143,7 @@ TEST(HalfPrecision, AnOverflowOnOneRankIsSkippedByAll) {
   }
 }
 
-TEST(HalfPrecision, ALossThatIsNotFiniteIsAFault) {
+TEST(HalfPrecision, RefusesANonFiniteLoss) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts("")) {
     half_run(layout, subject, [&](const Context& context, Strategy& strategy) {
@@ -155,8 +155,8 @@ TEST(HalfPrecision, ALossThatIsNotFiniteIsAFault) {
   }
 }
 
-// Scale, streak and schedule continue, skipped updates included.
-TEST(HalfPrecision, ARestoredRunGoesOnBitForBit) {
+// Scale, streak and schedule continue; skipped updates count.
+TEST(HalfPrecision, ResumesBitForBit) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts(", loss_scale: {initial: 1048576, growth_interval: 2}")) {
     std::mutex mutex;

@@ -77,11 +77,12 @@ void every_width_of_vectors(double tolerance) {
         }
 }
 
-TEST(SkinnyLoops, OfDoublesAreLibTorchs) { every_width_of_vectors<double>(1e-14); }
-TEST(SkinnyLoops, OfFloatsAreLibTorchs) { every_width_of_vectors<float>(4e-6); }
+TEST(SkinnyLoops, EqualLibTorchForDoubles) { every_width_of_vectors<double>(1e-14); }
+TEST(SkinnyLoops, EqualLibTorchForFloats) { every_width_of_vectors<float>(4e-6); }
 
-// A row has the result that it has alone, and a sum the result of one thread: the distribution of rows changes no bit.
-TEST(NarrowProduct, BitsDoNotDependOnOtherRowsOrThreads) {
+// A row's result does not depend on other rows, and a sum does not depend on threads: the distribution of rows changes
+// no bit.
+TEST(SkinnyProduct, BitsDoNotDependOnOtherRowsOrThreads) {
   const at::Tensor x = numbers({3000, 53}, 1, at::kFloat), weight = numbers({31, 53}, 2, at::kFloat),
                    bias = numbers({31}, 3, at::kFloat);
   const int threads = at::get_num_threads();
@@ -99,7 +100,7 @@ TEST(NarrowProduct, BitsDoNotDependOnOtherRowsOrThreads) {
   at::set_num_threads(threads);
 }
 
-TEST(NarrowProduct, TakesWhatLayersAreGiven) {
+TEST(SkinnyProduct, AcceptsInputsOfLayers) {
   const at::Tensor weight = numbers({5, 4}, 1), bias = numbers({5}, 2);
   const at::Tensor x = numbers({2, 3, 8}, 3).slice(2, 0, 8, 2);  // with gaps
   ASSERT_TRUE(is_skinny(x, weight));
@@ -119,7 +120,7 @@ TEST(NarrowProduct, TakesWhatLayersAreGiven) {
   EXPECT_TRUE(skinny_relu_gradient(turned, out.reshape({-1, 5})).equal(at::threshold_backward(flat, flat, 0)));
 }
 
-TEST(NarrowProduct, NaNStaysWhereItIs) {
+TEST(SkinnyProduct, KeepsNaNInItsRow) {
   at::Tensor x = at::ones({40, 7});
   x[9][2] = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor out = skinny_linear(x, at::ones({3, 7}), at::ones({3}), true);
@@ -128,10 +129,10 @@ TEST(NarrowProduct, NaNStaysWhereItIs) {
   EXPECT_TRUE(skinny_relu_gradient(at::full({40, 3}, 2.0f), out).eq(2).all().item<bool>());
   at::Tensor sums = at::empty({3, 7});
   skinny_weight_gradient(at::ones({40, 3}), x, sums, false);
-  EXPECT_EQ(sums.isnan().sum().item<int64_t>(), 3);  // of one feature
+  EXPECT_EQ(sums.isnan().sum().item<int64_t>(), 3);  // the rows of one feature
 }
 
-TEST(NarrowProduct, LeavesTheRestToLibTorch) {
+TEST(SkinnyProduct, LeavesOtherShapesToLibTorch) {
   const at::Tensor x = at::ones({4, 8}), weight = at::ones({3, 8});
   EXPECT_TRUE(is_skinny(x, weight));
   EXPECT_FALSE(is_skinny(at::ones({4, 65}), at::ones({3, 65})));

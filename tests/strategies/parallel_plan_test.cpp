@@ -51,7 +51,7 @@ TEST(PipelinePlan, Refusals) {
   EXPECT_TRUE(has(refused("pipeline", ", stages: [1, 1]", 2, 3), "every block needs a stage"));
 }
 
-TEST(PipelinePlan, KeysAreNamedWhereTheyStand) {
+TEST(PipelinePlan, NamesKeysAtTheirLocation) {
   const std::string error = refused("pipeline", ", stages: [0-1, 3]", 2);
   EXPECT_TRUE(has(error, "run.yaml:9:")) << error;
 }
@@ -65,7 +65,7 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(job.ranks[0].cores, (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(job.ranks[0].threads, 3);
   EXPECT_EQ(job.backend, "local");
-  // Left to placement, which divides the rank's cores.
+  // Placement divides the rank's cores.
   EXPECT_EQ(plan("model_parallel", "", one_host(4), 0).ranks[0].devices.size(), 2u);
   EXPECT_TRUE(plan("model_parallel", "", one_host(4), 0).ranks[0].cores.empty());
   EXPECT_EQ(plan("model_parallel", "", one_host(1), 0).ranks[0].devices.size(), 1u);
@@ -78,7 +78,7 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(placed.ranks[0].devices[0].gpu, 1);
 }
 
-TEST(ModelParallelPlan, TellsOfDevicesWithoutBlocks) {
+TEST(ModelParallelPlan, ReportsDevicesWithoutBlocks) {
   const auto warnings = [](const std::string& options) {
     RunConfig config = test_config({"model_parallel", options}, {});
     config.device = "cpu";
@@ -103,7 +103,7 @@ TEST(ModelParallelPlan, Refusals) {
                   "launch.cores_per_rank: is 1, and strategy.devices names 2 cores"));
 }
 
-TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
+TEST(PipelineCost, CountsBoundariesTiesAndLiveMicroBatches) {
   JobPlan job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", one_host(4), 0);
   ModelDescription model;
   model.element_bytes = 8;
@@ -120,14 +120,14 @@ TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
   EXPECT_DOUBLE_EQ(costs[2].parameter_bytes, 800 + tie);  // its copy
   EXPECT_DOUBLE_EQ(costs[2].moment_bytes, 2 * (800 + tie));
   EXPECT_DOUBLE_EQ(costs[1].buffer_bytes, 160);
-  // Four rows a micro-batch; three, two and one of them live.
+  // Four rows a micro-batch; three, two and one micro-batches are live.
   EXPECT_DOUBLE_EQ(costs[0].activation_bytes, 4 * (3 * 500));
   EXPECT_DOUBLE_EQ(costs[1].activation_bytes, 4 * (2 * 1000 + 2 * 64));
   EXPECT_DOUBLE_EQ(costs[2].activation_bytes, 4 * (1 * 500 + 2 * 64));
   EXPECT_DOUBLE_EQ(costs[0].messages_per_step, 4 + 2 + 1);
 }
 
-TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
+TEST(PipelineCost, SupportsUnequalMicroBatchesAndStages) {
   const auto held = [](const std::string& options, const std::vector<int64_t>& saved, int64_t whatever, size_t rank) {
     ModelDescription model;
     for (const int64_t bytes : saved) {
@@ -137,7 +137,7 @@ TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
     const JobPlan job = plan("pipeline", options, one_host(4), 0);
     return strategy_entry("pipeline").cost(job, model).at(rank).activation_bytes;
   };
-  // All five are live: the whole batch of 16 rows, once, and the memory per micro-batch that does not depend on rows.
+  // All five are live: the whole batch of 16 rows once, and five times the memory that does not depend on rows.
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 0, 0), 16 * 100);
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 7, 0), 16 * 100 + 5 * 7);
   // F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 …: three of stage 0 with two of stage 2, or four with one.

@@ -1,5 +1,5 @@
-// pipeline and model_parallel in addition to equal results: failures of one stage, ties, bytes sent, live activations,
-// metrics on every rank, resuming.
+// pipeline and model_parallel besides equal results: failures of one stage, ties, bytes sent, live activations, metrics
+// on every rank, resuming.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -47,7 +47,7 @@ class ProbeBlock : public Block {
   Layer linear_;
 };
 
-// A chain of equal blocks; `tie` gives the name to which a block's weight is tied; "": not tied.
+// A chain of equal blocks. `tie` returns the name to which a block's weight is tied; "": not tied.
 class Probe : public Model {
  public:
   Probe(int64_t blocks, Hook hook, std::function<std::string(int64_t)> tie = nullptr)
@@ -83,7 +83,7 @@ Subject probe(int64_t blocks, Hook hook = nullptr, std::function<std::string(int
   return {"probe", [=] { return std::make_shared<Probe>(blocks, hook, tie); }, make_cross_entropy(Options()), data};
 }
 
-// All rows, in as many micro-batches as the strategy wants.
+// All rows, in the strategy's number of micro-batches.
 Batch batch_of(const Subject& subject, const Sampling& sampling) {
   Batch batch = subject.data;
   batch.global_rows = batch.nominal_rows = batch.rows;
@@ -130,7 +130,7 @@ TEST(PipelineFaults, InfInOneStageStopsTheUpdateOnAll) {
   for (const int64_t faulty : {0, 1, 2}) {
     for (const Layout& layout : {pipeline(3), devices()}) {
       std::atomic<bool> wrong{true};
-      // The gradient of one block's parameters and of those before it; the loss stays finite.
+      // The gradients of one block's parameters and of earlier blocks are not finite; the loss is.
       const Subject subject = probe(3, [&](int64_t block, const at::Tensor& value) {
         if (block == faulty && wrong && value.requires_grad())
           value.register_hook(
@@ -152,7 +152,7 @@ TEST(PipelineFaults, InfInOneStageStopsTheUpdateOnAll) {
   }
 }
 
-TEST(PipelineFaults, ShapesThatDependOnMoreThanTheBatchAreToldApart) {
+TEST(PipelineFaults, DistinguishesShapesThatDependOnMoreThanTheBatch) {
   std::atomic<int> calls{0};
   const Subject subject = probe(2, [&](int64_t block, const at::Tensor& value) {
     return block == 0 && ++calls == 3 ? value.unsqueeze(1) : value;
@@ -172,7 +172,7 @@ std::string tied(int64_t block, const std::string& to, const Layout& layout) {
   });
 }
 
-TEST(PipelineTies, OnlyToWhatAnEarlierStageMade) {
+TEST(PipelineTies, RefuseTiesToLaterStages) {
   for (const Layout& layout : {pipeline(2), pipeline(4), pipeline(2, ", schedule: interleaved, micro_batches: 4"),
                                devices(", devices: [cores:0, cores:1], micro_batches: 2")}) {
     EXPECT_EQ(tied(3, "blocks.0.linear.weight", layout), "no error") << to_string(layout);
@@ -189,7 +189,7 @@ TEST(PipelineTies, OnlyToWhatAnEarlierStageMade) {
   }
 }
 
-TEST(PipelineTies, ThreeStagesShareATensorAndStayEqual) {
+TEST(PipelineTies, StayEqualOverThreeStages) {
   const auto tie = [](int64_t index) { return index == 0 ? std::string() : std::string("blocks.0.linear.weight"); };
   const Subject subject = probe(4, nullptr, tie);
   const std::string micro = ", micro_batches: 4, sync: {every: 1}";
@@ -226,9 +226,9 @@ TEST(PipelineTies, ExactlyOneRankOwnsEachEntry) {
   }
 }
 
-// ---- figures --------------------------------------------------------------------------------------------------------
+// ---- statistics ----
 
-TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
+TEST(PipelineStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
   ModelDescription model = describe_model(*subject.model(), "fp64");
   constexpr int64_t length = 6, dim = 16, vocabulary = 12;
@@ -254,15 +254,15 @@ TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
                     strategy.step({batch, 1, true});
                     const double sent = static_cast<double>(context.world->bytes_sent() - before);
                     const double predicted = costs[static_cast<size_t>(context.rank)].bytes_sent_per_step;
-                    // Whole bytes are counted of each message.
+                    // Each message is counted in whole bytes.
                     EXPECT_NEAR(sent, predicted, 2) << to_string(layout) << ", rank " << context.rank;
                   }),
               "no error");
   }
 }
 
-// Sent along data: the parameters of a stage's rank, as buckets or as shards, in addition to its boundaries.
-TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
+// Bytes sent along data: the parameters of a stage's rank, as buckets or as shards, besides its boundaries.
+TEST(HybridStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
   ModelDescription model = describe_model(*subject.model(), "fp64");
   constexpr int64_t length = 6, dim = 16;
@@ -292,7 +292,7 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
                     strategy.step({batch, 1, true});
                     const double sent = static_cast<double>(context.world->bytes_sent() - before);
                     const double predicted = costs[static_cast<size_t>(context.rank)].bytes_sent_per_step;
-                    // In addition: padding of parameters in messages, loss and norm.
+                    // Additional bytes: padding of parameters in messages, loss and norm.
                     EXPECT_GE(sent, predicted) << to_string(layout) << ", rank " << context.rank;
                     EXPECT_LE(sent, predicted + 64.0 * 3 * static_cast<double>(tensors) / 2)
                         << to_string(layout) << ", rank " << context.rank;
@@ -302,7 +302,7 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
   }
 }
 
-TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
+TEST(PipelineStatistics, ParametersMatchTheCost) {
   const Subject subject = gpt_subject();
   const ModelDescription model = describe_model(*subject.model(), "fp64");
   const Layout layout = pipeline(3);
@@ -327,7 +327,7 @@ TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
             "no error");
 }
 
-TEST(PipelineFigures, LiveMicroBatchesAreThoseOfTheSchedule) {
+TEST(PipelineStatistics, LiveMicroBatchesMatchTheSchedule) {
   struct Case {
     Layout layout;
     std::array<int, 3> live;
@@ -355,7 +355,7 @@ TEST(PipelineFigures, LiveMicroBatchesAreThoseOfTheSchedule) {
   }
 }
 
-TEST(PipelineFigures, MetricsAreToldToAll) {
+TEST(PipelineStatistics, AllRanksGetTheMetrics) {
   const Subject subject = probe(3);
   std::map<std::string, double> expected;
   const auto sums = [](const std::vector<Metric>& metrics) {
@@ -394,11 +394,11 @@ TEST(PipelineFigures, MetricsAreToldToAll) {
   }
 }
 
-// ---- going on -------------------------------------------------------------------------------------------------------
+// ---- resuming -------------------------------------------------------------------------------------------------------
 
 // The previous stage gets its gradients before the products that only this stage's weights need. The results have the
 // same bits as without a waiting stage; gradients of a tied weight are summed after all of its layers.
-TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
+TEST(PipelineGradients, InputGradientsComeBeforeWeightGradients) {
   const Subject subject =
       probe(4, nullptr, [](int64_t block) { return std::string(block == 3 ? "blocks.1.linear.weight" : ""); });
   const Layout layout{"single", "", 1};
@@ -441,7 +441,7 @@ TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
   });
 }
 
-TEST(PipelineState, OfSingleIsGoneOnWithAndTheOtherWayRound) {
+TEST(PipelineState, SingleAndPipelineReadEachOthersCheckpoints) {
   const Subject subject = gpt_subject();
   Subject full = subject;
   full.data = subject.data.slice(0, 16);
@@ -467,7 +467,7 @@ TEST(PipelineState, OfSingleIsGoneOnWithAndTheOtherWayRound) {
     std::map<std::string, at::Tensor> resumed, cut;
     EXPECT_EQ(run(layout, full,
                   [&](const Context&, Strategy& strategy) {
-                    steps(strategy, 0, 2);  // what it has sent and laid out by then does not matter
+                    steps(strategy, 0, 2);  // bytes and layouts before this point do not count
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind != StateKind::gradient) entry.tensor.copy_(saved.at(entry.key()));
                     });

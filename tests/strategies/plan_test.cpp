@@ -57,7 +57,7 @@ TEST(StrategyPlan, SingleRefusesSeveralRanks) {
   EXPECT_NE(error.find("ddp"), std::string::npos) << error;
 }
 
-// A section as the reader would give it.
+// Returns a section in the form of the reader.
 RunConfig with_devices(const Json& devices, const std::string& backend = "auto") {
   RunConfig made = config("auto", backend);
   made.train.batch.rows = 64;
@@ -82,7 +82,7 @@ TEST(StrategyPlan, DataParallelIsOneProcessWithAThreadPerDevice) {
   EXPECT_EQ(gpus.ranks[0].devices.at(0).gpu, 1);
 }
 
-TEST(StrategyPlan, DataParallelRefusesDevicesThatAreNotThere) {
+TEST(StrategyPlan, DataParallelRefusesMissingDevices) {
   const auto error = [](const Json& devices, const std::string& backend = "auto", int ranks = 0) {
     return error_of("data_parallel", with_devices(devices, backend), machines(1, 2, 1), ranks);
   };
@@ -101,7 +101,7 @@ TEST(StrategyPlan, DataParallelRefusesDevicesThatAreNotThere) {
   EXPECT_NE(error_of("data_parallel", two, machines(1, 2, 0), 0).find("launch.cores_per_rank"), std::string::npos);
 }
 
-TEST(StrategyPlan, DdpOneProcessARank) {
+TEST(StrategyPlan, DdpRunsOneProcessPerRank) {
   const JobPlan job = plan("ddp", config(), machines(1, 4, 0), 3);
   ASSERT_EQ(job.ranks.size(), 3u);
   ASSERT_EQ(job.processes.size(), 3u);
@@ -113,14 +113,14 @@ TEST(StrategyPlan, DdpOneProcessARank) {
   }
 }
 
-TEST(StrategyPlan, DdpOverLocalIsOneProcessOfThreads) {
+TEST(StrategyPlan, DdpOverLocalRunsThreadsInOneProcess) {
   const JobPlan job = plan("ddp", config("cpu", "local"), machines(1, 4, 0), 3);
   ASSERT_EQ(job.processes.size(), 1u);
   EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1, 2}));
   EXPECT_NE(error_of("ddp", config("cpu", "local"), machines(2, 4, 0), 4).find("backend"), std::string::npos);
 }
 
-TEST(StrategyPlan, DdpTakesEveryGpuUnlessToldOtherwise) {
+TEST(StrategyPlan, DdpUsesEveryGpuByDefault) {
   const JobPlan job = plan("ddp", config(), machines(2, 8, 4), 0);
   ASSERT_EQ(job.ranks.size(), 8u);
   EXPECT_EQ(job.backend, "nccl");
@@ -130,7 +130,7 @@ TEST(StrategyPlan, DdpTakesEveryGpuUnlessToldOtherwise) {
   EXPECT_NE(error_of("ddp", config("cuda"), machines(1, 8, 2), 3).find("launch.ranks"), std::string::npos);
 }
 
-TEST(StrategyPlan, NoGpu) {
+TEST(StrategyPlan, ReportsAMissingGpu) {
   EXPECT_EQ(error_of("ddp", config("cuda"), machines(1, 8, 0), 2).rfind("device device", 0), 0u);
 }
 
@@ -140,19 +140,19 @@ RunConfig with_options(const Json& options) {
   return made;
 }
 
-TEST(StrategyPlan, HalfPrecisionWantsALossScaler) {
+TEST(StrategyPlan, HalfPrecisionNeedsALossScaler) {
   RunConfig half = with_options({{"micro_batches", 1}});
   half.precision = "fp16";
   EXPECT_NE(error_of("ddp", half, machines(1, 8, 0), 2).find("precision config"), std::string::npos);
   half.strategy.options = Options(Json{{"loss_scale", {{"initial", 1.0}}}});
-  // Slow on the CPU: reported once and not by every rank.
+  // Slow on the CPU: one rank reports it once.
   const Plan slow = strategy_entry("ddp").plan(half, machines(1, 8, 0), {});
   ASSERT_EQ(slow.warnings.size(), 1u);
   EXPECT_NE(slow.warnings[0].find("fp16"), std::string::npos);
   EXPECT_TRUE(strategy_entry("ddp").plan(half, machines(1, 8, 1), {}).warnings.empty());
 }
 
-TEST(StrategyPlan, RecomputeIsAWordOrAListOfNames) {
+TEST(StrategyPlan, RecomputeAcceptsAWordOrBlockNames) {
   for (const Json& good : {Json("none"), Json("blocks"), Json{"embedding", "blocks.1"}})
     EXPECT_EQ(error_of("fsdp", with_options({{"recompute", good}}), machines(1, 4, 0), 2), "no error") << good;
   for (const Json& bad : {Json("all"), Json(true), Json(3), Json::array(), Json{1, 2}, Json{{"blocks", 1}}})
@@ -161,7 +161,7 @@ TEST(StrategyPlan, RecomputeIsAWordOrAListOfNames) {
         << bad;
 }
 
-TEST(StrategyPlan, FsdpStandsWhereDdpDoes) {
+TEST(StrategyPlan, FsdpRunsWhereDdpRuns) {
   const JobPlan job = plan("fsdp", config(), machines(2, 8, 4), 0);
   ASSERT_EQ(job.ranks.size(), 8u);
   EXPECT_EQ(job.backend, "nccl");
@@ -178,7 +178,7 @@ TEST(StrategyPlan, HostsFollowTheLauncher) {
   EXPECT_EQ(job.processes[1].host, 0);
 }
 
-TEST(StrategyPlan, UnequalHostsGetRanksInProportion) {
+TEST(StrategyPlan, GivesUnequalHostsRanksInProportion) {
   Topology topology = machines(2, 2, 0);
   for (int c = 2; c < 6; ++c) topology.hosts[1].cores.push_back({c, 0, 0, {c}});
   const JobPlan job = plan("ddp", config(), topology, 4);
@@ -187,7 +187,7 @@ TEST(StrategyPlan, UnequalHostsGetRanksInProportion) {
   EXPECT_EQ(job.ranks[3].host, 1);
 }
 
-TEST(StrategyCost, RingAllReduceOfTheGradients) {
+TEST(StrategyCost, CountsARingAllReduceOfTheGradients) {
   JobPlan job = plan("ddp", config("cpu"), machines(1, 4, 0), 4);
   job.config = Json{{"optimizer", {{"name", "adam"}}},
                     {"train", {{"batch", {{"global", 10}}}}},
@@ -234,7 +234,7 @@ TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
   EXPECT_DOUBLE_EQ(bytes("blocks"), (0 + 7 + 200 + 300) * 2 + 11);
 }
 
-TEST(StrategyCost, ShardsOfFsdp) {
+TEST(StrategyCost, CountsShardsOfFsdp) {
   JobPlan job = plan("fsdp", config("cpu"), machines(1, 4, 0), 4);
   job.config = Json{{"optimizer", {{"name", "adam"}}},
                     {"train", {{"batch", {{"global", 12}}}}},

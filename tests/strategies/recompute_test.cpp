@@ -9,7 +9,7 @@
 namespace convoy::testing {
 namespace {
 
-// Action of the middle one of three blocks on its input before its linear layer.
+// Changes the input of the middle one of three blocks before its linear layer.
 using Change = std::function<at::Tensor(const at::Tensor& input)>;
 
 class ChangingBlock : public Block {
@@ -28,7 +28,7 @@ class ChangingBlock : public Block {
   Layer linear_;
 };
 
-// `beside`: the first block's input passes through all blocks in addition to their results.
+// `beside`: the first block's input passes through all blocks together with their results.
 class ChangingModel : public Model {
  public:
   ChangingModel(Change change, Change beside) : change_(std::move(change)), beside_(std::move(beside)) {}
@@ -75,7 +75,7 @@ const Change through_a_view = [](const at::Tensor& input) {
   return input;
 };
 
-TEST(Recompute, ABlockThatChangesItsInputInPlaceIsRefusedByName) {
+TEST(Recompute, RefusesABlockThatChangesItsInput) {
   for (const Layout& layout : {Layout{"single", ", recompute: blocks", 1}, Layout{"ddp", ", recompute: [blocks.1]", 2},
                                Layout{"fsdp", ", shard: parameters, recompute: blocks", 2},
                                Layout{"pipeline", ", recompute: blocks, micro_batches: 2", 2},
@@ -90,8 +90,9 @@ TEST(Recompute, ABlockThatChangesItsInputInPlaceIsRefusedByName) {
   }
 }
 
-// An input that the blocks hand on is changed after all of them: each block's second forward would see the change.
-TEST(Recompute, AnInputThatIsChangedLaterIsRefused) {
+// An input that passes through the blocks is changed after all of them: each block's second forward would see the
+// change.
+TEST(Recompute, RefusesAnInputChangedLater) {
   const Subject subject = subject_of(nullptr, [](const at::Tensor& beside) {
     at::Tensor same = beside;
     return same.add_(1);
@@ -102,8 +103,8 @@ TEST(Recompute, AnInputThatIsChangedLaterIsRefused) {
   EXPECT_EQ(error_in_a_step({"single", "", 1}, subject), "no error");
 }
 
-// Left out, it may do so, and its neighbours are recomputed.
-TEST(Recompute, ABlockThatIsLeftOutMayChangeItsInput) {
+// A block without checkpointing may do so, while its neighbours are checkpointed.
+TEST(Recompute, OtherBlocksMayChangeTheirInput) {
   for (const Change& change : {in_place, through_a_view}) {
     const Trajectory plain = train({"single", "", 1}, subject_of(change), {});
     const Trajectory around = train({"single", ", recompute: [blocks.0, blocks.2]", 1}, subject_of(change), {});

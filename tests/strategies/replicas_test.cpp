@@ -1,6 +1,11 @@
-// single and ddp in addition to equal results: errors, refusals, bytes sent, and resuming.
+// single and ddp besides equal results: errors, refusals, bytes sent, and resuming.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/instance_norm.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
@@ -18,6 +23,12 @@
 namespace convoy::testing {
 namespace {
 
+// A module whose function the block calls on its inputs.
+struct OwnFunction {
+  virtual ~OwnFunction() = default;
+  virtual at::Tensor call(const at::Tensor& input) = 0;
+};
+
 // A block that makes a norm of LibTorch itself, one level down.
 class OwnNormModel : public Model {
  public:
@@ -27,12 +38,18 @@ class OwnNormModel : public Model {
   std::string block_name(int64_t) const override { return "stem"; }
   BlockPtr block(int64_t, Layers& layers) const override {
     struct Stem : Block {
-      TensorList forward(const TensorList& inputs) override { return inputs; }
+      Layer linear;
+      std::shared_ptr<OwnFunction> own;  // may be null
+      TensorList forward(const TensorList& inputs) override {
+        return {linear->forward(own ? own->call(inputs.front()) : inputs.front())};
+      }
     };
     struct StateOwner : torch::nn::Module {};
     auto stem = std::make_shared<Stem>();
-    stem->register_module("linear", layers.linear("linear", 6, 5));
-    stem->register_module("norms", std::make_shared<StateOwner>())->register_module("first", make_());
+    stem->linear = stem->register_module("linear", layers.linear("linear", 6, 5));
+    const std::shared_ptr<torch::nn::Module> own = make_();
+    stem->own = std::dynamic_pointer_cast<OwnFunction>(own);
+    stem->register_module("norms", std::make_shared<StateOwner>())->register_module("first", own);
     return stem;
   }
   TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
@@ -50,7 +67,7 @@ Layout ddp(int ranks, const std::string& more = "") {
   return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" + more, ranks};
 }
 
-TEST(Replicas, DifferentModelsAreRefusedByName) {
+TEST(Replicas, RefuseDifferentModelsByName) {
   const RunConfig config = test_config(ddp(3), {});
   const Subject one = mlp_subject(), other = norms_subject();
   std::string message;
@@ -73,7 +90,7 @@ TEST(Replicas, DifferentModelsAreRefusedByName) {
   EXPECT_NE(message.find("rank 2"), std::string::npos) << message;
 }
 
-TEST(Replicas, WhatAModelThrowsNamesBlockAndStep) {
+TEST(Replicas, NameBlockAndStepOfAModelsError) {
   Subject subject = mlp_subject();
   for (auto& entry : subject.data.tensors)
     if (entry.first == "features") entry.second = entry.second.narrow(1, 0, 4);  // two columns short
@@ -102,7 +119,7 @@ TEST(Replicas, NanOnOneRankStopsTheUpdateOnAll) {
   EXPECT_EQ(error, "no error");
 }
 
-TEST(Replicas, NothingIsSentBetweenUpdates) {
+TEST(Replicas, SendNothingBetweenUpdates) {
   const Subject subject = tied_subject();
   const std::string error = run(ddp(2, ", sync: {every: 3}"), subject, [&](const Context& context, Strategy& strategy) {
     std::vector<bool> updated;
@@ -110,7 +127,7 @@ TEST(Replicas, NothingIsSentBetweenUpdates) {
       const int64_t before = context.world->bytes_sent();
       const StepResult result = strategy.step({share(subject, strategy.sampling()), step, step == 6});
       updated.push_back(result.updated);
-      // Step 0 agrees on the order of gradients, once.
+      // In step 0 the ranks exchange the order of gradients, once.
       if (step > 0) {
         EXPECT_EQ(context.world->bytes_sent() > before, result.updated) << step;
       }
@@ -120,7 +137,7 @@ TEST(Replicas, NothingIsSentBetweenUpdates) {
   EXPECT_EQ(error, "no error");
 }
 
-TEST(Replicas, BytesSentAreThoseOfTheCost) {
+TEST(Replicas, BytesSentMatchTheCost) {
   Subject subject = mlp_subject();
   const Trajectory result = train(ddp(4), subject, {});
   double parameters = 0;
@@ -131,13 +148,13 @@ TEST(Replicas, BytesSentAreThoseOfTheCost) {
   description.blocks = {{"all", static_cast<int64_t>(parameters), 0, 0, 0, 0}};
   description.element_bytes = 8;
   const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
-  // In addition to the gradients: 64 bytes of header and each parameter's padding to 64 bytes.
+  // Bytes besides the gradients: 64 bytes of header and each parameter's padding to 64 bytes.
   const double padding = 1.5 * 64 * (1 + 6);
   EXPECT_GE(static_cast<double>(result.bytes_sent), predicted);
   EXPECT_LE(static_cast<double>(result.bytes_sent), predicted + padding);
 }
 
-TEST(Replicas, ARestoredRunGoesOnBitForBit) {
+TEST(Replicas, ResumeBitForBit) {
   const Subject subject = tied_subject();
   for (const Layout& layout : {Layout{}, ddp(3)}) {
     std::mutex mutex;
@@ -168,7 +185,7 @@ TEST(Replicas, ARestoredRunGoesOnBitForBit) {
   }
 }
 
-TEST(Replicas, BuffersAreSharedAsAsked) {
+TEST(Replicas, SynchroniseBuffersAsConfigured) {
   const Subject subject = norms_subject();
   for (const std::string how : {"broadcast", "mean", "local"}) {
     std::mutex mutex;
@@ -186,7 +203,7 @@ TEST(Replicas, BuffersAreSharedAsAsked) {
   }
 }
 
-TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
+TEST(Replicas, RefuseAForeignBatchNormUnderSyncBatchNorm) {
   using torch::nn::BatchNormOptions;
   using torch::nn::InstanceNormOptions;
   const std::vector<std::pair<OwnNormModel::Make, std::string>> norms = {
@@ -220,6 +237,45 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
       EXPECT_EQ(text.find("set track_running_stats to false") != std::string::npos, tracks) << text;
       EXPECT_EQ(text.find("take the layer from Layers::batch_norm") != std::string::npos, !tracks) << text;
     }
+  }
+}
+
+// Functions cannot be seen in the plan. The first step finds them.
+TEST(Replicas, ABlocksCallOfBatchNormIsRefusedWhereNormsAreSynchronised) {
+  struct Norms : torch::nn::Module, OwnFunction {
+    at::Tensor mean = at::zeros({6}, at::kDouble), variance = at::ones({6}, at::kDouble);
+    explicit Norms(int kind) : kind(kind) {}
+    at::Tensor call(const at::Tensor& x) override {
+      if (kind == 0) return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false);
+      if (kind == 1) return std::get<0>(at::native_batch_norm(x, {}, {}, mean, variance, true, 0.1, 1e-5));
+      if (kind == 2) return at::batch_norm(x, {}, {}, mean, variance, false, 0.1, 1e-5, false);
+      const at::Tensor images = x.unsqueeze(-1).expand({-1, -1, 2});
+      const bool tracks = kind == 3;
+      return at::instance_norm(images, {}, {}, tracks ? mean : at::Tensor(), tracks ? variance : at::Tensor(), true,
+                               0.1, 1e-5, false)
+                 .sum(-1) +
+             x;
+    }
+    int kind;
+  };
+  const std::vector<std::string> found = {"aten::batch_norm", "aten::native_batch_norm", "", "aten::instance_norm", ""};
+  for (int kind = 0; kind < 5; ++kind) {
+    Subject subject = mlp_subject();
+    subject.model = [kind] { return std::make_shared<OwnNormModel>([kind] { return std::make_shared<Norms>(kind); }); };
+    const auto step = [&](const Context&, Strategy& strategy) {
+      strategy.step({share(subject, strategy.sampling()), 0, true});
+    };
+    const std::string& name = found[static_cast<size_t>(kind)];
+    for (const std::string more : {"", ", recompute: blocks", ", micro_batches: 2"}) {
+      const std::string error = run(ddp(2, ", batch_norm: sync" + more), subject, step);
+      if (name.empty())
+        EXPECT_EQ(error, "no error") << kind;
+      else
+        EXPECT_NE(error.find("strategy.batch_norm is sync, and block stem calls " + name + ","), std::string::npos)
+            << kind << ": " << error;
+    }
+    EXPECT_EQ(run(ddp(2), subject, step), "no error") << kind;
+    EXPECT_EQ(run(ddp(1, ", batch_norm: sync"), subject, step), "no error") << kind;
   }
 }
 
@@ -295,7 +351,7 @@ TEST(Replicas, EvaluationOfNoRowsIsZero) {
             "no error");
 }
 
-TEST(Replicas, Bf16ComputesNarrowAndKeepsWide) {
+TEST(Replicas, Bf16ComputesInHalfPrecisionAndKeepsFloatParameters) {
   const Subject subject = norms_subject();
   Training training;
   training.precision = "bf16";

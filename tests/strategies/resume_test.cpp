@@ -47,7 +47,7 @@ TEST_F(ResumeTest, TheSameConfigurationContinuesAtTheSameStep) {
 }
 
 // 500 rows: 13 steps of 40 rows an epoch. Step 20 is at row 280 of the second epoch.
-TEST_F(ResumeTest, AnotherBatchSizeContinuesAtTheSameRow) {
+TEST_F(ResumeTest, ANewBatchSizeContinuesAtTheSameRow) {
   const RunConfig before = config(40);
   const CheckpointInfo saved = info(20, before, {40, 13, 26, 26});
   const auto step = [&](int64_t rows, const std::string& words) {
@@ -65,7 +65,7 @@ TEST_F(ResumeTest, AnotherBatchSizeContinuesAtTheSameRow) {
   EXPECT_EQ(whole.step, 2);
 }
 
-TEST_F(ResumeTest, AJumpOfTheRateIsReportedWithWhatAvoidsIt) {
+TEST_F(ResumeTest, ReportsAJumpOfTheLearningRateWithItsRemedy) {
   const RunConfig before = config(40, "linear");
   const CheckpointInfo saved = info(13, before, {40, 13, 26, 26});
   const Resumed longer = resumed(saved, before, {40, 13, 52, 52}, 500);
@@ -74,11 +74,11 @@ TEST_F(ResumeTest, AJumpOfTheRateIsReportedWithWhatAvoidsIt) {
   EXPECT_THAT(longer.rate_note, HasSubstr("--set optimizer.lr=0.5"));
   // The same share of the training: no jump.
   EXPECT_EQ(resumed(saved, config(20, "linear"), {20, 25, 50, 50}, 500).rate_note, "");
-  // With nothing left there is no rate.
+  // Without steps left there is no rate.
   EXPECT_EQ(resumed(saved, before, {40, 13, 13, 13}, 500).rate_note, "");
 }
 
-TEST_F(ResumeTest, OtherHeldOutRowsAreReportedWithWhatKeepsThem) {
+TEST_F(ResumeTest, ReportsChangedHeldOutRowsWithTheRemedy) {
   const TrainingLength length{40, 13, 26, 26};
   const auto with = [&](const Json& seed, const Json& data) {
     RunConfig made = config(40);
@@ -124,7 +124,7 @@ TEST_F(ResumeTest, OtherHeldOutRowsAreReportedWithWhatKeepsThem) {
   EXPECT_EQ(note(holdout("latest"), holdout("none")), "");
 }
 
-TEST_F(ResumeTest, ADrawnSplitOfOtherDataIsReported) {
+TEST_F(ResumeTest, ReportsARandomSplitOfChangedData) {
   const TrainingLength length{40, 13, 26, 26};
   const auto note = [&](const Json& data, int64_t rows, const std::string& fingerprint) {
     RunConfig made = config(40);
@@ -153,7 +153,7 @@ TEST_F(ResumeTest, ADrawnSplitOfOtherDataIsReported) {
   EXPECT_THAT(note(folds, 120, "b2"), HasSubstr("100 rows -> 120"));
 }
 
-TEST_F(ResumeTest, OtherFoldsAreReportedWithWhatKeepsThem) {
+TEST_F(ResumeTest, ReportsChangedFoldsWithTheRemedy) {
   const TrainingLength length{40, 13, 26, 26};
   const auto note = [&](const Json& was, const Json& is, int member = -1) {
     const auto with = [&](const Json& sections) {
@@ -192,7 +192,7 @@ TEST_F(ResumeTest, OtherFoldsAreReportedWithWhatKeepsThem) {
   EXPECT_NE(note(how("all"), five), "");
 }
 
-TEST_F(ResumeTest, OlderCheckpointsSaidLess) {
+TEST_F(ResumeTest, ReadsOlderCheckpoints) {
   const RunConfig before = config(40);
   CheckpointInfo saved = info(20, before, {40, 13, 26, 26});
   for (const char* later : {"steps_per_epoch", "total_steps"}) saved.trainer.erase(later);
@@ -201,7 +201,7 @@ TEST_F(ResumeTest, OlderCheckpointsSaidLess) {
   EXPECT_EQ(resumed(saved, before, {40, 13, 26, 26}, 500).step, 20);
 }
 
-TEST_F(ResumeTest, WhatCannotBeContinuedIsCorrupt) {
+TEST_F(ResumeTest, RefusesImpossiblePositionsAsCorrupt) {
   const RunConfig before = config(40);
   CheckpointInfo saved = info(20, before, {40, 13, 26, 26});
   saved.trainer = Json::object();

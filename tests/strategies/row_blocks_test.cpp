@@ -9,7 +9,7 @@ namespace convoy {
 namespace {
 
 // Each row has one index at one owner, owners' indices have no gaps, and `own` agrees.
-TEST(SparseRowBlocks, EveryRowIsHeldOnce) {
+TEST(SparseRowBlocks, EveryRowHasOneOwner) {
   for (const int64_t rows : {0, 1, 31, 32, 64, 65, 1000, 70001})
     for (const int ranks : {1, 2, 3, 7}) {
       std::vector<std::set<int64_t>> places(static_cast<size_t>(ranks));
@@ -57,7 +57,7 @@ TEST(SparseRowBlocks, ShareRowsAndRequestsEvenly) {
   }
 }
 
-TEST(SparseRowBlocks, PiecesAreSomeHundred) {
+TEST(SparseRowBlocks, HaveAFewHundredRanges) {
   EXPECT_LE(SparseRowBlocks(20'000'000, 0, 2).local_ranges().size(), 400u);
   EXPECT_EQ(SparseRowBlocks(20'000'000, 0, 1).local_ranges().size(), 1u);
 }

@@ -82,7 +82,7 @@ at::Tensor dense_sum(const TableRows& rows) {
   return at::zeros({table_rows, width}, at::kDouble).index_add_(0, rows.numbers, rows.values);
 }
 
-TEST(SparseEmbedding, GradientsOfAllUsesOfARowAddUp) {
+TEST(SparseEmbedding, AddsGradientsOfAllUsesOfARow) {
   Made made;
   const at::Tensor first = ids_of({4, 7, 4, 49}), second = ids_of({7, 0, 7, 4}).view({2, 2});
   made.use(first, "a");
@@ -96,7 +96,7 @@ TEST(SparseEmbedding, GradientsOfAllUsesOfARowAddUp) {
   EXPECT_FALSE(made.parameter->value.grad().defined());
 }
 
-TEST(SparseEmbedding, LookUpsSeeWhatRowsHoldNow) {
+TEST(SparseEmbedding, LookUpsSeeCurrentRows) {
   Made made;
   made.use(ids_of({1, 2}), "a");
   made.update(1);
@@ -115,7 +115,7 @@ TEST(SparseEmbedding, LookUpsSeeWhatRowsHoldNow) {
   EXPECT_FALSE(flushed.equal(normal({table_rows, width}, "values", 3).index_select(0, ids_of({2, 1, 3, 30}))));
 }
 
-TEST(SparseEmbedding, RefusesRowsThatItDoesNotHave) {
+TEST(SparseEmbedding, RefusesMissingRows) {
   Made made;
   for (const int64_t id : {int64_t{-1}, table_rows}) {
     try {
@@ -163,7 +163,7 @@ void expect_the_sum_of_all() {
     EXPECT_TRUE(found[rank].values.equal(found[0].values));
     EXPECT_TRUE(sums[rank].equal(at::full({5}, 6.0, at::kDouble)));
   }
-  // Counts, dense, and of rank 0 two rows, of rank 2 four: numbers padded to 8 bytes.
+  // Counts, dense gradients, two rows of rank 0 and four of rank 2: numbers padded to 8 bytes.
   EXPECT_EQ(sent[0], 2 * (8 + 40 + 8 + 2 * width * 8));
   EXPECT_EQ(sent[1], 2 * (8 + 40));
   EXPECT_EQ(sent[2], 2 * (8 + 40 + 16 + 4 * width * 8));
@@ -172,11 +172,11 @@ void expect_the_sum_of_all() {
 TEST(RowExchange, EveryRankGetsTheSumOfAll) { expect_the_sum_of_all<RowGather>(); }
 
 // The path of accelerators, with tables on the CPU.
-TEST(RowExchange, EveryRankGetsTheSumOfAllByTensorsToo) { expect_the_sum_of_all<DeviceRowGather>(); }
+TEST(RowExchange, TensorOperationsGiveTheSameSums) { expect_the_sum_of_all<DeviceRowGather>(); }
 
-// A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row of either
-// is lost, and none of an older message comes back.
-TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
+// A step with fewer rows than the longest message so far sends a message of that length. A step with more rows sends
+// two messages. No row of either is lost, and none of an older message reappears.
+TEST(RowExchange, SupportsMessagesThatGrowAndShrink) {
   const Layout layout{"ddp", "", 2};
   std::mutex mutex;
   std::vector<at::Tensor> found(5), expected(5);
@@ -203,9 +203,9 @@ TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
     EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
 }
 
-// Ranks that share tables read each other's messages in place: each row is updated once, with the sum of all ranks,
-// also if messages outgrow their memory. Each rank knows whether a sum may be not finite, also a sum of another rank.
-TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
+// Ranks that share tables read each other's messages in place. Each row is updated once, with the sum of all ranks,
+// also if messages outgrow their memory. Each rank knows if a sum may be not finite, also on another rank.
+TEST(RowExchange, RanksWithSharedTablesUpdateEachRowOnce) {
   constexpr int64_t rows = 300000;
   const std::vector<int64_t> counts{10, 3, 180000, 50, 200000, 7, 7, 7};
   const Layout layout{"ddp", "", 2};
@@ -226,7 +226,7 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
       const at::Tensor ids = (at::arange(counts[step] + context.rank) * 7 + context.rank * 3) % rows;
       at::Tensor gradient = normal({ids.numel(), width}, convoy::str("g", context.rank, step), 3);
       if (step == 5) gradient.select(0, 0).fill_(9e37);  // finite, and its sum might not be
-      if (step == 6 && context.rank == 1) gradient.select(0, 2).fill_(std::nan(""));  // of one rank alone
+      if (step == 6 && context.rank == 1) gradient.select(0, 2).fill_(std::nan(""));  // on one rank only
       exchange.begin();
       made.table().begin();
       torch::autograd::backward({made.table().embed(ids, made.state)}, {gradient});
@@ -255,7 +255,7 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
 }
 
 // No page was touched: the size alone causes the refusal.
-TEST(SharedRows, RefuseATableThatNoHostHolds) {
+TEST(SharedRows, RefuseATableLargerThanTheHost) {
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
     const std::shared_ptr<SharedRows> host = SharedRows::create(context);
@@ -279,7 +279,7 @@ Batch batch_of(const at::Tensor& ids) {
   return batch;
 }
 
-// The rows of an owner's update, at their places in the whole table.
+// The rows of an owner's update, at their positions in the whole table.
 at::Tensor whole_sum(const TableRows& rows, const SparseRowBlocks& blocks) {
   at::Tensor all = at::zeros({blocks.rows(), width}, at::kDouble);
   for (int64_t i = 0; i < rows.numbers.numel(); ++i)
@@ -291,7 +291,7 @@ at::Tensor whole_sum(const TableRows& rows, const SparseRowBlocks& blocks) {
 }
 
 // Three ranks, one of them without a row in its second step; the third step fetches for all tables at once.
-TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
+TEST(ShardedRows, OwnersSendRowsAndSumGradients) {
   const at::Tensor values = normal({table_rows, width}, "values", 3);
   std::mutex mutex;
   const Layout layout{"ddp", "", 3};
@@ -329,7 +329,7 @@ TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
 }
 
 // Sent bytes equal the cost: rows picked at random, each requested once.
-TEST(ShardedRows, SendAsMuchAsTheirCost) {
+TEST(ShardedRows, BytesSentMatchTheCost) {
   constexpr int64_t rows = 20000, touched = 1500;
   const Layout layout{"ddp", "", 2};
   std::vector<int64_t> sent(2);
@@ -354,7 +354,7 @@ TEST(ShardedRows, SendAsMuchAsTheirCost) {
 
 // Four ranks of one host: each touched row is updated by exactly one of the ranks that touched it, with the same sum as
 // RowSums. Ranks that touch equally many rows update equally many.
-TEST(TouchedRowSums, DealRowsOutToWhoHasThem) {
+TEST(TouchedRowSums, UpdateEachRowOnOneRank) {
   constexpr int ranks = 4;
   constexpr int64_t each = 400, all_rows = 1000;
   std::vector<RowIndex> touched(ranks);
@@ -394,19 +394,19 @@ TEST(TouchedRowSums, DealRowsOutToWhoHasThem) {
   EXPECT_EQ(times.sum().item<int64_t>(), together.rows().numbers.numel());
 }
 
-// ---- in 16 bits ------------------------------------------------------------------------------------------------
+// ---- in 16 bits ----
 
 constexpr int64_t narrow_steps = 12;
 
 // Twenty rows, of all owners.
 at::Tensor narrow_ids(int rank) { return (at::arange(20) * 7 + 11 * rank) % table_rows; }
 
-// Three ranks that send the same rows in every step: the sum over all steps of what updates were made of,
-// and what each step's was off by at most, both against sums of unrounded gradients.
+// Three ranks send the same rows in every step. Returns the sum of all steps' updates and the largest error of one
+// step, both compared with sums of unrounded gradients.
 struct Narrowed {
   at::Tensor all = at::zeros({table_rows, width}, at::kDouble), expected = all.clone();
   double worst_step = 0;
-  std::vector<std::string> kept;  // what rank 0 shows of its state
+  std::vector<std::string> kept;  // state entries that rank 0 visits
   std::vector<int64_t> sent = std::vector<int64_t>(3);
 };
 template <class Exchange>
@@ -455,16 +455,16 @@ Narrowed narrowed(Compression numbers, bool dealt) {
 }
 
 void expect_error_feedback(const Narrowed& narrow, Compression numbers) {
-  const double rounding = numbers == Compression::fp16 ? 0x1p-11 : 0x1p-8, most = 5e-4;  // of gradients
+  const double rounding = numbers == Compression::fp16 ? 0x1p-11 : 0x1p-8, most = 5e-4;
   EXPECT_GT(narrow.worst_step, 0) << "nothing was rounded";
   EXPECT_LE(narrow.worst_step, 3 * 2.5 * most * rounding);
-  // One rounding of each rank's row is left in the end, however many steps there were.
+  // The final error is one rounding of each rank's row, for any number of steps.
   EXPECT_LE((narrow.all - narrow.expected).abs().max().item<double>(), 3 * 1.5 * most * rounding);
   ASSERT_EQ(narrow.kept.size(), 1U);
   EXPECT_NE(narrow.kept.front().find("left_over"), std::string::npos);
 }
 
-TEST(HalfPrecisionRows, LoseOneRoundingHoweverManySteps) {
+TEST(HalfPrecisionRows, RoundOnceForAnyNumberOfSteps) {
   for (const Compression numbers : {Compression::fp16, Compression::bf16}) {
     SCOPED_TRACE(numbers == Compression::fp16 ? "fp16" : "bf16");
     const Narrowed gathered = narrowed<RowGather>(numbers, false);
@@ -476,19 +476,19 @@ TEST(HalfPrecisionRows, LoseOneRoundingHoweverManySteps) {
   }
 }
 
-TEST(HalfPrecisionRows, SendAsMuchAsTheirCost) {
+TEST(HalfPrecisionRows, BytesSentMatchTheCost) {
   const ShardedTable table{double(table_rows), width, 8, 20, 2};
   const Narrowed gathered = narrowed<RowGather>(Compression::bf16, false);
   for (const int64_t bytes : gathered.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0).bytes_sent);
   const Narrowed by_tensors = narrowed<DeviceRowGather>(Compression::bf16, false);
   for (const int64_t bytes : by_tensors.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0, true).bytes_sent);
   EXPECT_EQ(gathered_rows_cost({table}, 3, 0, true).messages, 2);
-  // Gradients alone, without what lookups sent: a quarter of fp64's, and a head and padding for each owner.
+  // Bytes of gradients, without those of look-ups: a quarter of fp64's, plus a head and padding for each owner.
   for (const int64_t bytes : narrowed<ShardedRows>(Compression::bf16, true).sent)
     EXPECT_NEAR(static_cast<double>(bytes), 20 * 2.0 / 3 * width * 2 + 2 * half_head_bytes, 6 * width * 2);
 }
 
-TEST(ShardedRows, RefuseALookupBeyondWhatRanksAgreedOn) {
+TEST(ShardedRows, RefuseALookUpThatWasNotPrefetched) {
   const Layout layout{"ddp", "", 2};
   try {
     with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
@@ -510,8 +510,8 @@ TEST(ShardedRows, RefuseALookupBeyondWhatRanksAgreedOn) {
   }
 }
 
-// Ids that the model makes itself are requested in its forward, step by step.
-TEST(ShardedRows, FetchInForwardWhatTheBatchDoesNotHold) {
+// Ids that the model computes are requested in its forward, step by step.
+TEST(ShardedRows, FetchOtherRowsInForward) {
   const at::Tensor values = normal({table_rows, width}, "values", 3);
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {

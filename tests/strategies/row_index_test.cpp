@@ -9,7 +9,7 @@
 namespace convoy {
 namespace {
 
-TEST(RowIndex, PlacesFollowTheFirstTimeANumberCame) {
+TEST(RowIndex, NumbersIdsByFirstAppearance) {
   RowIndex index;
   EXPECT_EQ(index.position(7), 0);
   EXPECT_EQ(index.position(3), 1);
@@ -21,8 +21,8 @@ TEST(RowIndex, PlacesFollowTheFirstTimeANumberCame) {
   EXPECT_EQ(index.position(3), 0);
 }
 
-// More than it has room for at first, many of them equal or one after the other, in several rounds.
-TEST(RowIndex, AgreesWithAMap) {
+// More numbers than its first capacity, many of them equal or consecutive, in several rounds.
+TEST(RowIndex, EqualsAMap) {
   RowIndex index;
   for (uint64_t round = 0; round < 4; ++round) {
     index.clear();

@@ -1,4 +1,4 @@
-// Which embeddings become sparse: by size and the optimizer's options, equally in plans and on ranks.
+// Choice of sparse embeddings: by size and the optimizer's options, equally in plans and on ranks.
 #include "strategies/sparse/sparse_embeddings.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ bool rank_has_rows(const RunConfig& config, int ranks, const TableSize& table) {
 }
 
 // configs/ncf_story.yaml: 256 positives a rank, an item and four others each.
-TEST(SparseRule, TheStorysTablesAreOfRowsOnTwoFourAndEightRanks) {
+TEST(SparseRule, MakesLargeTablesSparseOnTwoFourAndEightRanks) {
   for (const int ranks : {1, 2, 4, 8, 16}) {
     const RunConfig config = config_of(ranks, 256);
     for (const TableSize& one : {table(211261, 1), table(100000, 5)}) {
@@ -45,7 +45,7 @@ TEST(SparseRule, TheStorysTablesAreOfRowsOnTwoFourAndEightRanks) {
   }
 }
 
-TEST(SparseRule, SmallTablesAndThoseThatAnUpdateTouchesMuchOfAreDense) {
+TEST(SparseRule, KeepsSmallAndMostlyTouchedTablesDense) {
   const RunConfig few = config_of(2, 16);
   EXPECT_FALSE(sparse_decision(few, 2, table(65535, 1)).rows);
   EXPECT_TRUE(sparse_decision(few, 2, table(65536, 1)).rows);
@@ -56,13 +56,13 @@ TEST(SparseRule, SmallTablesAndThoseThatAnUpdateTouchesMuchOfAreDense) {
   // A quarter of the table: 5 of each of 5,000 rows, and one more.
   EXPECT_TRUE(sparse_decision(config_of(1, 5000), 1, table(100000, 5)).rows);
   EXPECT_FALSE(sparse_decision(config_of(1, 5001), 1, table(100000, 5)).rows);
-  // Gradients of several batches are added up before an update.
+  // Gradients of several batches are summed before an update.
   EXPECT_TRUE(sparse_decision(config_of(2, 1000, "{every: 2}"), 2, table(100000, 5)).rows);
   EXPECT_FALSE(sparse_decision(config_of(2, 1000, "{every: 3}"), 2, table(100000, 5)).rows);
 }
 
-// Ranks with local updates update only their own rows, at any synchronisation frequency.
-TEST(SparseRule, UnderAveragingAnUpdateIsARanksOwn) {
+// Ranks with local updates update only the rows that they touched, at any synchronisation frequency.
+TEST(SparseRule, CountsLocalRowsUnderParameterAveraging) {
   const RunConfig apart = config_of(64, 1000, "{what: parameters, every: 64}"), summed = config_of(64, 1000);
   EXPECT_TRUE(sparse_decision(apart, 64, table(100000, 5)).rows);
   EXPECT_TRUE(rank_has_rows(apart, 64, table(100000, 5)));
@@ -71,7 +71,7 @@ TEST(SparseRule, UnderAveragingAnUpdateIsARanksOwn) {
   EXPECT_FALSE(sparse_decision(config_of(2, 16, "{what: diloco}"), 2, table(100000, 5, true)).rows);
 }
 
-TEST(SparseRule, TheWeightDecayIsThatOfTheTablesGroup) {
+TEST(SparseRule, UsesTheWeightDecayOfTheTablesGroup) {
   const auto key = [](const std::string& optimizer) {
     const SparseDecision decision = sparse_decision(config_of(2, 16, "{}", optimizer), 2, table(100000, 5));
     EXPECT_TRUE(decision.large);
@@ -85,8 +85,8 @@ TEST(SparseRule, TheWeightDecayIsThatOfTheTablesGroup) {
             "optimizer.groups.1.weight_decay");
 }
 
-// Before any rank starts, at the key whose value it is.
-TEST(SparseRule, WhatTheOptimizerCannotUpdateIsRefusedAtItsKey) {
+// Refused before any rank starts, at the key with that value.
+TEST(SparseRule, RefusesObstaclesOfTheOptimizerAtTheirKey) {
   const auto key = [](const std::string& more) {
     Subject subject = ranking_subject(true);
     subject.section = "{name: ncf, rows: true}";
@@ -101,7 +101,7 @@ TEST(SparseRule, WhatTheOptimizerCannotUpdateIsRefusedAtItsKey) {
   EXPECT_EQ(key("groups: [{match: output, weight_decay: 0.1}]"), "nothing is refused");
 }
 
-TEST(SparseRule, TiedTablesAreNotDealtOut) {
+TEST(SparseRule, DoesNotShardTiedTables) {
   GptSizes sizes;
   sizes.rows = true;
   Subject tied = gpt_of(sizes);
@@ -116,7 +116,7 @@ TEST(SparseRule, TiedTablesAreNotDealtOut) {
   EXPECT_EQ(refused_key({"ddp", "", 2}, free, {}), "nothing is refused");
 }
 
-TEST(TouchedTable, FollowsItsSamplesAsAPowerOfTheIds) {
+TEST(TouchedTable, FitsAPowerLawToItsSamples) {
   TouchedTable zipf;
   zipf.rows = 1000;
   zipf.ids = 100;

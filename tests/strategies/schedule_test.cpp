@@ -1,4 +1,4 @@
-// Schedules as data: their form, that they can be executed, live micro-batches and idle time.
+// Schedules as data: their form, whether they can be executed, live micro-batches and bubbles.
 #include "strategies/plans/schedule.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ std::vector<Size> sizes() {
 
 std::string text_of(const Size& size) { return str(size.ranks, " ranks × ", size.chunks, ", ", size.micro, " micro"); }
 
-// With a FIFO channel between each pair of ranks: a receiver sees messages in the order of sending, and executes an
-// action when its inputs have arrived. True if all lists are executed.
+// Executes with a FIFO channel between each pair of ranks: a receiver gets messages in the order of sending, and
+// executes an action when its inputs have arrived. Returns true if all lists are executed.
 bool executes_over_channels(const StepSchedule& schedule) {
   const int ranks = schedule.ranks();
   std::vector<size_t> next(static_cast<size_t>(ranks), 0);
@@ -70,7 +70,7 @@ bool executes_over_channels(const StepSchedule& schedule) {
   return true;
 }
 
-TEST(Schedule, AsPrinted) {
+TEST(Schedule, MatchesThePrintedSchedule) {
   EXPECT_EQ(to_text(gpipe({0, 1}, 3)),
             "rank 0: F0.0 F0.1 F0.2 B0.0 B0.1 B0.2\n"
             "rank 1: F1.0 F1.1 F1.2 B1.0 B1.1 B1.2\n");
@@ -86,7 +86,7 @@ TEST(Schedule, AsPrinted) {
             "rank 1: F1.0 F1.1 F3.0 F3.1 F1.2 F3.2\n");
 }
 
-TEST(Schedule, EveryoneCanBeExecuted) {
+TEST(Schedule, IsExecutableForEveryName) {
   for (const Size& size : sizes()) {
     for (const std::string name : {"gpipe", "1f1b", "interleaved"}) {
       if (size.chunks > 1 && name != "interleaved") continue;
@@ -100,7 +100,7 @@ TEST(Schedule, EveryoneCanBeExecuted) {
   }
 }
 
-TEST(Schedule, LiveActivations) {
+TEST(Schedule, CountsLiveActivations) {
   for (const Size& size : sizes()) {
     const auto report = [&](const std::string& name, int chunks) {
       return examine(schedule_named(name, size.ranks, chunks, size.micro), size.micro);
@@ -116,7 +116,7 @@ TEST(Schedule, LiveActivations) {
   }
 }
 
-TEST(Schedule, BubbleByTheFormula) {
+TEST(Schedule, BubbleFollowsTheFormula) {
   for (const Size& size : sizes()) {
     const double idle = size.ranks - 1, busy = size.micro;
     for (const char* name : {"gpipe", "1f1b"})
@@ -131,14 +131,14 @@ TEST(Schedule, BubbleByTheFormula) {
   }
 }
 
-TEST(Schedule, PlacedOnOneStageEachIsOneForwardOneBackward) {
+TEST(Schedule, OneStagePerDeviceIsOneForwardOneBackward) {
   for (int ranks = 1; ranks <= 4; ++ranks)
     for (int micro = 1; micro <= 8; ++micro)
       EXPECT_EQ(to_text(placed_schedule(round_robin(ranks, 1), micro)),
                 to_text(one_forward_one_backward(ranks, micro)));
 }
 
-TEST(Schedule, AnyPlacementCanBeExecuted) {
+TEST(Schedule, IsExecutableForAnyPlacement) {
   for (const std::vector<int>& devices : std::vector<std::vector<int>>{
            {0}, {0, 0}, {0, 1, 0}, {1, 0}, {0, 1, 0, 1}, {0, 0, 1, 2}, {2, 1, 0, 1, 2}, {0, 1, 2, 0, 1, 2}}) {
     const auto stages = static_cast<int>(devices.size());
@@ -155,11 +155,11 @@ TEST(Schedule, AnyPlacementCanBeExecuted) {
       }
     }
   }
-  // With micro-batches enough both devices are busy nearly all the time.
+  // With enough micro-batches both devices are busy nearly all the time.
   EXPECT_LT(examine(placed_schedule({0, 1}, 16), 16).bubble, 0.06);
 }
 
-TEST(Schedule, TheCheckerFindsWhatIsWrong) {
+TEST(Schedule, CheckFindsMistakes) {
   const auto problem = [](std::vector<int> rank_of, std::vector<std::vector<Action>> actions, int micro) {
     return examine({std::move(rank_of), std::move(actions)}, micro).problem;
   };
@@ -173,7 +173,7 @@ TEST(Schedule, TheCheckerFindsWhatIsWrong) {
   EXPECT_EQ(problem({0, 1}, {{f0, b0}, {f1, b1}}, 2), "stage 0 has 1 forwards of 2");
 }
 
-TEST(Schedule, WhatIsHeldAtMost) {
+TEST(Schedule, BoundsLiveMicroBatches) {
   // Stage s keeps s + 1 of each micro-batch, and micro-batch 0 is twice as large; a backward needs ten more.
   const auto bytes = [](const Action& action) -> KeptBytes {
     return {(action.stage + 1.0) * (action.micro == 0 ? 2 : 1), 10};
@@ -183,18 +183,18 @@ TEST(Schedule, WhatIsHeldAtMost) {
   EXPECT_EQ(most(gpipe({0, 1}, 3), 1), 4 + 2 + 2 + 10);
   EXPECT_EQ(most(one_forward_one_backward(2, 3), 0), 2 + 1 + 10);
   EXPECT_EQ(most(one_forward_one_backward(2, 3), 1), 4 + 10);
-  // Stages 0 and 2 are rank 0's: F0.0 F0.1 F2.0 F2.1 B2.0 B2.1 B0.0 B0.1.
+  // Rank 0 has stages 0 and 2: F0.0 F0.1 F2.0 F2.1 B2.0 B2.1 B0.0 B0.1.
   EXPECT_EQ(most(interleaved(2, 2, 2), 0), 2 + 1 + 6 + 3 + 10);
 }
 
-TEST(Schedule, MessagesFollowFromTheLists) {
+TEST(Schedule, MessagesFollowTheActions) {
   const StepSchedule schedule = one_forward_one_backward(3, 2);
   std::string text;
   for (const Message& message : messages(schedule, 1, 0)) text += str("B", message.stage, ".", message.micro, " ");
   EXPECT_EQ(text, "B0.0 B0.1 ");
   EXPECT_EQ(messages(schedule, 1, 2).size(), 2u);
   EXPECT_TRUE(messages(schedule, 0, 2).empty());
-  // Both ways between two ranks of two chunks each: activations and gradients in one stream.
+  // Both directions between two ranks with two virtual stages each: activations and gradients in one stream.
   const std::vector<Message> down = messages(interleaved(2, 2, 2), 0, 1);
   EXPECT_EQ(std::count_if(down.begin(), down.end(), [](const Message& m) { return m.kind == Kind::forward; }), 4);
   EXPECT_EQ(std::count_if(down.begin(), down.end(), [](const Message& m) { return m.kind == Kind::backward; }), 2);

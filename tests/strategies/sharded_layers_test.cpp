@@ -52,7 +52,7 @@ Forward attention_block(Layers& layers) {
   };
 }
 
-// A norm, a bare tensor and a whole layer on the features of each head: what every rank has whole, used on parts.
+// A norm, a bare tensor and a whole layer on the features of each head: whole values of every rank, used on shards.
 Forward within_block(Layers& layers) {
   const Layer up = layers.linear("up", 8, 48, column), norm = layers.layer_norm("norm", 4);
   const Layer rms = layers.rms_norm("rms", 4);
@@ -74,7 +74,7 @@ Forward gathered_block(Layers& layers) {
   };
 }
 
-// A row-cut layer that is given a whole input takes its share of it.
+// A row-parallel layer with a whole input uses its share of it.
 Forward row_first_block(Layers& layers) {
   const Layer down = layers.linear("down", 12, 6, row), out = layers.linear("out", 6, 12, column);
   return [=](const at::Tensor& x) { return out->forward(down->forward(x).tanh()); };
@@ -88,12 +88,12 @@ TEST_P(ShardedLayersTest, ColumnThenRow) {
   expect_equal(GetParam(), pair_block, {0, 8});
 }
 TEST_P(ShardedLayersTest, TwoColumnsThenRow) { expect_equal(GetParam(), gated_block, {5, 8}); }
-TEST_P(ShardedLayersTest, PartsAndHeads) { expect_equal(GetParam(), attention_block, {3, 5, 24}); }
+TEST_P(ShardedLayersTest, SectionsAndHeads) { expect_equal(GetParam(), attention_block, {3, 5, 24}); }
 TEST_P(ShardedLayersTest, WholeLayersWithinARegion) { expect_equal(GetParam(), within_block, {5, 8}); }
-TEST_P(ShardedLayersTest, GatheredAtOnce) { expect_equal(GetParam(), gathered_block, {5, 8}); }
-TEST_P(ShardedLayersTest, RowOfAWholeInput) { expect_equal(GetParam(), row_first_block, {5, 12}); }
+TEST_P(ShardedLayersTest, ImmediateGather) { expect_equal(GetParam(), gathered_block, {5, 8}); }
+TEST_P(ShardedLayersTest, RowParallelWithAnUnshardedInput) { expect_equal(GetParam(), row_first_block, {5, 12}); }
 
-TEST_P(ShardedLayersTest, SharesOfSequences) {
+TEST_P(ShardedLayersTest, SequenceParallelism) {
   TensorOptions shares;
   shares.sequence_parallel = true;
   expect_equal(GetParam(), attention_block, {3, 12, 24}, shares);
@@ -105,14 +105,14 @@ TEST_P(ShardedLayersTest, SharesOfSequences) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedLayersTest, ::testing::Values(1, 2, 3, 4));
 
-TEST(ShardedLayers, AGroupOfOneHasPlainLayers) {
+TEST(ShardedLayers, AGroupOfOneHasDefaultLayers) {
   on_ranks(1, {}, pair_block, [](Pair& pair) {
     EXPECT_NE(dynamic_cast<DefaultLayers*>(pair.cut.layers.get()), nullptr);
     EXPECT_TRUE(pair.cut.run(normal({5, 8}, "x")).equal(pair.whole.run(normal({5, 8}, "x"))));
   });
 }
 
-TEST(ShardedLayers, AnActivationIsReallyCut) {
+TEST(ShardedLayers, ShardActivations) {
   const Build build = [](Layers& layers) -> Forward {
     const Layer up = layers.linear("up", 8, 24, column), down = layers.linear("down", 24, 8, row);
     return [=](const at::Tensor& x) {
@@ -130,8 +130,8 @@ TEST(ShardedLayers, AnActivationIsReallyCut) {
   });
 }
 
-// Gradients of the strategy's own backward are written to their place: the first overwrites, the second adds.
-TEST(ShardedLayers, GradientsAreWrittenInPlace) {
+// Gradients of the strategy's backward are written in place: the first overwrites, the second adds.
+TEST(ShardedLayers, WriteGradientsInPlace) {
   for (bool shares : {false, true}) {
     TensorOptions options;
     options.sequence_parallel = shares;
@@ -156,7 +156,7 @@ TEST(ShardedLayers, GradientsAreWrittenInPlace) {
 }
 
 // A model that penalises the slope of its output differentiates it within its forward.
-TEST(ShardedLayers, SecondDerivatives) {
+TEST(ShardedLayers, SupportSecondDerivatives) {
   for (bool shares : {false, true}) {
     TensorOptions options;
     options.sequence_parallel = shares;
@@ -181,7 +181,7 @@ TEST(ShardedLayers, EvaluationDropsNothing) {
   });
 }
 
-TEST(ShardedLayers, AutocastComputesNarrow) {
+TEST(ShardedLayers, AutocastComputesInHalfPrecision) {
   TensorOptions shares;
   shares.sequence_parallel = true;
   const auto compare = [](Pair& pair) {
@@ -206,7 +206,7 @@ TEST(ShardedLayers, AutocastComputesNarrow) {
 }
 
 // A block that runs again, by activation checkpointing, gets this information and gives the same result.
-TEST(ShardedLayers, ABlockRunAgainGivesTheSame) {
+TEST(ShardedLayers, RecomputingABlockGivesTheSameOutput) {
   TensorOptions shares;
   shares.sequence_parallel = true;
   on_ranks(2, shares, attention_block, [](Pair& pair) {
@@ -225,7 +225,7 @@ TEST(ShardedLayers, ABlockRunAgainGivesTheSame) {
 }
 
 // On GPUs draws are by rank: equal on all ranks of the group if the activation is whole, different if it is sharded.
-TEST(ShardedLayers, FastDrawsFollowWhatIsCut) {
+TEST(ShardedLayers, FastDrawsFollowTheSharding) {
   run_ranks({"local", 2}, [](Communicator& world) {
     const CommunicatorPtr group = world.split(0, world.rank(), {"tensor", {}});
     const auto store = std::make_shared<LayerStore>();
@@ -250,7 +250,7 @@ TEST(ShardedLayers, FastDrawsFollowWhatIsCut) {
   });
 }
 
-TEST(ShardedLayers, WhatDoesNotDivideIsRefusedByName) {
+TEST(ShardedLayers, RefuseIndivisibleSizesByName) {
   run_ranks({"local", 3}, [](Communicator& world) {
     const auto store = std::make_shared<LayerStore>();
     const auto layers = sharded_layers(world.split(0, world.rank(), {"tensor", {}}), {})(store)->scope("block");
@@ -282,7 +282,7 @@ TEST(ShardedLayers, WhatDoesNotDivideIsRefusedByName) {
   });
 }
 
-TEST(ShardedLayers, SequencesThatDoNotDivideAreRefused) {
+TEST(ShardedLayers, RefuseIndivisibleSequences) {
   TensorOptions shares;
   shares.sequence_parallel = true;
   on_ranks(2, shares, gated_block, [](Pair& pair) {

@@ -24,13 +24,13 @@ struct Side {
   std::shared_ptr<LayerStore> store = std::make_shared<LayerStore>();
   std::shared_ptr<Layers> layers, scope;
   Forward block;
-  at::Tensor entered;  // what the block was given last
+  at::Tensor entered;  // last input of the block
 
   void build(const Build& make) {
     scope = layers->scope("block");
     block = make(*scope);
   }
-  // As a part of a model runs its blocks.
+  // Runs the block as a model part does.
   at::Tensor run(const at::Tensor& input) {
     store->state->rows = input.size(0);
     BlockBoundaries* const borders = store->boundaries.get();
@@ -48,7 +48,7 @@ struct Pair {
   CommunicatorPtr group;
   Side whole, cut;
 
-  // The place of every tensor of the sharded side in the whole one.
+  // Position of every tensor of the sharded side in the whole tensor.
   void expect_pieces(const std::function<at::Tensor(const Parameter&)>& of, double tolerance) const {
     EXPECT_EQ(cut.store->by_name.size(), whole.store->by_name.size());
     for (const auto& [name, mine] : cut.store->by_name) {

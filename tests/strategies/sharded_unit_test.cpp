@@ -35,7 +35,7 @@ Component optimizer(const std::string& text = "{name: adam, lr: 0.1, groups: [{m
   return testing::test_config({}, training).optimizer;
 }
 
-TEST(UnitLayout, PartsCoverEveryElementOnce) {
+TEST(UnitLayout, ShardsCoverEveryElementOnce) {
   const std::vector<ParameterPtr> parameters{parameter("a.weight", {5, 3}), parameter("a.bias", {5}),
                                              parameter("b.weight", {20})};
   for (int ranks : {1, 2, 3, 7}) {
@@ -65,8 +65,8 @@ TEST(UnitLayout, PartsCoverEveryElementOnce) {
   }
 }
 
-TEST(UnitLayout, SlotsAreGroupsCutByParts) {
-  // 16 + 24 elements decay by 0, 8 by 0.5: a part of three begins within the second parameter.
+TEST(UnitLayout, RangesAreParameterGroupsSplitByShards) {
+  // 16 + 24 elements decay by 0, 8 by 0.5: one of three shards begins within the second parameter.
   const std::vector<ParameterPtr> parameters{parameter("a.weight", {16}), parameter("a.bias", {8}),
                                              parameter("b.weight", {24})};
   const UnitLayout layout(parameters, 3, 8, optimizer());
@@ -82,7 +82,7 @@ TEST(UnitLayout, SlotsAreGroupsCutByParts) {
   EXPECT_EQ(last[1].group.weight_decay, 0.5);
 }
 
-TEST(SwappedStorage, TensorsFindTheirValuesAgain) {
+TEST(SwappedStorage, KeepsValuesOfTensors) {
   SwappedStorage storage(6, at::kDouble, at::kCPU);
   const at::Tensor view = storage.view(2, {2, 2});
   EXPECT_EQ(view.sizes(), at::IntArrayRef({2, 2}));
@@ -95,7 +95,7 @@ TEST(SwappedStorage, TensorsFindTheirValuesAgain) {
   EXPECT_THROW(view.const_data_ptr<double>(), c10::Error);
 }
 
-TEST(SwappedStorage, AGraphFindsThemAgain) {
+TEST(SwappedStorage, KeepsValuesOfAGraph) {
   SwappedStorage storage(4, at::kDouble, at::kCPU);
   at::Tensor weight = storage.view(0, {2, 2}).set_requires_grad(true);
   const at::Tensor x = at::ones({3, 2}, at::kDouble).set_requires_grad(true);
@@ -107,7 +107,7 @@ TEST(SwappedStorage, AGraphFindsThemAgain) {
   EXPECT_TRUE(torch::autograd::grad({y.sum()}, {x})[0].equal(expected));
 }
 
-TEST(BufferPool, LendsWhatCameBack) {
+TEST(BufferPool, ReusesReturnedBuffers) {
   BufferPool pool(at::kCPU);
   at::Tensor small = pool.take(100), large = pool.take(1000);
   const void* place = large.data_ptr();
@@ -142,7 +142,7 @@ void with_units(Shard shard, const std::function<void(Communicator&, ShardedUnit
   });
 }
 
-TEST(ShardedUnit, GathersValuesAndGivesThemBack) {
+TEST(ShardedUnit, GathersAndFreesValues) {
   with_units(Shard::parameters, [](Communicator&, ShardedUnit& unit, std::vector<ParameterPtr>& parameters) {
     const at::Tensor expected = at::arange(1, 16, at::kDouble).view({5, 3});
     EXPECT_THROW(parameters[0]->value.const_data_ptr<double>(), c10::Error);
@@ -165,20 +165,20 @@ TEST(ShardedUnit, GathersValuesAndGivesThemBack) {
   });
 }
 
-TEST(ShardedUnit, WritingToWhatIsGatheredIsRefused) {
+TEST(ShardedUnit, RefusesWritesToGatheredValues) {
   with_units(Shard::parameters, [](Communicator&, ShardedUnit& unit, std::vector<ParameterPtr>& parameters) {
     unit.acquire();
     parameters[0]->value.detach().mul_(2);
     try {
       unit.release();
-      ADD_FAILURE() << "nothing was said";
+      ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("a.weight"), std::string::npos) << error.what();
     }
   });
 }
 
-TEST(ShardedUnit, SumsGradientsIntoTheOwnPart) {
+TEST(ShardedUnit, SumsGradientsIntoTheLocalShard) {
   for (Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters})
     with_units(shard, [&](Communicator& world, ShardedUnit& unit, std::vector<ParameterPtr>& parameters) {
       const int64_t backwards = shard == Shard::optimizer ? 1 : 2;
@@ -208,7 +208,7 @@ TEST(ShardedUnit, SumsGradientsIntoTheOwnPart) {
     });
 }
 
-TEST(ShardedUnit, SpreadsNewValues) {
+TEST(ShardedUnit, BroadcastsNewValues) {
   with_units(Shard::optimizer, [](Communicator&, ShardedUnit& unit, std::vector<ParameterPtr>& parameters) {
     unit.values().add_(1);
     unit.spread();
@@ -218,7 +218,7 @@ TEST(ShardedUnit, SpreadsNewValues) {
   });
 }
 
-TEST(ShardedUnit, MastersAreWideWhereWhatIsGatheredIsNarrow) {
+TEST(ShardedUnit, KeepsFloatParametersForHalfPrecisionGathers) {
   auto weight = parameter("a.weight", {8, 8}, at::kFloat);
   weight->value.detach().div_(3);
   const at::Tensor master = weight->value.detach().clone();
@@ -236,7 +236,7 @@ TEST(ShardedUnit, MastersAreWideWhereWhatIsGatheredIsNarrow) {
 
 // Units follow blocks; tied tensors have separate units; parameters that only products use have a separate unit if it
 // is gathered in half precision.
-TEST(UnitPlan, OneUnitABlockAndOneATie) {
+TEST(UnitPlan, HasAUnitPerBlockAndPerTie) {
   Context context;
   context.config = testing::test_config({}, {});
   const testing::Subject subject = testing::gpt_subject();
@@ -255,7 +255,7 @@ TEST(UnitPlan, OneUnitABlockAndOneATie) {
   units = plan_units({&part}, options);
   EXPECT_EQ(names(), (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.0",
                                                "blocks.1", "blocks.1", "output"}));
-  // The tied table is also looked up in, which autocast does in fp32.
+  // Autocast looks up rows of the tied table in fp32.
   EXPECT_FALSE(units.front().request.gathered.has_value());
   options.by_tensor = true;
   EXPECT_EQ(plan_units({&part}, options).size(), part.parameters().size());

@@ -36,7 +36,7 @@ Build language(LinearOptions::Cut cut, bool bias) {
 
 class ShardedVocabularyTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(ShardedVocabularyTest, CrossEntropyAndRankOfCutLogits) {
+TEST_P(ShardedVocabularyTest, CrossEntropyAndRankOfShardedLogits) {
   on_ranks(GetParam(), {}, language(LinearOptions::Cut::column, true), [](Pair& pair) {
     pair.expect_values();
     const at::Tensor input = ids({5, 4}, "input"), target = ids({5, 4}, "target");
@@ -47,7 +47,7 @@ TEST_P(ShardedVocabularyTest, CrossEntropyAndRankOfCutLogits) {
       losses.push_back(side->layers->cross_entropy(out, target));
       ranks.push_back(side->layers->target_rank(out, target));
       logits.push_back(side->layers->gathered(out));
-      // A loss that the model computes from all logits, in addition to the one from the layers.
+      // A loss that the model computes from all logits, besides the one from the layers.
       torch::autograd::backward({(losses.back() * weight).sum() + logits.back().pow(2).sum()}, {});
     }
     EXPECT_TRUE(losses[1].allclose(losses[0], 1e-12, 1e-12));
@@ -57,7 +57,7 @@ TEST_P(ShardedVocabularyTest, CrossEntropyAndRankOfCutLogits) {
   });
 }
 
-TEST_P(ShardedVocabularyTest, ATiedLayerThatAskedForNothingGivesAllLogits) {
+TEST_P(ShardedVocabularyTest, ATiedLayerWithoutAnOptionReturnsAllLogits) {
   on_ranks(GetParam(), {}, language(LinearOptions::Cut::none, false), [](Pair& pair) {
     for (Side* side : {&pair.whole, &pair.cut}) {
       const at::Tensor out = side->run(ids({5, 4}, "input"));
@@ -68,7 +68,7 @@ TEST_P(ShardedVocabularyTest, ATiedLayerThatAskedForNothingGivesAllLogits) {
   });
 }
 
-TEST_P(ShardedVocabularyTest, TablesSmallerThanTheGroupStayWhole) {
+TEST_P(ShardedVocabularyTest, SmallTablesAreNotSharded) {
   const Build build = [](Layers& layers) -> Forward {
     const Layer small = layers.embedding("small", 3, dim, {});
     LinearOptions options = with_cut(LinearOptions::Cut::column);
@@ -93,7 +93,7 @@ TEST_P(ShardedVocabularyTest, TablesSmallerThanTheGroupStayWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedVocabularyTest, ::testing::Values(1, 2, 3, 4));
 
-TEST(ShardedVocabulary, ExtremeLogits) {
+TEST(ShardedVocabulary, SupportsExtremeLogits) {
   run_ranks({"local", 2}, [](Communicator& world) {
     const CommunicatorPtr group = world.split(0, world.rank(), {"tensor", {}});
     const DimensionShard cut{4, 1, group->rank(), group->size()};
@@ -111,7 +111,7 @@ TEST(ShardedVocabulary, ExtremeLogits) {
   });
 }
 
-TEST(ShardedVocabulary, NumbersOutsideAreErrors) {
+TEST(ShardedVocabulary, RefusesIdsOutOfRange) {
   on_ranks(2, {}, language(LinearOptions::Cut::column, true), [](Pair& pair) {
     EXPECT_THROW(pair.cut.run(at::full({2, 3}, words, at::kLong)), Error);
     const at::Tensor out = pair.cut.run(at::zeros({2, 3}, at::kLong));

@@ -49,7 +49,7 @@ double dearest(const std::vector<double>& costs, const std::vector<BlockRange>& 
   return most;
 }
 
-// Tries every cut.
+// Tries every division into stages.
 double best(const std::vector<double>& costs, size_t begin, int stages) {
   if (stages == 1) return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(begin), costs.end(), 0.0);
   double least = 1e300, sum = 0;
@@ -67,7 +67,7 @@ TEST(Stages, CountsAndRanges) {
   EXPECT_EQ(text_of(stage_ranges(options_of({"0-3", "4", "5"}), 3, model)), "0-3 4 5 ");
 }
 
-TEST(Stages, BalancedIsAsGoodAsCanBe) {
+TEST(Stages, BalancedIsOptimal) {
   uint64_t state = 1;
   for (int trial = 0; trial < 200; ++trial) {
     std::vector<double> costs;
@@ -91,7 +91,7 @@ TEST(Stages, BalancedIsAsGoodAsCanBe) {
   }
 }
 
-TEST(Stages, AutoGoesByWhatIsKnown) {
+TEST(Stages, AutoUsesKnownCosts) {
   ModelDescription model = model_of({0, 10, 10, 10, 10, 30});
   EXPECT_EQ(text_of(stage_ranges(options_of("auto"), 2, model)), "0-3 4-5 ");
   for (BlockDescription& block : model.blocks) block.row_flops = 1;  // measured ones come first
@@ -114,7 +114,7 @@ TEST(Stages, Refusals) {
             "strategy.stages.1: is 'x', must be a block's number or a range of them such as 0-3");
   EXPECT_EQ(error({"4", "0"}, 2), "strategy.stages.1: is 0: a stage has one block at least");
   EXPECT_EQ(error(Json::array(), 2), "strategy.stages: names no stage; give one item a stage, or auto");
-  EXPECT_EQ(error({"2", "2"}, 3), "strategy.stages: has 2 items, and there are 3 stages (ranks × virtual)");
+  EXPECT_EQ(error({"2", "2"}, 3), "strategy.stages: has 2 items, but there are 3 stages (ranks × virtual)");
   EXPECT_NE(error({"2", "3"}, 2).find("strategy.stages.1: goes up to block 4, and the model has 4 blocks: block0"),
             std::string::npos);
   EXPECT_NE(error({"1", "2"}, 2).find("strategy.stages: ends with block 2, and the model has 4 blocks"),
@@ -166,14 +166,14 @@ TEST(Placement, ListsAndAuto) {
   const ModelDescription model = model_of({1, 1, 1, 1, 1, 1});
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {{"0-3", "cores:0"}, {"4-5", "cores:1"}}), 2, false, model)),
             "0-3@0 4-5@1 ");
-  // Any order of items; a device may come again, and neighbours on one are one.
+  // Any order of items; a device may occur twice, and neighbouring blocks on one device are merged.
   const Options again = placement_of({"cores:1", "cores:0"},
                                      {{"4-5", "cores:1"}, {"0", "cores:1"}, {"1", "cores:1"}, {"2-3", "cores:0"}});
   EXPECT_EQ(text_of(place_blocks(again, 2, false, model)), "0-1@0 2-3@1 4-5@0 ");
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 3, false, model)), "0-1@0 2-3@1 4-5@2 ");
 }
 
-TEST(Placement, MemoryCountsWhereDevicesHaveTheirOwn) {
+TEST(Placement, CountsMemoryOnDevicesWithTheirOwn) {
   const ModelDescription model = model_of({0, 10, 10, 10}, {300, 10, 10, 10});
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 2, false, model)), "0-1@0 2-3@1 ");
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 2, true, model)), "0@0 1-3@1 ");

@@ -1,5 +1,5 @@
-// Steps that ranks make together, recorded and launched with their collectives: all ranks do so at the same steps or none does,
-// and what comes of it is what the steps themselves leave. Without a GPU (tests/support/torch/rerun_graph.h).
+// Steps that ranks make together, recorded and launched with their collectives. All ranks do so at the same steps or
+// none does, and the state equals that of normal steps. Without a GPU (tests/support/torch/rerun_graph.h).
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/stack.h>
@@ -27,13 +27,13 @@ struct OfRank {
   std::map<std::string, at::Tensor> state;
   std::vector<double> losses;
   Counted counted;
-  std::string report;  // of the graph
+  std::string report;  // report of the graph
 };
 
 struct Asked {
   std::string options;
   std::string graph = "auto";
-  int wrong_rank = -1;  // whose launches leave something else
+  int wrong_rank = -1;  // rank whose launches differ
 };
 
 Batch share_of(const Subject& subject, int64_t step, int rank) {
@@ -73,9 +73,9 @@ std::vector<OfRank> trained(const Subject& subject, const Asked& asked) {
     made->setup(context, subject.model(), subject.loss);
     for (int64_t step = 0; step < steps; ++step) {
       const StepResult done = made->step({share_of(subject, step, given.rank), step, step % 4 == 3});
-      at::Tensor figures = at::stack({done.metrics.front().sum, done.metrics.front().weight});
-      context.world->all_reduce(figures, ReduceOp::sum, {"figures", {}})->wait();
-      mine.losses.push_back((figures[0] / figures[1]).item<double>());
+      at::Tensor sums = at::stack({done.metrics.front().sum, done.metrics.front().weight});
+      context.world->all_reduce(sums, ReduceOp::sum, {"figures", {}})->wait();
+      mine.losses.push_back((sums[0] / sums[1]).item<double>());
     }
     made->flush();
     mine.state = state_of(*made);
@@ -94,7 +94,7 @@ void expect_equal(const std::vector<OfRank>& graph, const std::vector<OfRank>& p
   }
 }
 
-TEST(StepGraphOfRanks, LaunchesLeaveWhatStepsLeave) {
+TEST(StepGraphOfRanks, LaunchesEqualSteps) {
   for (const char* options : {"", ", overlap: false, bucket_cap_mb: 0.001, first_bucket_mb: 0.0005",
                               ", sync: {compress: fp16}", ", micro_batches: 2"}) {
     const auto plain = trained(pairs_subject(), {options, "never"});
@@ -108,7 +108,7 @@ TEST(StepGraphOfRanks, LaunchesLeaveWhatStepsLeave) {
   }
 }
 
-// Convolutions with batch norm, whose dropout could not be recorded.
+// Convolutions with batch norm. Dropout could not be recorded.
 Subject norms_alone() {
   Subject subject = convnet_subject();
   subject.model = [] {
@@ -122,7 +122,7 @@ Subject norms_alone() {
   return subject;
 }
 
-TEST(StepGraphOfRanks, BuffersAndBatchNormOfAllRanksAreRecordedToo) {
+TEST(StepGraphOfRanks, RecordsBuffersAndSyncBatchNorm) {
   const std::string options = ", batch_norm: sync, buffers: mean";
   const auto plain = trained(norms_alone(), {options, "never"});
   const auto graph = trained(norms_alone(), {options, "always"});
@@ -130,8 +130,8 @@ TEST(StepGraphOfRanks, BuffersAndBatchNormOfAllRanksAreRecordedToo) {
   for (const OfRank& rank : graph) EXPECT_EQ(rank.counted.launches, 11);
 }
 
-// Which of the two is quicker here is chance; that all ranks go the same way, and what comes of it, is not.
-TEST(StepGraphOfRanks, AllLaunchOrNone) {
+// The faster of the two varies here; all ranks choose the same one, with the same result.
+TEST(StepGraphOfRanks, LaunchesOnAllRanksOrNone) {
   const auto plain = trained(pairs_subject(), {"", "never"});
   const auto either = trained(pairs_subject(), {"", "auto"});
   expect_equal(either, plain);
@@ -148,7 +148,7 @@ TEST(StepGraphOfRanks, AllLaunchOrNone) {
   EXPECT_NE(wrong[0].report.find("rank 1: a graph of it leaves"), std::string::npos) << wrong[0].report;
 }
 
-TEST(StepGraphOfRanks, TellsWhyAStepIsNotRecorded) {
+TEST(StepGraphOfRanks, ReportsWhyAStepIsNotRecorded) {
   struct Case {
     Subject subject;
     std::string options, why;
@@ -181,7 +181,7 @@ std::string refusal(const std::string& strategy, const std::string& options, int
   return "";
 }
 
-TEST(StepGraphOfRanks, AlwaysIsRefusedAtItsKeyWhereItCannotBe) {
+TEST(StepGraphOfRanks, RefusesAlwaysAtItsKey) {
   for (const char* strategy : {"single", "ddp"}) {
     EXPECT_EQ(refusal(strategy, ", graph: always", 1), "");
     EXPECT_EQ(refusal(strategy, ", graph: always", 0).rfind("strategy.graph: ", 0), 0u);

@@ -1,5 +1,5 @@
 // A recorded step has the effect of the step itself; if recording is impossible, steps run normally. Without a GPU: the
-// recording is one that runs the step again with the input, and the host's decisions, of the time of recording.
+// recording runs the step again with the input, and the host's decisions, at the time of recording.
 #include "strategies/common/step/step_graph.h"
 
 #include <ATen/core/Tensor.h>
@@ -73,7 +73,7 @@ void expect_equal(const Result& graph, const Result& steps) {
   EXPECT_EQ(graph.state.size(), steps.state.size());
 }
 
-TEST(StepGraph, LaunchesLeaveWhatStepsLeave) {
+TEST(StepGraph, LaunchesEqualSteps) {
   const std::string members = ", members: 3, how: stacked, vote: false";
   for (const auto& [subject, strategy, options] :
        {std::tuple<Subject, std::string, std::string>{pairs_subject(), "single", ""},
@@ -88,19 +88,19 @@ TEST(StepGraph, LaunchesLeaveWhatStepsLeave) {
   }
 }
 
-TEST(StepGraph, IsTriedBeforeItIsTrusted) {
+TEST(StepGraph, IsComparedBeforeItsUse) {
   const Result steps = trained(pairs_subject(), "single", "", "never");
   const Result wrong = trained(pairs_subject(), "single", "", "auto", 1);
   expect_equal(wrong, steps);
   EXPECT_EQ(wrong.counted.launches, 1);
-  // Which of the two is quicker here is chance; what comes of them is not.
+  // The faster of the two varies here; their results are equal.
   const Result either = trained(pairs_subject(), "single", "", "auto");
   expect_equal(either, steps);
   EXPECT_EQ(either.counted.records, 1);
   EXPECT_GE(either.counted.launches, 6);
 }
 
-TEST(StepGraph, IsNotMadeOfWhatTheHostDraws) {
+TEST(StepGraph, IsNotRecordedWithHostRandomness) {
   const Subject subject = dropout_subject();
   const Result steps = trained(subject, "single", "", "never");
   const Result given_up = trained(subject, "single", "", "auto");
@@ -114,7 +114,7 @@ TEST(StepGraph, IsNotMadeOfWhatTheHostDraws) {
   }
 }
 
-TEST(StepGraph, IsNotMadeWhereSeveralStepsMakeAnUpdate) {
+TEST(StepGraph, IsNotRecordedUnderGradientAccumulation) {
   const Result steps = trained(pairs_subject(), "single", ", sync: {every: 2}", "never");
   const Result graph = trained(pairs_subject(), "single", ", sync: {every: 2}", "auto");
   expect_equal(graph, steps);

@@ -1,5 +1,5 @@
-// Ranks with local updates, in addition to equal results: resuming, evaluations without effect on training, bytes sent,
-// and faults.
+// Ranks with local updates, besides equal results: resuming, evaluations without effect on training, bytes sent, and
+// faults.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ void step(const Subject& subject, Strategy& strategy, int64_t number) {
   strategy.step({share(subject, strategy.sampling()), number, true});
 }
 
-// States of all ranks after `steps`; `each` is called before every step. `from`: begin with the states after that
-// number of steps.
+// Returns the states of all ranks after `steps`; `each` is called before every step. `from`: number of steps after
+// which to start, with the states of then.
 std::vector<State> states_after(const Layout& layout, const Subject& subject, int64_t steps,
                                 const std::function<void(Strategy&)>& each, const std::vector<State>* from = nullptr,
                                 int64_t first = 0) {
@@ -67,8 +67,8 @@ void expect_same(const std::vector<State>& one, const std::vector<State>& other)
     EXPECT_TRUE(bitwise_equal(one[rank], other[rank])) << "rank " << rank;
 }
 
-// At every step of a period, between agreements and on them.
-TEST(SyncState, ARestoredRunGoesOnBitForBit) {
+// Resumes at every step of a period, between synchronisations and on them.
+TEST(SyncState, ResumesBitForBit) {
   for (auto* make : {tied_subject, norms_subject}) {
     const Subject subject = make();
     for (const std::string& policy : policies) {
@@ -84,8 +84,8 @@ TEST(SyncState, ARestoredRunGoesOnBitForBit) {
   }
 }
 
-// Flushed at the save, because missed updates are applied up to there.
-TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
+// The state at the save is flushed, because missed updates are applied up to there.
+TEST(SyncState, ResumesSparseEmbeddingsBitForBit) {
   const Subject subject = ranking_subject(true);
   for (const std::string policy :
        {"what: parameters, every: 4", "what: parameters, every: 3, moments: averaged, start_after: 2",
@@ -114,8 +114,8 @@ TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
   }
 }
 
-// All ranks evaluate the same rows, and continue with their own.
-TEST(SyncState, RowsAreAveragedForEvaluationsAlone) {
+// All ranks evaluate the same rows, and continue with their local values.
+TEST(SyncState, AveragesRowsForEvaluationsOnly) {
   const Subject subject = ranking_subject(true);
   std::vector<State> shown(2);
   EXPECT_EQ(run(ddp_with(2, "what: parameters, every: 4"), subject,
@@ -137,7 +137,7 @@ TEST(SyncState, RowsAreAveragedForEvaluationsAlone) {
   EXPECT_TRUE(differ);
 }
 
-TEST(SyncState, EvaluationsDisturbNothing) {
+TEST(SyncState, EvaluationsChangeNothing) {
   const Subject subject = norms_subject();
   for (const std::string& policy : policies) {
     SCOPED_TRACE(policy);
@@ -151,8 +151,8 @@ TEST(SyncState, EvaluationsDisturbNothing) {
   }
 }
 
-// All ranks evaluate the same model, and own exactly one copy of what they have in common.
-TEST(SyncState, RanksShowOneAverageAndTheirOwn) {
+// All ranks evaluate the same model, and own exactly one copy of the common state.
+TEST(SyncState, VisitsTheAverageAndLocalValues) {
   const Subject subject = norms_subject();
   for (const std::string& policy : policies) {
     SCOPED_TRACE(policy);
@@ -178,7 +178,7 @@ TEST(SyncState, RanksShowOneAverageAndTheirOwn) {
   }
 }
 
-TEST(SyncState, ReplicasDifferBetweenAgreements) {
+TEST(SyncState, ReplicasDifferBetweenSynchronisations) {
   const Subject subject = tied_subject();
   const std::vector<State> states =
       states_after(ddp_with(2, "what: parameters, every: 4"), subject, 3, [](Strategy&) {});
@@ -191,7 +191,7 @@ TEST(SyncState, ReplicasDifferBetweenAgreements) {
   EXPECT_TRUE(differ);
 }
 
-TEST(SyncState, NothingIsSentBetweenAgreements) {
+TEST(SyncState, SendsNothingBetweenSynchronisations) {
   const Subject subject = tied_subject();
   EXPECT_EQ(run(ddp_with(2, "what: diloco, every: 3, start_after: 2"), subject,
                 [&](const Context& context, Strategy& strategy) {
@@ -222,8 +222,8 @@ double bytes_of_last_step(const Layout& layout, const Subject& subject, int64_t 
   return bytes;
 }
 
-// Over whole periods. In addition to cost(): a few bytes of weights, and padding.
-TEST(SyncState, BytesSentAreThoseOfTheCost) {
+// Bytes over whole periods. Additional to cost(): a few bytes of weights, and padding.
+TEST(SyncState, BytesSentMatchTheCost) {
   const Subject subject = mlp_subject();
   for (const std::string policy :
        {"what: parameters, every: 4", "what: parameters, every: 4, moments: averaged", "what: diloco, every: 2",
@@ -240,7 +240,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
   }
 }
 
-TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
+TEST(SyncState, CompressedGradientsTakeHalfOfFp32) {
   ModelDescription description;
   description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
   const auto sent = [&](const char* sync) {
@@ -250,7 +250,7 @@ TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
   EXPECT_EQ(sent("compress: bf16") * 2, sent(""));
 }
 
-TEST(SyncState, ALossThatIsNotFiniteNamesItsRank) {
+TEST(SyncState, NamesTheRankOfANonFiniteLoss) {
   const Subject subject = mlp_subject();
   const std::string error =
       run(ddp_with(3, "what: parameters, every: 4"), subject, [&](const Context& context, Strategy& strategy) {

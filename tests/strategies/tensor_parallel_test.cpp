@@ -1,5 +1,5 @@
-// tensor_parallel and hybrid in addition to equal results: placement, refusals, bytes sent, failures, and checkpoints
-// that any layout reads.
+// tensor_parallel and hybrid besides equal results: placement, refusals, bytes sent, failures, and checkpoints that any
+// layout reads.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
@@ -35,7 +35,7 @@ JobPlan planned(const Layout& layout) {
   return strategy_entry(layout.strategy).plan(test_config(layout, {}), topology, request).jobs.at(0);
 }
 
-TEST(TensorParallel, RanksThatSendMostAreNeighbours) {
+TEST(TensorParallel, PlacesRanksThatSendMostNextToEachOther) {
   const JobPlan job = planned(hybrid(2, 3));
   EXPECT_EQ(job.mesh.group(0, "tensor"), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(job.mesh.group(0, "data"), (std::vector<int>{0, 3}));
@@ -45,7 +45,7 @@ TEST(TensorParallel, RanksThatSendMostAreNeighbours) {
   EXPECT_EQ(planned({"hybrid", ", mesh: {data: {degree: 3, how: ddp}}", 3}).mesh.degree("data"), 3);
 }
 
-TEST(TensorParallel, MeshesThatCannotBeAreRefusedAtTheKey) {
+TEST(TensorParallel, RefusesInvalidMeshesAtTheKey) {
   const auto error_of = [](const std::string& options, int ranks) -> std::string {
     try {
       planned({"hybrid", options, ranks});
@@ -56,7 +56,7 @@ TEST(TensorParallel, MeshesThatCannotBeAreRefusedAtTheKey) {
   };
   const std::string product = error_of(", mesh: {data: 2, tensor: 2}", 3);
   EXPECT_EQ(product.rfind("strategy.mesh: ", 0), 0u) << product;
-  EXPECT_NE(product.find("data 2 × pipeline 1 × tensor 2 = 4 ranks, and there are 3"), std::string::npos) << product;
+  EXPECT_NE(product.find("data 2 × pipeline 1 × tensor 2 = 4 ranks, but there are 3"), std::string::npos) << product;
   for (const auto& [options, words] : std::vector<std::pair<std::string, std::string>>{
            {", mesh: {tensor: 0}", "strategy.mesh.tensor"},
            {", mesh: {data: two}", "strategy.mesh.data"},
@@ -71,7 +71,7 @@ TEST(TensorParallel, MeshesThatCannotBeAreRefusedAtTheKey) {
   }
 }
 
-TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
+TEST(TensorParallel, RefusesIndivisibleHeadsBeforeTheStart) {
   RunConfig config = test_config(tensor(3), {});
   config.model.options = Options(Json{{"name", "net"}, {"heads", 8}}, {}, "model");
   Topology topology;
@@ -89,8 +89,8 @@ TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
   EXPECT_NO_THROW(strategy_entry("tensor_parallel").plan(config, topology, request));
 }
 
-// An infinite weight of one rank's share makes an inf that only it sees first.
-TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
+// An infinite weight in one rank's share makes an inf that only this rank sees first.
+TEST(TensorParallel, ReportsNothingToShardAndRefusesOddSizes) {
   const StrategyEntry& entry = strategy_entry("tensor_parallel");
   JobPlan job;
   job.mesh = Mesh({{"tensor", 2}});
@@ -208,7 +208,7 @@ TEST(TensorParallel, ExactlyOneRankOwnsEachPiece) {
   }
 }
 
-TEST(TensorParallel, AnyLayoutReadsTheCheckpointOfAnyOther) {
+TEST(TensorParallel, EveryLayoutReadsEveryCheckpoint) {
   const Subject subject = gpt_of({12, 24, 13});
   const Layout layouts[] = {Layout{}, tensor(2), tensor(3), hybrid(2, 2)};
   for (const Layout& from : layouts) {
@@ -273,7 +273,7 @@ ModelDescription gpt_description() {
   return description;
 }
 
-TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
+TEST(TensorParallel, BytesSentAndLocalBytesMatchTheCost) {
   const Subject subject = gpt_of({12, 24, 12});
   for (const Layout& layout : {tensor(2), tensor(2, ", sequence_parallel: true"), hybrid(2, 2)}) {
     JobPlan job = planned(layout);
@@ -292,8 +292,8 @@ TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
                   }),
               "no error");
     EXPECT_DOUBLE_EQ(held, cost.parameter_bytes) << to_string(layout);
-    // In addition: the loss over sharded classes (3 numbers a position), the numbers of the norm, gradients of five
-    // norms (shares of sequences), and along data the padding of 32 parameters to 64 bytes and the header.
+    // Additional bytes: the loss over sharded classes (3 numbers a position), the numbers of the norm, gradients of
+    // five norms (sequence shards), and along data the padding of 32 parameters to 64 bytes and the header.
     const double share = (ranks - 1) / ranks;
     const double loss = 2 * share * rows * 6 * 3 * 8, norm = 2 * share * 2 * 8;
     const double norms = 2 * share * 5 * 2 * 24 * 8, padding = 2 * (data - 1) / data * 64 * 33;
@@ -303,7 +303,7 @@ TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
   }
 }
 
-// Sequences [rows, 6, 8], a block with cut layers, and what `finish` makes of it for a last block or none.
+// Sequences [rows, 6, 8], a block with sharded layers, and the result of `finish` for a last block or none.
 class Sequences : public Model {
  public:
   using Finish = std::function<TensorList(const at::Tensor& value, const at::Tensor& beside)>;
@@ -324,7 +324,7 @@ class Sequences : public Model {
     using Cut = LinearOptions::Cut;
     if (index == 0) {
       const Layer wide = linear("wide", 1, 8, Cut::none);
-      // In addition to the sequences passes a tensor that looks like a shard of them, but is none.
+      // Besides the sequences, a tensor passes that looks like a shard of them, but is none.
       block->run = [wide](const TensorList& in) -> TensorList {
         return {wide->forward(in[0].unsqueeze(-1)), in[0].narrow(1, 0, 3)};
       };
@@ -362,7 +362,7 @@ std::string error_of_sequences(const std::string& options, const Sequences::Fini
 }
 
 // [rows, T] of a block with shards of T would look like a whole tensor to the next block.
-TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
+TEST(TensorParallel, NamesABlockThatReshapesASequenceShard) {
   const auto flat = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(-1)}; };
   const std::string shares = ", sequence_parallel: true";
   for (const bool head : {true, false}) {
@@ -380,7 +380,7 @@ TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
 }
 
 // A plan with measured blocks is refused for the same reason.
-TEST(TensorParallel, AMeasuredModelWithFlatSequencesIsRefused) {
+TEST(TensorParallel, RefusesAMeasuredModelWithFlatSequences) {
   const auto refusal = [](const Sequences::Finish& finish, bool sequence_parallel) -> std::string {
     const Subject subject = mlp_subject();
     const auto model = std::make_shared<Sequences>(finish, true);

@@ -57,7 +57,7 @@ class UpdateTest : public ::testing::Test {
   std::unique_ptr<Update> update_;
 };
 
-TEST_F(UpdateTest, ParametersLiveInOneBufferByBucketAndGroup) {
+TEST_F(UpdateTest, StoresParametersInOneBufferByBucketAndGroup) {
   make("{name: sgd, lr: 0.5, weight_decay: 0.1, groups: [{match: bias, weight_decay: 0}]}");
   ASSERT_EQ(flat_->buckets().size(), 2u);
   EXPECT_EQ(flat_->buckets()[0].slots.size(), 2u);  // b.weight and a.bias decay differently
@@ -70,22 +70,22 @@ TEST_F(UpdateTest, ParametersLiveInOneBufferByBucketAndGroup) {
             reinterpret_cast<uintptr_t>(parameters_[0]->value.data_ptr()) % 64);
 }
 
-TEST_F(UpdateTest, GradientsAreScaledToTheActualWeight) {
+TEST_F(UpdateTest, ScalesGradientsByTheActualWeight) {
   make("{name: sgd, lr: 0.5}");
-  const UpdateStatistics figures = update(1, 2, 4);  // half of the nominal rows came
-  EXPECT_TRUE(figures.finite.item<bool>());
-  EXPECT_DOUBLE_EQ(figures.norm.item<double>(), 2 * std::sqrt(14.0));
+  const UpdateStatistics statistics = update(1, 2, 4);  // half of the nominal rows came
+  EXPECT_TRUE(statistics.finite.item<bool>());
+  EXPECT_DOUBLE_EQ(statistics.norm.item<double>(), 2 * std::sqrt(14.0));
   EXPECT_TRUE(parameters_[2]->value.allclose(at::full({5}, 2.0 - 0.5 * 2, at::kDouble)));
 }
 
 TEST_F(UpdateTest, ClippingScalesTheWholeGradient) {
   make("{name: sgd, lr: 1.0, clip_norm: 0.7}");
-  const UpdateStatistics figures = update(3);
-  EXPECT_DOUBLE_EQ(figures.norm.item<double>(), 3 * std::sqrt(14.0));
+  const UpdateStatistics statistics = update(3);
+  EXPECT_DOUBLE_EQ(statistics.norm.item<double>(), 3 * std::sqrt(14.0));
   EXPECT_NEAR((2 - parameters_[2]->value.min().item<double>()) * std::sqrt(14.0), 0.7, 1e-6);
 }
 
-TEST_F(UpdateTest, GradientsAreToldOfTheMeanBeforeClipping) {
+TEST_F(UpdateTest, ClipsByTheNormOfTheMeanGradient) {
   make("{name: sgd, lr: 1.0, clip_norm: 0.7}");
   EXPECT_FALSE(update_->gradient(0).defined());
   update(3, /*weight=*/2, /*nominal=*/4);
@@ -93,7 +93,7 @@ TEST_F(UpdateTest, GradientsAreToldOfTheMeanBeforeClipping) {
   EXPECT_TRUE(update_->gradient(2).equal(at::full({5}, 6.0, at::kDouble)));
 }
 
-TEST_F(UpdateTest, WhatIsNotFiniteChangesNothing) {
+TEST_F(UpdateTest, NonFiniteGradientsChangeNothing) {
   make("{name: adam, lr: 0.1}");
   update(1);
   const at::Tensor before = flat_->values(0).clone(), moment = update_->moments(2)[0].second.clone();
@@ -106,7 +106,7 @@ TEST_F(UpdateTest, WhatIsNotFiniteChangesNothing) {
   EXPECT_EQ(update_->count()[0].item<int64_t>(), 1);
 }
 
-TEST_F(UpdateTest, NoWeightAtAllIsAnUpdateByZero) {
+TEST_F(UpdateTest, ZeroWeightUpdatesWithZeroGradients) {
   make("{name: sgd, lr: 1.0}");
   EXPECT_TRUE(update(0, 0).finite.item<bool>());
   EXPECT_TRUE(parameters_[2]->value.equal(at::full({5}, 2.0, at::kDouble)));
@@ -126,7 +126,7 @@ TEST_F(UpdateTest, ANewLayoutKeepsValuesGradientsAndMoments) {
   EXPECT_GT(moment.abs().max().item<double>(), 0);
 }
 
-// As when a run continues with another batch size.
+// As in a run that continues with another batch size.
 TEST_F(UpdateTest, TheScheduleContinuesAtARenumberedStep) {
   make("{name: sgd, lr: 1, schedule: {name: linear}}");
   update(0);
@@ -166,7 +166,7 @@ TEST_F(UpdateTest, CollectorTakesOverGradients) {
   EXPECT_TRUE(parameters_[0]->gradient.equal(at::full({2, 3}, 6.0, at::kDouble)));
   EXPECT_TRUE(parameters_[1]->gradient.equal(at::full({3}, 2.0, at::kDouble)));
   EXPECT_FALSE(parameters_[0]->value.grad().defined());
-  // A parameter that the next step does not use keeps nothing of this one.
+  // A parameter that the next step does not use keeps no gradient of this step.
   collector.begin();
   backward(false);
   collector.finish();
@@ -174,7 +174,7 @@ TEST_F(UpdateTest, CollectorTakesOverGradients) {
   EXPECT_TRUE(parameters_[1]->gradient.equal(at::zeros({3}, at::kDouble)));
 }
 
-TEST(FillBuckets, FirstIsSmallAndLargeOnesStandAlone) {
+TEST(FillBuckets, TheFirstIsSmallAndLargeTensorsAreAlone) {
   std::vector<ParameterPtr> parameters;
   for (int64_t size : {100, 50, 500, 10, 10}) {
     parameters.push_back(std::make_shared<Parameter>());

@@ -12,7 +12,7 @@
 namespace convoy::testing {
 namespace {
 
-// run.yaml in a folder of this process, written again for each reading.
+// Returns run.yaml in a folder of this process, written again for each reading.
 class TemporaryFile {
  public:
   TemporaryFile() {

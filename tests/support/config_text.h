@@ -10,11 +10,11 @@ namespace convoy::testing {
 Catalogues small_catalogues();
 
 extern const char* const valid_config;  // a whole file
-// valid_config with the first occurrence of `from` replaced; fails the test when there is none.
+// Returns valid_config with the first occurrence of `from` replaced; fails the test when there is none.
 std::string config_with(const std::string& from, const std::string& to);
 
 RunConfig read_config(const std::string& text, const std::vector<std::string>& overrides = {});
-// what() of the Error that reading ends with, the file's folder left out; "no error" when it succeeds.
+// Returns what() of the Error of a failed reading, without the file's folder; "no error" when it succeeds.
 std::string config_error(const std::string& text, const std::vector<std::string>& overrides = {});
 
 }  // namespace convoy::testing

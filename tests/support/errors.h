@@ -10,8 +10,7 @@ namespace convoy {
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// The error that `action` ends with, as "key: message" of a configuration and "kind: message" of anything else; "no
-// error".
+// Returns the error of `action`, as "key: message" for a configuration and "kind: message" for all others; "no error".
 inline std::string error_of(const std::function<void()>& action) {
   try {
     action();

@@ -1,4 +1,4 @@
-"""Makes the changes of docs/extending.md in a copy of the tree, and checks what they touch."""
+"""Makes the changes of docs/extending.md in a copy of the tree, and checks the files that they touch."""
 import re
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ FOLDERS = ("api", "backends", "cmake", "configs", "core", "docs", "include", "la
 
 
 def fences():
-    """(kind, name, text) of each code block with a name, in order."""
+    """Returns (kind, name, text) of each code block with a name, in order."""
     return re.findall(r"^```(\w+) (\S+)\n(.*?)^```$", (runs.TOP / PAGE).read_text(), re.M | re.S)
 
 
@@ -61,7 +61,7 @@ def check_layers(tree, touched):
 
 
 def check_counts(blocks):
-    """The table of files to touch tells the truth."""
+    """Checks that the page's table of files is correct."""
     text = (runs.TOP / PAGE).read_text()
     table = re.findall(r"^\| \[\w+ ([a-z ]+)\]\(#[a-z-]+\) \| (\d+) \| (\d+) \|$", text, re.M)
     runs.check(len(table) == 7, f"{PAGE}: the table of files has {len(table)} rows")

@@ -1,4 +1,4 @@
-"""An installation of this build, moved after it was made, and projects that are built against it."""
+"""An installation of this build, moved afterwards, and projects that are built against it."""
 import gzip
 import os
 import pathlib
@@ -22,7 +22,7 @@ def shell(line, cwd=None, timeout=400, expect=0, **extra):
 
 
 def cache(name):
-    """A value of the build's CMake cache."""
+    """Returns a value of the build's CMake cache."""
     for line in (runs.BUILD / "CMakeCache.txt").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return line.partition("=")[2]
@@ -30,13 +30,13 @@ def cache(name):
 
 
 def torch_root():
-    """The LibTorch of the build."""
+    """Returns the LibTorch of the build."""
     text = (runs.BUILD / "convoyConfig.cmake").read_text()
     return pathlib.Path(text.partition("set(CONVOY_TORCH_PLACES ")[2].partition(")")[0])
 
 
 def install(work):
-    """Installs into one folder and moves it to another, which is returned."""
+    """Installs into one folder and moves it to another; returns the latter."""
     shell(["cmake", "--install", runs.BUILD, "--prefix", work / "first"])
     moved = work / "moved"
     (work / "first").rename(moved)
@@ -44,14 +44,14 @@ def install(work):
 
 
 def configured(source, build, prefix, *options):
-    # The generator and the launcher for a compiler cache are those of the build.
+    # Use the generator and the compiler cache of the build.
     launcher = cache("CMAKE_CXX_COMPILER_LAUNCHER")
     shell(["cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
            *([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else []), *options])
 
 
 def build_example(name, work, prefix):
-    """A copy of docs/examples/NAME, built against the installation; returns the build folder."""
+    """Builds a copy of docs/examples/NAME against the installation; returns the build folder."""
     source = work / name
     shell(["cp", "-r", EXAMPLES / name, source])
     configured(source, source / "build", prefix)
@@ -62,7 +62,7 @@ def build_example(name, work, prefix):
 
 
 def fashion_mnist(folder):
-    """Fashion-MNIST as torch::data::datasets::MNIST reads it: unpacked."""
+    """Unpacks Fashion-MNIST as torch::data::datasets::MNIST reads it."""
     folder.mkdir()
     for packed in FASHION.glob("*-ubyte.gz"):
         (folder / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
@@ -71,7 +71,7 @@ def fashion_mnist(folder):
 
 
 def includes(header, prefix):
-    """Compiles a header by itself against the installation; returns the files that it includes."""
+    """Compiles a header alone against the installation; returns the files that it includes."""
     torch = torch_root()
     line = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-H", "-include", header,
             "-I", prefix / "include", "-isystem", torch / "include", "-isystem", torch / "include/torch/csrc/api/include",
@@ -83,7 +83,7 @@ def includes(header, prefix):
 
 
 def changed_lines(before, after):
-    """Lines of code that are new or different in the second file, without comments."""
+    """Returns lines of code that are new or different in the second file, without comments."""
     import difflib
     code = [[line for line in pathlib.Path(path).read_text().splitlines() if not line.lstrip().startswith("//")]
             for path in (before, after)]

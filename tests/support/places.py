@@ -1,4 +1,4 @@
-"""Pretend hosts and a small Slurm for the script tests: raised for one test and removed after it, whatever happens."""
+"""Simulated hosts and a small Slurm for the script tests: created for one test and always removed after it."""
 import contextlib
 import os
 import pathlib
@@ -13,9 +13,9 @@ HOSTS, SLURM = SUPPORT / "hosts", SUPPORT / "slurm"
 
 
 def _up(tool, variable, count):
-    """Exit 77, which ctest calls skipped, with the tool's own reason where it cannot be done here."""
-    folder = tempfile.mkdtemp(prefix="convoy-place-", dir="/tmp")  # short: sockets are in there
-    os.chmod(folder, 0o755)  # munge's is for all
+    """Runs a tool; on failure exits with 77, which ctest calls skipped, with the tool's reason."""
+    folder = tempfile.mkdtemp(prefix="convoy-place-", dir="/tmp")  # short, because paths of sockets are short
+    os.chmod(folder, 0o755)  # munge's folder is readable by all users
     os.environ[variable] = f"{folder}/at"
     done = subprocess.run([tool, "up", str(count)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     if done.returncode == 77:
@@ -43,7 +43,7 @@ def slurm(nodes):
 
 
 def on(host, *words):
-    """The command line that runs `words` on a pretend host."""
+    """Returns the command line that runs `words` on a simulated host."""
     return [str(HOSTS), "exec", host, *map(str, words)]
 
 

@@ -1,4 +1,4 @@
-"""Runs of the real programs for the script tests: what every one of them needs, standard library only."""
+"""Runs of the real programs, common to all script tests; standard library only."""
 import contextlib
 import hashlib
 import json
@@ -14,7 +14,7 @@ import time
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CONVOY_BUILD", TOP / "build"))
 CONVOY = BUILD / "convoy"
-# What a user sets for mpirun as root with more ranks than slots; the program itself never does.
+# Variables of a user who runs mpirun as root with more ranks than slots; the program itself never sets them.
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -22,7 +22,7 @@ MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
-# A script in the background has some ignored, and so would be what it starts.
+# A script in the background has ignored signals, which its processes would inherit.
 for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)
@@ -39,7 +39,7 @@ def check(condition, message):
 
 @contextlib.contextmanager
 def workspace():
-    """A folder that is gone afterwards."""
+    """Creates a folder that is removed afterwards."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-test-"))
     try:
         yield folder
@@ -75,7 +75,7 @@ def run(config, output=None, sets=(), ranks=None, under=(), inject=(), expect=0,
 
 
 def refused(title, code, words, line, within=1.5, **extra):
-    """Ends with that code, telling each of `words`, within so many seconds; returns what it told."""
+    """Checks exit code and time limit, and that the output has each of `words`; returns the output."""
     start = time.monotonic()
     done = subprocess.run(line, cwd=TOP, env=environment(**extra), timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
@@ -83,12 +83,12 @@ def refused(title, code, words, line, within=1.5, **extra):
     check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
     for word in words:
         check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
-    check(took <= within, f"{title}: told after {took:.2f} s")
+    check(took <= within, f"{title}: reported after {took:.2f} s")
     return done.stdout
 
 
 def listeners(pids):
-    """Local addresses of TCP sockets on which these processes listen."""
+    """Returns local addresses of TCP sockets on which these processes listen."""
     inodes = set()
     for pid in pids:
         for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -104,7 +104,7 @@ def listeners(pids):
 
 
 def start(config, output, sets=(), ranks=None, under=(), **extra):
-    """Starts and returns the process, its output going to OUTPUT.console."""
+    """Starts and returns the process; its output goes to OUTPUT.console."""
     console = open(f"{output}.console", "w")
     return subprocess.Popen(command(config, output, sets, ranks, under), cwd=TOP, env=environment(**extra), stdout=console,
                             stderr=subprocess.STDOUT)
@@ -127,7 +127,7 @@ def newest_checkpoint(output):
 
 
 def weights(output):
-    """Hash by name of every safetensors file of the newest checkpoint."""
+    """Returns the hash of every safetensors file of the newest checkpoint, by name."""
     files = sorted(newest_checkpoint(output).glob("*.safetensors"))
     check(files, f"no safetensors in {newest_checkpoint(output)}")
     return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
@@ -144,7 +144,7 @@ def wait_for(condition, seconds, what):
 
 
 def descendants(pid):
-    """Process ids below `pid`, with their command names."""
+    """Returns process ids below `pid`, with their command names."""
     parents = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -183,7 +183,7 @@ def rank_pids(process, ranks, seconds=30):
 
 
 def training(output, seconds=60, step=1):
-    """Waits until metrics tell of a step; returns nothing."""
+    """Waits until the metrics have a step; returns nothing."""
     def reached():
         with contextlib.suppress(OSError, ValueError):
             return any(r["step"] >= step for r in records(output, "train"))
@@ -192,8 +192,8 @@ def training(output, seconds=60, step=1):
 
 
 def stopped_and_resumed(title, config, output, sets, whole, after):
-    """Two ranks, stopped by TERM after so many steps, gone on with: as many samples as `whole`, the run that was not.
-    Returns the checkpoint's name."""
+    """Stops two ranks by TERM after so many steps and resumes them. Checks that they train as many samples as `whole`,
+    the undisturbed run. Returns the checkpoint's name."""
     process = start(config, output, sets, ranks=2)
     rank_pids(process, 2)
     training(output, step=after)

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the topologies beside this file: machines that the tests have not got, in the form of `lstopo --of xml`.
-
-Made up, with the shape of real ones and fewer cores, so that a file can be read: tests/launch/topology_test.cpp says what
-is in each. `make.py` writes them anew; edit here and not there.
-"""
+"""Writes the topologies in this folder: machines that the tests do not have, in the form of `lstopo --of xml`. They are
+invented, with the shape of real ones and fewer cores, so that people can read a file. tests/launch/topology_test.cpp
+describes each. Edit this script and run it; do not edit the files."""
 import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -11,7 +9,8 @@ GIB = 2**30
 
 
 def mask(bits):
-    """As hwloc writes sets: words of 32 bits, the highest first; the first word of an empty set stands for all."""
+    """Returns a mask as hwloc writes sets: words of 32 bits, the highest first; the first word of an empty set stands
+    for all."""
     value = sum(1 << bit for bit in set(bits))
     words = []
     while value:
@@ -49,7 +48,7 @@ class Machine:
         return self.object("NUMANode", units, [index], os_index=str(index), local_memory=str(memory))
 
     def gpu(self, bus, uuid, memory, kind="0302", vendor="10de:2330"):
-        """A PCI device with what NVML and CUDA tell of it."""
+        """Returns a PCI device with its properties from NVML and CUDA."""
         inside = []
         if uuid:
             inside = [self.object("OSDev", None, None, [[f'<info name="NVIDIAUUID" value="{uuid}"/>']], name="nvml",
@@ -72,7 +71,7 @@ class Machine:
 
 
 def package(machine, index, first_core, cores, threads, all_cores, devices=(), memory=64 * GIB, nodes=1, first_node=0):
-    """A socket; hyper-threads are numbered behind all first ones, as Linux does. devices: (node, gpu) pairs."""
+    """Returns a socket; hyper-threads are numbered after all first threads, as Linux does. devices: (node, gpu) pairs."""
     units_of = {core: [core + t * all_cores for t in range(threads)] for core in range(first_core, first_core + cores)}
     all_units = [unit for units in units_of.values() for unit in units]
     all_nodes = list(range(first_node, first_node + nodes))

@@ -64,7 +64,6 @@ void convoy_make_graph(at::Device device, std::unique_ptr<convoy::DeviceGraph>& 
 
 // Sets the most memory that LibTorch's caching allocator takes on each visible GPU; an allocation beyond it throws
 // c10::OutOfMemoryError, in this process only.
-
 void convoy_limit_memory(int64_t bytes) {
   at::globalContext().lazyInitDevice(at::kCUDA);  // creates the allocator
   for (c10::DeviceIndex device = 0; device < static_cast<c10::DeviceIndex>(at::cuda::getNumGPUs()); ++device) {

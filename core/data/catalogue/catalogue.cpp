@@ -66,7 +66,7 @@ std::vector<Option> with_ranking_options(std::vector<Option> options) {
   options.insert(
       options.end(),
       {
-          describe::integer("negatives", "items drawn for each positive, anew each epoch", 4).between(0, 100000),
+          describe::integer("negatives", "items drawn for each positive, again in each epoch", 4).between(0, 100000),
           describe::choice(
               "ranking",
               "how the held-out item is ranked: among drawn candidates, or among all items that are new to the user",
@@ -86,8 +86,8 @@ void check_ranking(const Options& options) {
   if (options.text("ranking") == "full")
     refuse_without_effect(
         options, "candidates",
-        "is for ranking: sampled, and ranking is full: every new item is ranked; leave one of them out",
-        {options.mark("ranking")});
+        "needs ranking: sampled, but ranking is full, which ranks every new item; leave one of them out",
+        {options.location("ranking")});
 }
 
 // Throws ConfigError at a column that the lists name twice.
@@ -108,9 +108,8 @@ void check_interactions(const Options& options) {
     if (options.has(features)) check_columns(options.section(features), {"columns"});
   if (options.text("holdout") != "none") return;
   for (const char* key : {"ranking", "candidates", "evaluate"})
-    refuse_without_effect(options, key,
-                          "is for the evaluation, and holdout: none holds nothing out; leave one of them out",
-                          {options.mark("holdout")});
+    refuse_without_effect(options, key, "needs held-out rows, but holdout is none; leave one of them out",
+                          {options.location("holdout")});
 }
 
 // Null by default: configurations from before features existed stay unchanged.
@@ -159,7 +158,7 @@ Entry interactions_entry() {
                                describe::text("", "a column with one value per item")),
                 describe::list("user_features", "numbers that describe the user",
                                describe::text("", "a column with one value per user")),
-                describe::text("weight", "weights of the interactions, numbers").may_be_null()}),
+                describe::text("weight", "weights of the interactions: numbers of at least 0").may_be_null()}),
            features_option("item"), features_option("user"),
            describe::choice("holdout", "the interaction of each user that is held out for evaluation",
                             {"latest", "random", "none"}, "latest")}),
@@ -206,8 +205,8 @@ void check_synthetic(const Options& options) {
   for (const Key& key : keys_by_kind())
     if (std::find(key.kinds.begin(), key.kinds.end(), kind) == key.kinds.end())
       refuse_without_effect(options, key.name,
-                            str("is for kind: ", join(key.kinds, ", "), ", and kind is ", kind, "; leave it out"),
-                            {options.mark("kind")});
+                            str("needs kind: ", join(key.kinds, ", "), ", but kind is ", kind, "; leave it out"),
+                            {options.location("kind")});
   const bool vectors = kind == "classification" || kind == "regression";
   if (vectors && options.integers("features").empty()) options.fail("features", "needs at least one size");
   if (kind != "interactions") return;
@@ -254,14 +253,14 @@ void check_form(const Options& options) {
   const std::string& path = options.text("path");
   const bool npy = ends_in(path, ".npy"), tensors = ends_in(path, ".safetensors");
   const auto refuse = [&](const Options& at, const char* key, const std::string& reason) {
-    refuse_without_effect(at, key, reason, {options.mark("path")});
+    refuse_without_effect(at, key, reason, {options.location("path")});
   };
   if (npy || tensors)
     for (const char* key : {"delimiter", "header"})
-      refuse(options, key, "is for text such as .csv, and path has arrays; leave it out");
+      refuse(options, key, "needs text such as .csv, but path has arrays; leave it out");
   if (!npy)
     refuse(options, "target_path",
-           "is for .npy, which holds one array, and path is none; name the column or tensor by target");
+           "needs .npy, which has one array, but path is not .npy; name the column or tensor by target");
   if (npy && !options.has("target_path"))
     options.fail("path", "is an .npy with the features only; name the .npy with the targets by target_path");
   if (!npy) return;
@@ -276,12 +275,12 @@ void check_table(const Options& options) {
   check_form(options);
   if (options.text("task") == "regression")
     refuse_without_effect(options, "classes",
-                          "is for task: classification, and task is regression; leave one of them out",
-                          {options.mark("task")});
+                          "needs task: classification, but task is regression; leave one of them out",
+                          {options.location("task")});
   const Options evaluate = options.section("evaluate");
   if (evaluate.has("path"))
     refuse_without_effect(evaluate, "fraction", "and path both choose the evaluation rows; leave one of them out",
-                          {evaluate.mark("path")});
+                          {evaluate.location("path")});
   else if (evaluate.has("target_path"))
     evaluate.fail("target_path", "has the targets of evaluate.path, which is not given; give both, or neither");
 }
@@ -298,7 +297,7 @@ Entry table_entry() {
        describe::list("features", "columns of numbers, all others by default; or the one tensor's name (features)",
                       describe::text("", "a column")),
        describe::text("target", "the column or tensor to predict", "target"),
-       describe::text("weight", "the column or tensor with sample weights").may_be_null(),
+       describe::text("weight", "the column or tensor with row weights: numbers of at least 0").may_be_null(),
        describe::choice("task", "classification: classes (words or numbers); regression: numbers",
                         {"classification", "regression"}, "classification"),
        describe::integer("classes", "number of classes, if the data does not contain all")
@@ -317,11 +316,11 @@ void check_text(const Options& options) {
   const bool bytes = options.text("vocabulary") == "bytes";
   if (options.has("tokenizer") && !bytes)
     refuse_without_effect(options, "vocabulary", "and tokenizer both give the tokens; leave one of them out",
-                          {options.mark("tokenizer")});
+                          {options.location("tokenizer")});
   if (holds_tokens(options.text("format"), options.text("path"))) {
-    const std::string reason = "is for text, and path is a file of tokens; leave it out";
-    if (!bytes) refuse_without_effect(options, "vocabulary", reason, {options.mark("path")});
-    refuse_without_effect(options, "unknown", reason, {options.mark("path")});
+    const std::string reason = "needs text, but path is a file of tokens; leave it out";
+    if (!bytes) refuse_without_effect(options, "vocabulary", reason, {options.location("path")});
+    refuse_without_effect(options, "unknown", reason, {options.location("path")});
     if (!options.has("tokenizer") && !options.has("vocabulary_size"))
       options.fail("vocabulary_size",
                    "is needed for a file of tokens: give the number of tokens that there can be, or the tokenizer");
@@ -329,7 +328,7 @@ void check_text(const Options& options) {
   if (bytes)
     refuse_without_effect(options, "unknown",
                           "has no effect with vocabulary: bytes, which has a token for each byte; leave it out",
-                          {options.mark("vocabulary")});
+                          {options.location("vocabulary")});
 }
 
 Entry text_entry() {
@@ -357,7 +356,7 @@ Entry text_entry() {
            .in("tokens")
            .may_be_null(),
        describe::text("unknown",
-                      "the vocabulary's token for a byte that begins none of its tokens; without it "
+                      "the token for a byte with which no token of the vocabulary begins; by default "
                       "such a byte is an error")
            .may_be_null(),
        describe::integer("length", "length of a sequence", 128).between(1, 1 << 24).in("tokens"),
@@ -401,9 +400,8 @@ std::vector<Option> common_data_options() {
           .or_auto(),
       describe::choice(
           "changed",
-          "on resume with data that differs from the checkpoint's training data: refuse; allow: continue "
-          "with the new data and the checkpoint's numbers for ids, classes and columns, if none of them is "
-          "new",
+          "on resume, if the data differs from that of the checkpoint. refuse: end with an error; allow: continue with "
+          "the new data and the checkpoint's numbers of ids, classes and columns, if the checkpoint has all of them",
           {"refuse", "allow"}, "refuse"),
       describe::section("samples", "rows to train on; in an ensemble, of each member", samples_options()),
       describe::integer("seed", "seed of the draws of the data set and its transforms; auto: the run's")

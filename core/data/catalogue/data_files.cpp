@@ -86,8 +86,8 @@ void check_image_files(const Options& options) {
                              "or .jpeg files in it"));
   if (split)
     refuse_without_effect(options.section("evaluate"), "fraction",
-                          str("is for folders without test/, and ", folder.string(), " has one; leave it out"),
-                          {options.mark("path")});
+                          str("needs folders without test/, but ", folder.string(), " has one; leave it out"),
+                          {options.location("path")});
 }
 
 // --- Columns of delimited files: their names, and the values of the first lines. Ranks check all lines. ---

@@ -230,16 +230,16 @@ void check_loss_rows(const Options& loss, const Options& data, const DeclaredSch
   const std::string& name = loss.text("name");
   const bool classes = rows.fields.at("target").classes;
   if (name == "cross_entropy" && !classes)
-    loss.fail("name", str("is cross_entropy, whose targets are classes, and this data set has ", rows.what,
+    loss.fail("name", str("is cross_entropy, which needs classes as targets, but this data set has ", rows.what,
                           "; take mse, bce or bpr, or other data"));
   if ((name == "mse" || name == "bce") && classes)
     loss.fail("name", str("is ", name, ", whose targets are numbers, and this data set has ", rows.what,
                           "; take cross_entropy, or other data"));
   if (name != "bpr") return;
   if (!rows.has("item"))
-    loss.fail("name", str("is bpr, which ranks items, and this data set has ", rows.what, "; take another loss"));
+    loss.fail("name", str("is bpr, which ranks items, but this data set has ", rows.what, "; choose another loss"));
   if (data.has("negatives") && data.integer("negatives") == 0)
-    data.fail("negatives", "is 0, and loss bpr compares each positive with its negatives; draw at least one");
+    data.fail("negatives", "is 0, but loss bpr compares each positive with its negatives; draw at least one");
 }
 
 FileShape table_features_shape(const Options& options, const std::string& path) {
@@ -260,7 +260,7 @@ std::vector<Option> samples_options() {
       describe::choice("how",
                        "all: every row; bootstrap: as many rows, drawn with replacement; subset: a fraction, drawn "
                        "without; folds: all "
-                       "but one of several equal parts, which is held out for evaluation",
+                       "rows except one of several equal parts, on which the run evaluates",
                        {"all", "bootstrap", "subset", "folds"}, "all"),
       describe::real("fraction", "subset: share of the rows", 0.5).above(0).at_most(1),
       describe::integer("folds", "folds: number of parts", 5).between(2, 1 << 20),

@@ -1,5 +1,5 @@
-// DeclaredSchema: the rows of a data set as far as its options determine them. With it a model, loss or transform that
-// does not fit is refused before anything starts. Dataset::schema() is exact. Without LibTorch.
+// DeclaredSchema: the rows of a data set as far as its options determine them. So a model, loss or transform that does
+// not match is refused before the start. Dataset::schema() is exact. Without LibTorch.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,9 +13,9 @@
 namespace convoy {
 
 struct DeclaredField {
-  std::optional<std::vector<int64_t>> shape;  // of one row; nullopt: the files determine it
-  bool classes = false;                       // ids or classes; else numbers
-  bool flat = false;                          // one dimension of any length
+  std::optional<std::vector<int64_t>> shape;  // shape of one row; nullopt: the files determine it
+  bool classes = false;                       // ids or classes; otherwise numbers
+  bool flat = false;                          // has one dimension of any length
 };
 
 struct DeclaredSchema {
@@ -24,56 +24,56 @@ struct DeclaredSchema {
 
   bool known() const { return !fields.empty(); }
   bool has(const std::string& name) const { return fields.count(name) != 0; }
-  // nullopt if there is no such field, or if only the files determine its shape.
+  // Returns nullopt if there is no such field, or if only the files determine its shape.
   std::optional<std::vector<int64_t>> shape(const std::string& name) const;
 };
 
-// `name`: the data set. The schema of a plugin's data set is empty.
+// `name`: the data set. A plugin's data set has an empty schema.
 DeclaredSchema declared_schema(const std::string& name, const Options& options);
 
-// Limits above any machine's memory. Products of sizes are compared with them, so that none overflows 64 bits.
+// Limits above any machine's memory. They apply to products of sizes, so that no product overflows 64 bits.
 constexpr double most_elements = 1099511627776.0;             // one tensor of a model, one table of data
 constexpr double most_batch_elements = 1024 * most_elements;  // one activation of a batch, all members together
 
 double product_of(const std::vector<int64_t>& sizes);
-// Throws ConfigError at the key if it makes `what` of more than `most` numbers.
+// Throws ConfigError at the key if it gives `what` more than `most` elements.
 void refuse_above(double most, const Options& options, const std::string& key, double elements, const char* what);
 
 // Throws ConfigError at the size that makes a row or a table too large. Returns the number of elements of the largest
 // tensor of a row; 1 for a plugin's data set.
 double check_data_sizes(const std::string& name, const Options& options);
 
-// Throws ConfigError at `data.transforms.N`, or at its option that does not fit such rows.
+// Throws ConfigError at `data.transforms.N`, or at its option, if a transform does not match these rows.
 void check_transforms(const Options& data, const DeclaredSchema& rows);
 
-// Throws ConfigError at `loss` if its targets do not fit such rows. `loss` has the option `name`.
+// Throws ConfigError at `loss` if its targets do not match these rows. `loss` has the option `name`.
 void check_loss_rows(const Options& loss, const Options& data, const DeclaredSchema& rows);
 
 // --- Shapes of arrays and tables from the headers of their files, before anything is loaded ---
 
-using FileShape = std::optional<std::vector<int64_t>>;  // of one row's features; nullopt: no header has it
+using FileShape = std::optional<std::vector<int64_t>>;  // shape of one row's features; nullopt: no header has it
 
-// For the data set `table`, by its options. `path`: the value of data.path or data.evaluate.path.
+// Returns the shape of features of the data set `table`. `path`: the value of data.path or data.evaluate.path.
 FileShape table_features_shape(const Options& options, const std::string& path);
 
-// --- data.samples and data.seed: the rows of the training split to train on, and the seed that draws them ---
+// --- data.samples and data.seed: the rows of the training split to train on, and the seed of the sample ---
 
-// With them a user trains one member of an ensemble alone, or one fold of a cross-validation.
+// A user trains one member of an ensemble alone with them, or one fold of a cross-validation.
 std::vector<Option> samples_options();
 // Throws ConfigError if the values contradict each other. `data`: a data set's options.
 void check_samples(const Options& data);
-// The sample for a model with this seed; all rows if the options lack the keys.
+// Returns the sample for a model with this seed; all rows if the options lack the keys.
 MemberSample member_sample(const Options& data, uint64_t seed);
-// The seed of all draws of a data set and its transforms: `data.seed`, or the run's.
+// Returns the seed of all draws of a data set and its transforms: `data.seed`, or the run's.
 uint64_t data_seed(const Options& data, uint64_t run_seed);
 
-// The options that decide which rows of its training data a data set holds out for evaluation.
+// Options that determine the held-out rows of a data set.
 struct EvaluationSplit {
-  bool holds_out = false;  // false also for separate files and for a plugin's data set
-  bool drawn = false;      // by row number: with other rows in the data, other rows are held out
+  bool holds_out = false;  // false also for separate files and plugins
+  bool drawn = false;      // drawn by row number: a data set with other rows holds out other rows
   std::map<std::string, Json> options;
 };
-// `data`: the data set of a resolved configuration, which may be of an older version; `run_seed`: the run's seed.
+// `data`: the data set of a resolved configuration, maybe of an older version; `run_seed`: the run's seed.
 EvaluationSplit evaluation_split(const Json& data, const Json& run_seed);
 
 }  // namespace convoy

@@ -19,10 +19,17 @@ namespace {
 struct Sign {
   std::string_view bytes;
   const char* what;
+  std::string_view end = "";  // of the file
 };
+
+constexpr size_t searched = 1 << 16;  // bytes of a file in which control bytes count
 
 constexpr Sign signs[] = {
     {"\x93NUMPY", "an .npy array"},
+    {"\x80\x02", "a pickle of Python"},
+    {"\x80\x03", "a pickle of Python"},
+    {"\x80\x04", "a pickle of Python"},
+    {"\x80\x05", "a pickle of Python"},
     {"PK\x03\x04", "a ZIP archive, as .npz, .pt and .docx are"},
     {"\x1f\x8b", "compressed by gzip"},
     {"\xfd"
@@ -31,8 +38,8 @@ constexpr Sign signs[] = {
     {"\x28\xb5\x2f\xfd", "compressed by zstd"},
     {"BZh", "compressed by bzip2"},
     {"\x89HDF", "an HDF5 file"},
-    {"PAR1", "a Parquet table"},
-    {"ARROW1", "an Arrow table"},
+    {"PAR1", "a Parquet table", "PAR1"},
+    {"ARROW1", "an Arrow table", "ARROW1"},
     {"%PDF-", "a PDF document"},
     {"\x89PNG", "a PNG image"},
     {"\xff\xd8\xff", "a JPEG image"},
@@ -53,19 +60,25 @@ bool is_safetensors(std::string_view bytes) {
   return length >= 2 && length <= bytes.size() - sizeof length && bytes[8] == '{';
 }
 
-// True for control bytes that no text encoding has: some signatures are letters with which a text may begin.
-bool has_controls(std::string_view bytes) {
-  return std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c < 8; });
+// First of the control bytes that no encoding of text has; npos if there is none.
+size_t first_control(std::string_view bytes) {
+  const auto* const found = std::find_if(bytes.begin(), bytes.end(), [](unsigned char c) { return c < 8; });
+  return found == bytes.end() ? std::string_view::npos : size_t(found - bytes.begin());
 }
 
-constexpr char tokens_otherwise[] =
-    "for numbers of tokens say data.format: npy, uint16 or uint32; else give the text itself";
+// Some signatures are letters with which a text may begin.
+bool has_sign(std::string_view bytes, const Sign& sign, bool has_controls) {
+  if (!begins_with(bytes, sign.bytes)) return false;
+  const bool ends = !sign.end.empty() && bytes.size() > 2 * sign.end.size() &&
+                    bytes.substr(bytes.size() - sign.end.size()) == sign.end;
+  return !is_letters(sign.bytes) || has_controls || ends;
+}
 
 std::string binary_kind(std::string_view bytes) {
-  const std::string_view first = bytes.substr(0, 1 << 16);
+  const std::string_view first = bytes.substr(0, searched);
+  const bool has_controls = first_control(first) != std::string_view::npos;
   for (const Sign& sign : signs)
-    if (begins_with(bytes, sign.bytes) && (!is_letters(sign.bytes) || has_controls(first)))
-      return str("is ", sign.what);
+    if (has_sign(bytes, sign, has_controls)) return str("is ", sign.what);
   if (is_safetensors(bytes)) return "is a safetensors file";
   if (begins_with(bytes, "\xff\xfe") || begins_with(bytes, "\xfe\xff")) return "is UTF-16";
   if (const size_t at = first.find('\0'); at != std::string_view::npos)
@@ -84,10 +97,10 @@ std::vector<std::string> tokens_in(const nlohmann::json& json) {
   return tokens;
 }
 
-// True if several tokens begin with `mark`, which means a space or "continues a word".
-bool marked_by(const std::vector<std::string>& tokens, std::string_view mark) {
+// True if several tokens begin with `location`, which means a space or "continues a word".
+bool marked_by(const std::vector<std::string>& tokens, std::string_view location) {
   return std::count_if(tokens.begin(), tokens.end(), [&](const std::string& token) {
-           return token.size() > mark.size() && begins_with(token, mark);
+           return token.size() > location.size() && begins_with(token, location);
          }) > 1;
 }
 
@@ -111,13 +124,19 @@ std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
 }
 
 // The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
-// image and table files, and for NUL bytes in the first 64 KiB: UTF-16 and raw token files have them, text does not.
+// image and table files, and for control bytes in the first 64 KiB: UTF-16 and raw token files have them.
 std::string text_problem(std::string_view bytes) {
-  const std::string kind = binary_kind(bytes);
+  std::string kind = binary_kind(bytes);
+  if (const size_t at = first_control(bytes.substr(0, searched)); kind.empty() && at != std::string_view::npos)
+    kind =
+        str("holds the control byte ", static_cast<int>(bytes[at]), " at byte ", at, ", as files of token numbers do");
   if (kind.empty()) return "";
   if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
   if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
-  return kind + "; " + tokens_otherwise;
+  if (begins_with(kind, "is an .npy")) return kind + "; for numbers of tokens say data.format: npy";
+  if (begins_with(kind, "holds "))
+    return kind + "; for numbers of tokens say data.format: uint16 or uint32; else give the text itself";
+  return kind + "; write its text to a file of text, or the numbers of its tokens to an .npy file (numpy.save)";
 }
 
 // The reason why this file is not a vocabulary of literal tokens, with advice; "" if it may be one. Recognises binary
@@ -137,7 +156,7 @@ std::string vocabulary_problem(std::string_view bytes, const std::string& path) 
     if (json.is_object() && json.contains("model") && json["model"].is_object())
       return str("is the tokenizer.json of Hugging Face", advice);
     if (map && !named_json && json.is_object() && !json.empty())
-      return str("is JSON, and its name does not end in .json; rename it");
+      return str("is JSON, but its name does not end in .json; rename it");
     tokens = tokens_in(json);
   } else {
     tokens = split(bytes, '\n');
@@ -148,8 +167,8 @@ std::string vocabulary_problem(std::string_view bytes, const std::string& path) 
 
 namespace fs = std::filesystem;
 
-// Tries the vocabulary on the beginning of the text. Errors later in the text or in the vocabulary's file surface on
-// the ranks. Returns the number of tokens; 0 if the vocabulary cannot be read.
+// Reads the vocabulary and tries it on the beginning of the text. Errors later in the text surface on the ranks.
+// Returns the number of tokens.
 int64_t check_vocabulary(const Options& options) {
   constexpr size_t tried = 1 << 20;
   const std::string& path = options.text("path");
@@ -162,8 +181,8 @@ int64_t check_vocabulary(const Options& options) {
     vocabulary = Vocabulary::read(options.text("vocabulary"));
   } catch (const ConfigError&) {
     throw;
-  } catch (const Error&) {
-    return 0;
+  } catch (const Error& error) {
+    options.fail("vocabulary", error.what());
   }
   if (!unknown.empty() && vocabulary->number_of(unknown) < 0)
     options.fail("unknown", str("is '", unknown, "', which is not a token of data.vocabulary"));
@@ -188,8 +207,8 @@ void check_text(const Options& options) {
     options.fail("path", str(path, ": ", problem));
   if (bytes > length) return;
   if (bytes == 0) options.fail("path", str(path, ": is empty"));
-  options.fail("length", str("is ", length, ", and ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
-                             "; a sequence takes one more than its length, the last token being a target only"));
+  options.fail("length", str("is ", length, ", but ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
+                             "; a sequence needs one more than its length, because the last token is only a target"));
 }
 
 // Ranks check all tokens.
@@ -201,9 +220,9 @@ void check_token_file(const Options& options, int64_t vocabulary_size) {
     if (file.text().empty()) throw Error(Failure::config, file.path(), ": is empty");
     const TokenFile tokens = read_token_file(options.text("format"), file.path(), file.text());
     if (tokens.count <= length)
-      options.fail("length", str("is ", length, ", and ", file.path(), " has ", tokens.count,
-                                 " tokens; a sequence takes one more than its length, the last token being a target "
-                                 "only"));
+      options.fail("length", str("is ", length, ", but ", file.path(), " has ", tokens.count,
+                                 " tokens; a sequence needs one more than its length, because the last token is only "
+                                 "a target"));
     check_tokens(tokens, file.path(), file.text(), 0, std::min(tried, tokens.count), vocabulary_size);
   });
 }
@@ -224,8 +243,8 @@ void check_text_files(const Options& options) {
   if (options.has("vocabulary_size")) {
     const int64_t declared = options.integer("vocabulary_size");
     if (declared < vocabulary_size)
-      options.fail("vocabulary_size", str("is ", declared, ", and there are ", vocabulary_size,
-                                          " tokens; leave it out, or take at least that"));
+      options.fail("vocabulary_size", str("is ", declared, ", but there are ", vocabulary_size,
+                                          " tokens; leave it out, or raise it to that number"));
     vocabulary_size = declared;
   }
   if (tokens) check_token_file(options, vocabulary_size);

@@ -23,7 +23,7 @@ class DelimitedReader {
   std::string_view field(size_t column) const { return fields_[column]; }
   double number(size_t column) const;  // finite, else throws
   int64_t line() const { return line_; }
-  std::string_view rest() const { return {at_, size_t(end_ - at_)}; }  // after the lines read so far
+  std::string_view rest() const { return {at_, size_t(end_ - at_)}; }  // text after the lines read so far
   const std::string& path() const { return path_; }
 
   // "path:line:column: reason"; column is the start of that field.

@@ -13,11 +13,11 @@ class MappedFile {
   const std::string& path() const { return path_; }
   // XXH3-128 of all bytes, in hex; computed once for all copies.
   const std::string& hash() const;
-  // Files up to 1 GiB: the same as hash(). Larger files, which may not fit into memory: the hash of the size and of
-  // 1024 evenly spread pieces of 1 MiB, including the first and the last bytes.
+  // Files up to 1 GiB: the same as hash(). Larger files may not fit into memory: the hash of the size and of 1024
+  // evenly spread pieces of 1 MiB, with the first and the last bytes.
   const std::string& fingerprint() const;
-  // Waits at most `seconds` until no other process holds this file's lock; the mapping's end releases it. False on
-  // timeout, or if the file system has no locks.
+  // Waits at most `seconds` until no other process holds this file's lock; the end of the mapping releases it. Returns
+  // false at the time limit, or if the file system has no locks.
   bool lock(double seconds) const;
 
  private:

@@ -11,17 +11,16 @@
 namespace convoy {
 
 // The first line of a delimited file: names of columns, with optional types ("age:float").
-
 class Header {
  public:
   // Reads the first line of `reader`. Without a header that line is the first row, and columns are named "1", "2", …
-  // Throws Error(corrupt_data) for an empty file, an unknown type, a name given twice.
+  // Throws Error(corrupt_data) for an empty file, an unknown type, or a repeated name.
   Header(DelimitedReader& reader, bool typed, bool present);
 
-  bool first_row_read() const { return !present_; }  // true: the reader has read the first row already
+  bool first_row_read() const { return !present_; }  // the reader is already at the first row
   bool has(const std::string& name) const;
-  // The index of the column `name`; `option` is the user's key. Error(config) naming the existing columns, or for a
-  // column of another type.
+  // Returns the index of the column `name`; `option` is the user's key. Error(config) names the existing columns, or
+  // reports a column of a different type.
   size_t token(const std::string& name, const std::string& option) const { return find(name, option, false); }
   size_t number(const std::string& name, const std::string& option) const { return find(name, option, true); }
   const std::vector<std::string>& names() const { return names_; }
@@ -35,13 +34,13 @@ class Header {
   std::vector<std::string> types_;  // "" if not given
 };
 
-// The number in a column that `option` selected. Throws Error(corrupt_data); it names both file and option.
+// Returns the number in a column that `option` selected. Throws Error(corrupt_data) with file and option.
 double number_of(const DelimitedReader& reader, size_t column, const char* option);
-float float_of(const DelimitedReader& reader, size_t column, const char* option);  // must fit into 32 bits, else throws
+float float_of(const DelimitedReader& reader, size_t column, const char* option);  // throws unless it fits into 32 bits
 
 // Form of a delimited file, from keys such as data.format, delimiter and header.
 struct TextFormat {
-  bool typed_header = false;  // name:type, with types token and float, as RecBole's files have it
+  bool typed_header = false;  // name:type, with types token and float, as in RecBole's files
   char delimiter = ',';       // by default a tab for a typed header, else a comma
   bool header = true;         // without one, columns are named "1", "2", …
 

@@ -20,7 +20,7 @@ constexpr char word[] = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
               "; RE2 has no look-around but \\s+(?!\\S)|\\s+, and no possessive repetition");
 }
 
-// Writes Unicode's classes for \s, \S, \d, \D, \w and \W, of which RE2 knows the ASCII part only.
+// Writes Unicode's classes for \s, \S, \d, \D, \w and \W, because RE2 knows only the ASCII part.
 std::string with_unicode_classes(std::string_view expression, const std::string& where) {
   std::string text;
   bool in_class = false;

@@ -59,7 +59,8 @@ TokenFile read_token_file(const std::string& format, const std::string& path, st
   const auto fail = [&](const std::string& reason) { throw Error(Failure::corrupt_data, path, ": ", reason); };
   TokenFile file;
   if (format == "uint16" || format == "uint32") {
-    if (begins_with(text, "\x93NUMPY")) fail(str("is an .npy array, and data.format is ", format, "; say format: npy"));
+    if (begins_with(text, "\x93NUMPY"))
+      fail(str("is an .npy array, but data.format is ", format, "; write format: npy"));
     file.type = format == "uint16" ? TokenType::uint16 : TokenType::uint32;
     const int64_t size = bytes_of(file.type);
     file.count = static_cast<int64_t>(text.size()) / size;
@@ -82,7 +83,8 @@ TokenFile read_token_file(const std::string& format, const std::string& path, st
              "array.reshape(-1)"));
   file = {type->second, header.data, header.shape[0]};
   const auto there = static_cast<int64_t>(text.size() - header.data) / bytes_of(file.type);
-  if (there < file.count) fail(str("is truncated: its header declares ", file.count, " tokens, and there are ", there));
+  if (there < file.count)
+    fail(str("is truncated: its header declares ", file.count, " tokens, but the file has ", there));
   return file;
 }
 

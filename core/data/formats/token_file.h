@@ -16,17 +16,16 @@ struct TokenFile {
   int64_t count = 0;  // tokens
 };
 
-// True if the data set's option `format` and the file's name mean a file of tokens, not of text.
+// True if `format` and the file's name select a file of tokens instead of text.
 bool holds_tokens(const std::string& format, const std::string& path);
 
-// `text`: the whole file. Throws Error(corrupt_data), prefixed by `path`, for a truncated file, an array of several
-// dimensions and another type of numbers.
+// `text`: the whole file. Throws Error(corrupt_data) with `path` for a truncated file, an array of several dimensions,
+// or other types of numbers.
 TokenFile read_token_file(const std::string& format, const std::string& path, std::string_view text);
 
 void copy_tokens(const TokenFile& file, std::string_view text, int64_t first, int64_t count, int64_t* to);
 
-// Throws Error(corrupt_data) naming file, token and byte if one of the tokens first … first + count − 1 is not
-// in 0 … size − 1.
+// Throws Error(corrupt_data) with file, token and byte if a token of first … first + count − 1 is not in 0 … size − 1.
 void check_tokens(const TokenFile& file, const std::string& path, std::string_view text, int64_t first, int64_t count,
                   int64_t size);
 

@@ -119,7 +119,7 @@ class Tokenizer::Reader {
     const std::string merges = (std::filesystem::path(path_).parent_path() / "merges.txt").string();
     std::error_code none;
     if (!std::filesystem::is_regular_file(merges, none))
-      corrupt(path_, str("is a vocabulary, and its merges are missing: there is no ", merges,
+      corrupt(path_, str("is a vocabulary, but its merges are missing: there is no ", merges,
                          "; copy it there, or give a tokenizer.json"));
     int64_t line = 0;
     for (const std::string& one : split(file(merges), '\n')) {
@@ -282,7 +282,7 @@ class Tokenizer::Reader {
 
   const std::string path_;
   Tokenizer made_;
-  std::unordered_map<std::string, int32_t> ids_;  // of the vocabulary, without added tokens
+  std::unordered_map<std::string, int32_t> ids_;  // ids of the vocabulary, without added tokens
   int64_t ranks_ = 0;
   bool byte_level_ = false, keep_whole_ = false;
 };

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/config/node.h"
 #include "core/data/formats/mapped_file.h"
 
 namespace convoy {
@@ -63,12 +64,25 @@ std::string text_of(const nlohmann::json& token, const std::string& path) {
   return token.get<std::string>();
 }
 
+// "FILE:LINE:COLUMN" of a byte.
+std::string place_of(const std::string& path, std::string_view text, size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const auto lines = std::count(before.begin(), before.end(), '\n');
+  return str(path, ":", lines + 1, ":", at - (lines == 0 ? 0 : before.rfind('\n') + 1) + 1);
+}
+
+// Place of a token, as far as the file writes it as this library does; else the file.
+std::string place_of_token(const std::string& path, std::string_view text, const std::string& token) {
+  const size_t at = text.find(nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return at == std::string_view::npos ? path : place_of(path, text, at);
+}
+
 std::vector<std::string> from_json(std::string_view text, const std::string& path) {
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    fail(path, str("is not JSON: error at byte ", error.byte));
+    fail(place_of(path, text, error.byte == 0 ? 0 : error.byte - 1), "is not JSON");
   }
   std::vector<std::string> tokens;
   if (json.is_array()) {
@@ -80,10 +94,12 @@ std::vector<std::string> from_json(std::string_view text, const std::string& pat
   for (const auto& [token, number] : json.items()) {
     const int64_t at = number.is_number_integer() ? number.get<int64_t>() : -1;
     if (at < 0 || at >= static_cast<int64_t>(tokens.size()))
-      fail(path, str("token '", token, "' has the number ", number.dump(), "; those of ", tokens.size(),
-                     " tokens are 0 to ", tokens.size() - 1));
+      fail(place_of_token(path, text, token),
+           str("token ", shown(token), " has the number ", number.dump(), "; those of ", tokens.size(),
+               " tokens are 0 to ", tokens.size() - 1, ", without a gap"));
     if (taken[static_cast<size_t>(at)])
-      fail(path, str("'", tokens[static_cast<size_t>(at)], "' and '", token, "' both have the number ", at));
+      fail(place_of_token(path, text, token),
+           str("tokens ", shown(tokens[static_cast<size_t>(at)]), " and ", shown(token), " both have the number ", at));
     taken[static_cast<size_t>(at)] = true;
     tokens[static_cast<size_t>(at)] = token;
   }

@@ -1,9 +1,8 @@
 // Vocabulary: byte strings (tokens) with the numbers 0 … size − 1. It splits a text into tokens.
 //
 // Rule: take the longest token that matches at each position. A byte that begins no token becomes the token `unknown`,
-// or is an error. A file holds one token per line in the order of their numbers. \n, \t, \r, \s, \\ and \xHH mean
-// newline, tab, carriage return, space, backslash and the byte HH. Or it holds JSON: a list of tokens, or a map from
-// token to number.
+// or is an error. A text file has one token per line, in number order. \n, \t, \r, \s, \\ and \xHH mean newline, tab,
+// carriage return, space, backslash and the byte HH. A JSON file has a list of tokens, or a map from token to number.
 // Threads: const after construction.
 #pragma once
 #include <cstdint>
@@ -17,8 +16,8 @@ namespace convoy {
 
 class Vocabulary {
  public:
-  // Error(corrupt_data) with file and line (JSON: with the reason) for an empty, repeated or badly escaped token and
-  // for numbers other than 0 … size − 1; Error(io) if the file is missing.
+  // Error(corrupt_data) with file and line (JSON: with the reason) for an empty, repeated or badly escaped token, and
+  // for numbers other than 0 … size − 1. Error(io) if the file is missing.
   static Vocabulary read(const std::string& path);
   explicit Vocabulary(std::vector<std::string> tokens, const std::string& path = "vocabulary");
 
@@ -26,16 +25,16 @@ class Vocabulary {
   const std::vector<std::string>& tokens() const { return tokens_; }
   const std::string& token(int64_t number) const { return tokens_[static_cast<size_t>(number)]; }
   int64_t number_of(std::string_view token) const;  // -1 if it is not a token
-  // Encodes all of `text`. unknown: the number for a byte that begins no token; -1: such a byte is Error(corrupt_data)
-  // naming `path` and the byte's offset from 0.
+  // Encodes all of `text`. `unknown`: the number for a byte that begins no token; -1: such a byte is
+  // Error(corrupt_data) with `path` and the byte's offset from 0.
   std::vector<int32_t> encode(std::string_view text, int64_t unknown, const std::string& path) const;
-  // Throws as encode without `unknown`, for the tokens that begin in the first `bytes` bytes.
+  // Checks the tokens that begin in the first `bytes` bytes; throws like encode without `unknown`.
   void check(std::string_view text, size_t bytes, const std::string& path) const;
   std::string decode(const int32_t* tokens, int64_t count) const;
-  std::string hash() const;  // of the tokens in order
+  std::string hash() const;  // hash of the tokens in order
 
  private:
-  // The longest token at `at` and its number of bytes; (−1, 1) if no token begins there.
+  // Returns the longest token at `at` and its number of bytes; (−1, 1) if no token begins there.
   std::pair<int32_t, size_t> longest(std::string_view text, size_t at) const;
   [[noreturn]] static void refuse(std::string_view text, size_t at, const std::string& path);
   void add(const std::string& token, int32_t number, const std::string& path);

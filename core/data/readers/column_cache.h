@@ -3,10 +3,10 @@
 // Location: next to the source. If that folder is not writable, or belongs to installed packages (below /usr), the
 // user's cache folder: $XDG_CACHE_HOME/convoy, else ~/.cache/convoy. If no folder is writable there is no cache, and
 // one warning.
-// Validity: a cache belongs to the exact bytes of its source (their XXH3 hash) and to how they were read (`how`). A
-// hash protects its contents. It is used only if it belongs to this user or root, no other user may write it, and its
-// columns pass the check. A stale or damaged cache, or one of another version, is rebuilt. A cache of another user
-// stays; this user's is then in the user's cache folder.
+// Validity: a cache belongs to the exact bytes of its source (their XXH3 hash) and to the options with which they were
+// read (`how`). A hash protects its contents. It is used only if it belongs to this user or root, no other user may
+// write it, and its columns pass the check. A stale or damaged cache, or one of a different version, is rebuilt. A
+// cache of another user is left alone; this user's is then in the user's cache folder.
 // Several processes that start together parse once. All of them map the cache read-only, so it is in memory once per
 // host.
 #pragma once
@@ -22,12 +22,12 @@ namespace convoy {
 
 using Columns = std::map<std::string, at::Tensor>;  // CPU, contiguous; read-only
 
-// True if the columns are as the parser makes them: complete, with their dtypes and shapes, all numbers within their
-// ranges. Readers of the columns do not check again.
+// True if the columns have the parser's form: complete, with their dtypes and shapes, all numbers within their ranges.
+// Readers of the columns do not check again.
 using ColumnCheck = std::function<bool(const Columns&)>;
 
-// While it exists, this thread waits at most `seconds` for another rank that parses the same file. The limit must be
-// less than launch.rendezvous, which would end the job with a message that does not name the lock.
+// During its lifetime, this thread waits at most `seconds` for another rank that parses the same file. The limit must
+// be less than launch.rendezvous, which would end the job with a message that does not name the lock.
 class CacheLockLimit {
  public:
   explicit CacheLockLimit(double seconds);
@@ -42,12 +42,12 @@ class CacheLockLimit {
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse,
                        const ColumnCheck& check);
 
-// The same for computed columns: stored as FOLDER/NAME-HASH.cache.safetensors. HASH is the hash of `how`, which
-// describes everything that the columns depend on. Creates the folder if needed.
+// Does the same for computed columns: FOLDER/NAME-HASH.cache.safetensors. HASH is the hash of `how`, which describes
+// every input of the columns. Creates the folder if needed.
 Columns made_columns(const std::string& folder, const std::string& name, const std::string& how,
                      const std::function<Columns()>& make, const ColumnCheck& check);
 
-// For a ColumnCheck: false if the column is missing or has another dtype or shape; −1 matches any size.
+// For a ColumnCheck: true if the column exists with this dtype and shape; −1 matches any size.
 bool has_column(const Columns& columns, const std::string& name, at::ScalarType dtype, at::IntArrayRef shape);
 // True if every element of an integer tensor is in [0, end).
 bool all_below(const at::Tensor& numbers, int64_t end);

@@ -21,7 +21,7 @@ struct InteractionColumns : TextFormat {
 
   // Reads data.format, delimiter, header, columns; `path` determines the format if it is auto.
   static InteractionColumns from(const Options& options, const std::string& path);
-  std::string cache_key() const;  // all members as text
+  std::string cache_key() const;  // text of all members
 };
 
 // Throws Error(corrupt_data) with file:line:column; Error(config) for a missing column.
@@ -30,7 +30,7 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
 // Uses the column cache.
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
 
-// Joins the files' columns, by id, to the features that the interactions have. Ignores a file without a path.
+// Joins the files' columns to the features of the interactions, by id. Ignores a file without a path.
 void add_features(Interactions& all, const FeatureFile& items, const FeatureFile& users);
 
 }  // namespace convoy

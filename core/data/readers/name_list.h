@@ -35,7 +35,7 @@ class NameList {
   at::Tensor bytes_, ends_;
 };
 
-// Maps names to their numbers. The list outlives it.
+// Maps names to their numbers. The list must outlive it.
 class NameNumbers {
  public:
   explicit NameNumbers(const NameList& names);

@@ -15,7 +15,7 @@ namespace convoy {
 namespace {
 
 constexpr int64_t exact_limit = int64_t(1) << 26;  // bits, 8 MB: fits into a cache
-constexpr int64_t bits_per_pair = 16;  // of the hashed bitmap: one of sixteen negative answers needs a search
+constexpr int64_t bits_per_pair = 16;  // size of the hashed bitmap: one in sixteen negative answers needs a search
 
 using Words = std::array<uint32_t, 4>;
 
@@ -110,7 +110,7 @@ void draw_negatives(const Positives& positives, int64_t items, int32_t user, uin
 void draw_negatives(const Positives& positives, int64_t items, const int64_t* users, uint64_t key,
                     const int64_t* samples, int64_t rows, int64_t count, int64_t* out, int64_t stride) {
   if (count == 0) return;
-  std::array<Words, ahead> words;  // of the next samples
+  std::array<Words, ahead> words;  // words of the next samples
   const auto ask_for = [&](int64_t r) {
     Words& first = words[size_t(r) % ahead];
     first = philox(key, uint64_t(samples[r]), 0);

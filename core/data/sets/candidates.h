@@ -11,13 +11,12 @@ namespace convoy {
 
 // Positives: the items of each user; membership in a few nanoseconds, and a user's sorted list.
 //
-// A bitmap answers most queries. It is exact if users × items is small. Else it has one bit per hashed pair, and a
+// A bitmap answers most queries. It is exact if users × items is small. Otherwise it has one bit per hashed pair, and a
 // binary search in the user's list confirms a hit. Const after construction, thread-safe.
-
 class Positives {
  public:
   Positives() = default;
-  // The pairs (user[r], item[r]) for each r in rows; ids are below users and items.
+  // Adds the pairs (user[r], item[r]) for each r in rows; ids are below users and items.
   Positives(int64_t users, int64_t items, const int32_t* user, const int32_t* item, const std::vector<int32_t>& rows);
 
   bool contains(int32_t user, int32_t item) const {
@@ -25,18 +24,18 @@ class Positives {
     if ((bits_[bit >> 6] >> (bit & 63) & 1) == 0) return false;
     return exact_ || listed(user, item);
   }
-  // Hints for coming queries: the bitmap's word, and the position of the user's list.
+  // Prefetches memory for coming queries: the bitmap's word, and the position of the user's list.
   void prefetch(int32_t user, int32_t item) const { __builtin_prefetch(&bits_[bit_of(user, item) >> 6]); }
   void prefetch(int32_t user) const {
     __builtin_prefetch(&begin_[size_t(user)]);
     __builtin_prefetch(&count_[size_t(user)]);
   }
-  // The user's items, sorted, each once: [first, second).
+  // Returns the user's items, sorted, each once: [first, second).
   std::pair<const int32_t*, const int32_t*> of(int32_t user) const {
     return {list_.data() + begin_[size_t(user)], list_.data() + begin_[size_t(user)] + count_[size_t(user)]};
   }
   int64_t count(int32_t user) const { return count_[size_t(user)]; }
-  // Item number `position` of those that the user has not touched; position < items − count(user).
+  // Returns item number `position` of those that the user has not touched; position < items − count(user).
   int32_t missing(int32_t user, int64_t position) const;
 
  private:
@@ -62,8 +61,8 @@ class Positives {
 void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
                     int64_t count, int64_t* out);
 
-// The same for `rows` samples at once, into out[r * stride]. Look-ups are random accesses, so memory is prefetched some
-// samples ahead.
+// Does the same for `rows` samples at once, into out[r * stride]. Prefetches memory some samples ahead, because
+// look-ups are random accesses.
 void draw_negatives(const Positives& positives, int64_t items, const int64_t* users, uint64_t key,
                     const int64_t* samples, int64_t rows, int64_t count, int64_t* out, int64_t stride);
 
@@ -71,10 +70,10 @@ void draw_negatives(const Positives& positives, int64_t items, const int64_t* us
 class Candidates {
  public:
   Candidates(const Positives& positives, int64_t items, int64_t count, uint64_t key);
-  void draw(int32_t user, int32_t held_out, int64_t* out);  // `count` of them
+  void draw(int32_t user, int32_t held_out, int64_t* out);  // writes `count` items
 
  private:
-  bool insert(int32_t item);  // true the first time in a turn
+  bool insert(int32_t item);  // returns true the first time in a turn
   void draw_from_list(int32_t user, int32_t held_out, int64_t* out) const;
 
   const Positives& positives_;
@@ -85,7 +84,7 @@ class Candidates {
   uint64_t turn_ = 0;
 };
 
-// The held-out item, then all others in order. `excluded` marks the user's positives, never the held-out item.
+// Writes the held-out item, then all others in order. `excluded` marks the user's positives, never the held-out item.
 void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out, bool* excluded);
 
 }  // namespace convoy

@@ -15,7 +15,6 @@ namespace convoy {
 
 // ValuesPerId: the values of a file's columns for each id. The first row of an id sets them; later rows are compared
 // with it.
-
 class ValuesPerId {
  public:
   explicit ValuesPerId(size_t columns);
@@ -23,11 +22,11 @@ class ValuesPerId {
   // Adds a row of the id; a new id must be the next number, from 0. Returns the first column that differs from the id's
   // first row, or the number of columns. A column that differs for any id is no longer watched.
   size_t add(int32_t id, const float* row, int64_t line);
-  // Adds the rows of another part of the file; its id i is numbers[i] here. False if a column differs.
+  // Adds the rows of a later chunk of the file; its id i is numbers[i] here. Returns false if a column differs.
   bool merge(const ValuesPerId& part, const std::vector<int32_t>& numbers);
 
   const std::vector<size_t>& watched() const { return watched_; }  // columns with one value per id, in order
-  bool same_for_all(size_t column) const;                          // of a watched column
+  bool same_for_all(size_t column) const;                          // for a watched column
   at::Tensor values() const;                                       // float32 [ids, columns]
 
  private:
@@ -43,20 +42,20 @@ struct FeatureFile : TextFormat {
   std::string option;                // "data.item_features", for messages
   std::string entity;                // "item"
   std::string path;                  // "": none
-  std::string id;                    // its column of ids
-  std::vector<std::string> columns;  // empty: all others
+  std::string id;                    // column of ids
+  std::vector<std::string> columns;  // columns to read; empty: all others
 
   // Reads data.item_features (thing: item) or data.user_features (thing: user), a section of `data`.
   static FeatureFile from(const Options& data, const std::string& entity);
-  std::string cache_key() const;  // all members as text
+  std::string cache_key() const;  // text of all members
 };
 
 struct Features {
   std::string path;  // for messages
   NameList ids;
   at::Tensor values;               // float32 [ids, columns]
-  std::vector<std::string> names;  // of the columns
-  std::string fingerprint;         // of the file's bytes
+  std::vector<std::string> names;  // column names
+  std::string fingerprint;         // fingerprint of the file's bytes
 };
 
 // Throws Error(corrupt_data) with file:line:column, also for an id with two lines; Error(config) for a missing column.
@@ -64,16 +63,16 @@ Features parse_features(const FeatureFile& file, std::string_view text);
 // Uses the column cache.
 Features read_features(const FeatureFile& file);
 
-// The columns of all sources for these ids, in their order: float32 [ids, columns]; undefined without sources. Throws
-// Error(corrupt_data) for an id that a source lacks.
+// Returns the columns of all sources for these ids, in their order: float32 [ids, columns]; undefined without sources.
+// Throws Error(corrupt_data) for an id that a source lacks.
 at::Tensor features_of(const std::vector<Features>& sources, const NameList& ids, const std::string& entity);
 
-// Rows of float32 [ids, columns] as byte strings, for the lists of a checkpoint; and back, undefined if the sizes do
-// not match.
+// Converts rows of float32 [ids, columns] to byte strings, for the lists of a checkpoint; and back, undefined if the
+// sizes do not match.
 NameList rows_as_bytes(const at::Tensor& features);
 at::Tensor rows_from_bytes(const NameList& rows, int64_t columns);
 
-// The names of all sources' columns, in that order. Throws Error(config) for a name in two sources.
+// Returns the names of all sources' columns, in that order. Throws Error(config) for a name in two sources.
 std::vector<std::string> feature_names(const std::vector<Features>& sources);
 
 }  // namespace convoy

@@ -1,8 +1,8 @@
 // Images in folders: PATH/CLASS/*.png and .jpg, .jpeg, in any letter case; or PATH/train/CLASS/… and PATH/test/CLASS/….
 //
 // Classes are numbered in the order of their folders' names. Files are listed once and decoded when a batch is
-// gathered, by the loader's thread and one more thread for each further core. Without test/, the seed draws a fraction
-// of all images for evaluation.
+// gathered, by the loader's thread and one more thread for each further core. Without test/, the seed selects a
+// fraction of all images for evaluation.
 // Batch tensors: features [B, C, H, W] float in [0, 1] · target [B] int64.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@ namespace convoy {
 // Error(io) for an unreadable file, Error(corrupt_data) naming the file and the decoder's reason.
 at::Tensor read_image(const std::string& path, int64_t channels);
 
-// [height, width, C] uint8 → float [C, new_height, new_width] in [0, 1], by bilinear interpolation with antialiasing.
-// crop: keeps the aspect ratio and crops the middle; else stretches.
+// Converts [height, width, C] uint8 → float [C, new_height, new_width] in [0, 1], by bilinear interpolation with
+// antialiasing. `crop`: keeps the aspect ratio and crops the middle; otherwise stretches.
 at::Tensor fitted_image(const at::Tensor& image, int64_t height, int64_t width, bool crop);
 
 class ImagesDataset : public Dataset {
@@ -34,16 +34,16 @@ class ImagesDataset : public Dataset {
     int64_t channels = 3;
     bool crop = true;
     double evaluate_fraction = 0.1;
-    int64_t decoders = 0;  // threads that decode a batch; 0: one per core of the thread that gathers
+    int64_t decoders = 0;  // threads that decode a batch; 0: one per core of the gathering thread
   };
-  // Error(io) for folders that are missing or empty; Error(corrupt_data) if test/ has a class that train/ lacks. A file
-  // that cannot be decoded makes `gather` throw Error(corrupt_data), for the first such file in the batch.
+  // Error(io) for folders that are missing or empty; Error(corrupt_data) if test/ has a class that train/ lacks. If
+  // files cannot be decoded, `gather` throws Error(corrupt_data) for the first such file in the batch.
   ImagesDataset(const std::string& path, const Shape& shape, uint64_t seed);
 
   Schema schema() const override;
   int64_t size(Split split) const override { return static_cast<int64_t>(images_of(split).size()); }
   int64_t instances_per_row() const override { return 1; }
-  // The fingerprint covers names, sizes, and first and last 4 KiB of the files: reading all bytes would take an epoch.
+  // The fingerprint covers names, sizes, and the first and last 4 KiB of files: reading all bytes would take an epoch.
   DataContents contents() const override;
   DatasetPtr numbered_as(const DataContents& stored) const override;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override;

@@ -1,6 +1,6 @@
 // Interactions of users with items: columns, their split, and the data set for implicit feedback.
 //
-// A training row is one positive with its drawn negatives; an evaluation row is one user with the held-out item first
+// A training row is one positive with its drawn negatives. An evaluation row is one user with the held-out item first
 // among the candidates. Batch tensors:
 //   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
 //   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
@@ -22,7 +22,7 @@
 
 namespace convoy {
 
-// The entity that determines the values of a context column.
+// Entity that determines the values of a context column.
 enum class ContextKind : uint8_t { of_interaction, of_item, of_user, same_everywhere };
 
 // One element per interaction, in the order of the source. Ids are dense, numbered by first appearance.
@@ -37,17 +37,17 @@ struct Interactions {
   at::Tensor item_features, user_features;  // float32 [items, F], [users, U]; undefined if there are none
   at::Tensor context_kinds;                 // uint8 [C], a ContextKind each; undefined if unknown
   NameList user_names, item_names;          // ids as in the source, by number; empty for synthetic data
-  std::vector<std::string> context_names;   // of the columns of `context`; empty for synthetic data
+  std::vector<std::string> context_names;   // columns of `context`; empty for synthetic data
   std::vector<std::string> item_feature_names, user_feature_names;  // likewise
-  std::vector<Features> item_sources, user_sources;                 // the features were joined from these
-  std::string fingerprint;                                          // of all sources' bytes; "": unknown
+  std::vector<Features> item_sources, user_sources;                 // sources of the joined features
+  std::string fingerprint;                                          // fingerprint of all sources' bytes; "": unknown
 
   int64_t size() const { return user.defined() ? user.numel() : 0; }
   int64_t contexts() const { return context.defined() ? context.size(1) : 0; }
 };
 
-// The same interactions with the numbers and the order of context columns of `stored`, which must contain every id and
-// column (data_change).
+// Returns the same interactions with the numbers and the order of context columns of `stored`, which must contain every
+// id and column (data_change).
 Interactions renumbered(const Interactions& all, const DataContents& stored);
 
 enum class Holdout { none, latest, random };
@@ -55,9 +55,9 @@ enum class Holdout { none, latest, random };
 // Row numbers of the columns above. A user with a single interaction keeps it for training.
 struct InteractionSplit {
   std::vector<int32_t> train;
-  std::vector<int32_t> held_out;  // one for each evaluated user, by user
+  std::vector<int32_t> held_out;  // one for each evaluated user, in user order
 };
-// latest: holds out the last in time; for equal times, the last in the source. Error(config) if there are no times.
+// `latest` holds out the last in time; for equal times, the last in the source. Error(config) if there are no times.
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed);
 
 struct RankingOptions {
@@ -85,7 +85,7 @@ class InteractionsDataset : public Dataset {
   using Dataset::gather_once;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override;
 
-  const Positives& positives() const { return positives_; }  // of the training split
+  const Positives& positives() const { return positives_; }  // positives of the training split
 
  private:
   Batch gather_train(const int64_t* samples, int64_t rows, int64_t epoch, BatchBuffers& buffers) const;
@@ -98,7 +98,7 @@ class InteractionsDataset : public Dataset {
   void check_drawable() const;
 
   const Interactions all_;
-  std::optional<Holdout> holdout_;  // the rule of the split; nullopt: the split was given
+  std::optional<Holdout> holdout_;  // rule of the split; nullopt: the split was given
   InteractionSplit split_;
   const RankingOptions options_;
   const uint64_t seed_;

@@ -39,40 +39,38 @@ class SyntheticVectors : public Dataset {
   const uint64_t key_;
   int64_t width_ = 1;
   std::vector<float> noise_;       // standard normal; each row reads a range of it
-  std::vector<float> prototypes_;  // [classes, width], or [targets, width] of the linear map
+  std::vector<float> prototypes_;  // [classes, width], or [targets, width] for the linear map
 };
 
-// Zipf-distributed users and items, context columns in [0, 1), and a planted preference: users and items form groups,
-// and a fraction of a user's items is from the user's group, which the first context column shifts by one.
+// Zipf-distributed users and items, context columns in [0, 1), and a known preference. Users and items form groups, and
+// a fraction of a user's items is from the user's group. The first context column shifts the user's group by one.
 struct SyntheticInteractions {
   int64_t rows = 0;  // training positives
   int64_t users = 0;
-  int64_t drawn_users = 0;  // only the first ones occur; 0: all
+  int64_t drawn_users = 0;  // only the first ones occur; 0: all users
   int64_t items = 0;
-  int64_t context = 0;  // columns
+  int64_t context = 0;  // number of context columns
   double user_exponent = 0.6;
   double item_exponent = 0.8;
   double preference = 0.8;  // fraction of a user's items from the user's group
   int64_t groups = 16;
-  int64_t occurring() const { return drawn_users > 0 ? drawn_users : users; }  // users
+  int64_t occurring() const { return drawn_users > 0 ? drawn_users : users; }  // number of users that occur
 };
 struct PlantedInteractions {
   Interactions all;
   InteractionSplit split;  // one held-out interaction for each drawn user, never a training row
 };
-// cache: a folder that stores the columns, so that later starts map them (core/data/readers/column_cache.h); "": no
-// cache.
+// `cache`: a folder that stores the columns, so that later starts map them (core/data/readers/column_cache.h); "":
+// none.
 PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed,
                                        const std::string& cache = "");
 
-// The data set for `data: {name: synthetic, kind: …}`.
+// Creates the data set for `data: {name: synthetic, kind: …}`.
 DatasetPtr make_synthetic(const Options& options, uint64_t seed);
 
-// Synthetic sequences of tokens: each token is followed by one of a few that the seed chose for it, with equal
-// probability. A model that has learnt them all has the loss log(successors); a model that has learnt nothing,
-// log(vocabulary).
+// Synthetic sequences of tokens: each token has a few successors, chosen by the seed, with equal probability. A model
+// that has learnt them all has the loss log(successors). A model that has learnt nothing has log(vocabulary).
 // Batch tensors: tokens [B, T] int64 · target [B, T] int64, shifted by one.
-
 class SyntheticTokens : public Dataset {
  public:
   static constexpr int64_t successors = 4;

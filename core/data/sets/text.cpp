@@ -102,7 +102,7 @@ void TextDataset::set_vocabulary_size(bool token_file) {
   if (vocabulary_size_ == 0)
     throw Error(Failure::config, "data.vocabulary_size: is needed for a file of tokens without data.tokenizer");
   if (vocabulary_size_ < own)
-    throw Error(Failure::config, "data.vocabulary_size: is ", vocabulary_size_, ", and ", own, " tokens are known");
+    throw Error(Failure::config, "data.vocabulary_size = ", vocabulary_size_, " conflicts with ", own, " known tokens");
 }
 
 Schema TextDataset::schema() const {

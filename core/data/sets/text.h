@@ -1,11 +1,10 @@
-// Text: sequences by their position in a memory-mapped file of text or of tokens; nothing is copied before it is
-// gathered.
+// Text: sequences by their position in a memory-mapped file of text or of tokens. Nothing is copied before a gather.
 //
-// Sequence i of length T reads tokens i·T … i·T + T − 1; its targets are the tokens one position later. So an epoch has
-// every token as a target once. Remaining tokens, fewer than a sequence, are not used. Evaluation uses the end of the
+// Sequence i of length T reads tokens i·T … i·T + T − 1; its targets are the tokens one position later. So every token
+// is a target once per epoch. The last tokens, fewer than a sequence, are not used. Evaluation uses the end of the
 // file. With a vocabulary file or a tokenizer, the tokens are cached next to the text
-// (core/data/readers/column_cache.h) and mapped. Tokens of a file of tokens are checked at the start, those of a large
-// one (above 1 GiB) when gathered.
+// (core/data/readers/column_cache.h) and mapped. Token files are checked at the start; those above 1 GiB are checked
+// when gathered.
 // Batch tensors: tokens [B, T] int64 · target [B, T] int64.
 #pragma once
 #include <optional>
@@ -26,11 +25,11 @@ class TextDataset : public Dataset {
     std::string tokenizer;             // tokenizer.json or vocab.json; "": none
     std::string vocabulary = "bytes";  // or a file
     std::string unknown;               // token; "": an unknown byte is an error
-    int64_t vocabulary_size = 0;       // 0: that of the vocabulary or the tokenizer
+    int64_t vocabulary_size = 0;       // 0: size of the vocabulary or the tokenizer
     int64_t length = 128;
     double evaluate_fraction = 0.1;
   };
-  // Error(io); Error(corrupt_data) with file, reason and position; Error(config) if `unknown` is not a token, and if
+  // Error(io); Error(corrupt_data) with file, reason and position; Error(config) if `unknown` is not a token, or if
   // vocabulary_size is missing or too small.
   TextDataset(const std::string& path, const Shape& shape);
   // Uses the tokens of `names` instead of those of the vocabulary file.
@@ -54,7 +53,7 @@ class TextDataset : public Dataset {
   MappedFile file_;
   at::Tensor encoded_;       // int32 [N] if the file's text was encoded
   std::string_view tokens_;  // memory of encoded_, or the file
-  TokenFile layout_;         // of tokens_
+  TokenFile layout_;         // layout of tokens_
   int64_t vocabulary_size_ = 0;
   bool checked_ = true;  // all tokens are below vocabulary_size_
   int64_t train_ = 0, evaluate_ = 0;

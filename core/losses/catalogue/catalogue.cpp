@@ -24,7 +24,8 @@ const std::vector<Entry>& loss_catalogue() {
                                .between(-2147483648.0, 2147483647)
                                .may_be_null()}},
       {"bpr",
-       "Bayesian personalised ranking: a row's first score, the positive's, is to exceed each of the others",
+       "Bayesian personalised ranking: the positive, a row's first item, should get a higher score than each other "
+       "item",
        {}}};
   return entries;
 }

@@ -13,8 +13,8 @@ Entry sgd_entry();
 Entry adagrad_entry();
 Entry adam_entry();
 
-// Why the optimizer cannot update sparse embeddings with this weight decay as it updates dense ones: the key of its
-// option, and the reason. Empty: it can.
+// Obstacle to sparse embeddings with this optimizer and weight decay: the key of its option, and the reason. Empty:
+// there is none.
 struct SparseObstacle {
   std::string key;
   std::string reason;

@@ -22,8 +22,8 @@ struct GatheredRows {
 
 struct RowPaths {
   bool lazy = false;
-  std::optional<bool> exact;  // apply missed updates one by one; nullopt: only in fp64 on the CPU
-  bool tensors = false;       // use the tensor path on the CPU too; for tests
+  std::optional<bool> exact;  // applies missed updates one by one; nullopt: only in fp64 on the CPU
+  bool tensors = false;       // uses the tensor path on the CPU too; for tests
 };
 // Reads `lazy` and `catch_up`; defaults for optimizers without these options.
 RowPaths row_paths(const Options& options);
@@ -55,7 +55,7 @@ class RowBase : public RowOptimizer {
                       int64_t count) const = 0;
   virtual void replay(double* values, double* first, double* second, int64_t n, const MissedUpdate* updates,
                       int64_t count) const = 0;
-  // In place, in the table's dtype.
+  // Updates the rows in place, in the table's dtype.
   virtual void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const = 0;
 
  private:

@@ -1,5 +1,5 @@
-// Arithmetic of the row optimizers on the CPU: catches rows up and updates them, in one pass.
-// Pure loops over rows [0, n) of a list; rows must be unique. No allocations.
+// Arithmetic of the row optimizers on the CPU: catches rows up and updates them, in one pass. Pure loops over rows [0,
+// n) of a list; rows must be unique. No allocations.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// Missed, rounded once to the loop's type.
+// The factors of Missed, rounded once to the loop's type.
 template <class T>
 struct RowFactors {
   T decay, sum, spread, first, second;
@@ -48,7 +48,7 @@ void adam_replay(float* values, float* mean, float* square, int64_t n, const Mis
 void adam_replay(double* values, double* mean, double* square, int64_t n, const MissedUpdate* updates, int64_t count,
                  const AdamReplay& replay);
 
-// The same for SGD with momentum, or without (list.first null).
+// Does the same for SGD with momentum, or without (list.first null).
 void sgd_look_up(const RowList<float>& list, float* out);
 void sgd_look_up(const RowList<double>& list, double* out);
 void sgd_rows(const RowList<float>& list, const float* gradient, const SgdStep& step);

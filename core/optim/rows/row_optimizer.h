@@ -22,11 +22,11 @@
 
 namespace convoy {
 
-// For a table that several processes share: the memory of the optimizer's state, and the rows that this process
+// Memory of a table that several processes share: the memory of the optimizer's state, and the rows that this process
 // flushes.
 struct TableMemory {
-  std::function<at::Tensor(at::IntArrayRef shape, at::ScalarType dtype)> zeros;  // none: memory of this process
-  // Ranges [begin, end), perhaps none; nullopt: all rows.
+  std::function<at::Tensor(at::IntArrayRef shape, at::ScalarType dtype)> zeros;  // null: memory of this process
+  // Ranges [begin, end) of these rows, maybe none; nullopt: all rows.
   std::optional<std::vector<std::pair<int64_t, int64_t>>> local_rows = {};
 };
 
@@ -37,17 +37,17 @@ class RowOptimizer {
   virtual int add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory = {}) = 0;
   // Writes the current values of `rows` (int64 [n] on the table's device) into `out` [n, width]. Changes nothing else.
   virtual void look_up(int table, const at::Tensor& rows, at::Tensor out) = 0;
-  // One update of a table. Call it for every table in every update, without rows if none was touched. `rows` are
+  // Makes one update of a table. Call it for every table in every update, without rows if none was touched. `rows` are
   // unique; `gradients` [n, width]. If scalars.apply is false, nothing changes.
   virtual void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) = 0;
-  // Makes all rows of values and moments current; of a shared table, only TableMemory::local_rows. All processes that
+  // Makes all rows of values and moments current; for a shared table, only TableMemory::local_rows. All processes that
   // share a table call it and `update` for the same updates.
   virtual void flush(int table) = 0;
-  // The same for these rows only (int64 [n] on the table's device, unique).
+  // Does the same for these rows only (int64 [n] on the table's device, unique).
   virtual void flush_rows(int table, const at::Tensor& rows) = 0;
   // True if `flush` would change something.
   virtual bool stale(int table) const = 0;
-  // By name, shaped as the values; writable. Current only after `flush`.
+  // Returns moments by name, in the shape of the values; writable. Current only after `flush`.
   virtual NamedTensors moments(int table) = 0;
   // The caller has written current values and moments into the table.
   virtual void restored(int table) = 0;

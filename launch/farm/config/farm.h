@@ -41,10 +41,10 @@ Json to_json(const QueueOptions& options);  // in the form of queue_options
 
 struct Pipeline {
   std::string name;  // also the name of its folder
-  Json config;       // resolved (RunConfig::resolved), with marks; its strategy plans within its slot
+  Json config;       // resolved (RunConfig::resolved), with source locations; its strategy plans within its slot
   QueueOptions options;
-  SourceLocation mark;  // where the user wrote it
-  Json grid = nullptr;  // values by key path, for a point of a grid
+  SourceLocation location;  // where the user wrote it
+  Json grid = nullptr;      // values by key path, for a point of a grid
 };
 
 struct Farm {
@@ -62,8 +62,8 @@ struct FarmRun {
   std::string name;
   Json resolved;  // the file with overrides and a flat grid; a rerun must equal it
   Farm farm;
-  SourceLocation metric_mark;  // of strategy.metric
-  LaunchConfig launch;         // its time limits and address are for the agents of the slots
+  SourceLocation metric_location;  // of strategy.metric
+  LaunchConfig launch;             // its time limits and address are for the agents of the slots
   std::vector<std::string> warnings;
   bool grows = false;  // pipelines wait in the inbox of the folder, although its farm may be done
   // All mistakes of the file; with any, nothing starts. refuse_all reports them together with those of check_requests.
@@ -84,9 +84,9 @@ Pipeline read_pipeline(const std::string& path);
 std::string pipeline_yaml(const Pipeline& pipeline);
 
 // Checks before the start that some pipeline reports strategy.metric, which sorts the leaderboard. Returns the mistake
-// at `mark`, with the metrics that exist; nothing if one of the first different pipelines reports the metric, or if
+// at `location`, with the metrics that exist; nothing if one of the first different pipelines reports the metric, or if
 // that is unknown. Starts `rank_program` once per different pipeline. Needs configurations without mistakes.
-std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& mark,
+std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& location,
                                           const std::string& rank_program);
 
 // --- Queue options: how the user writes them, and their values as data ---
@@ -105,10 +105,10 @@ Entry farm_entry();  // for the catalogue of strategies
 
 struct PipelineText {
   std::string name;
-  Node config;  // of a whole run, to be read strictly; each mark names the file of its key
+  Node config;  // of a whole run, to be read strictly; each location names the file of its key
   QueueOptions options;
-  SourceLocation mark;  // of the pipeline, in the file that lists it
-  Json grid = nullptr;  // values by key path, for a point of a grid
+  SourceLocation location;  // of the pipeline, in the file that lists it
+  Json grid = nullptr;      // values by key path, for a point of a grid
 };
 
 // Returns the pipelines of a farm's file; sets everything of `farm` except its pipelines. Adds all mistakes; if there
@@ -119,7 +119,7 @@ std::vector<PipelineText> pipeline_texts(const Node& root, Farm& farm, std::vect
 // a whole.
 Node merged(const Node& base, const Node& over);
 // Sets `value` at a key path such as "train.batch.global"; creates missing maps. Items of lists count from 0. Throws
-// ConfigError at the value's mark for an invalid path.
+// ConfigError at the value's location for an invalid path.
 void put_at(Node& root, const std::string& path, const Node& value);
 
 // The grid with key paths instead of maps: {optimizer: {lr: [1, 2]}} becomes {optimizer.lr: [1, 2]}. Values from
@@ -144,9 +144,10 @@ struct GridPoint {
 // `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0. With "" a
 // name has the last part of each key and its value. Characters that are not allowed in names become '-'. Values of a
 // key with equal texts get "-2", "-3", …; long names end in a hash of the rest.
-// Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_mark` for a
-// key that the grid does not have.
-std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_mark);
+// Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_location`
+// for a key that the grid does not have.
+std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
+                                   const SourceLocation& pattern_location);
 // Points for error messages of an invalid grid: each value of each key once, with the first values of the other keys.
 // Omits keys without a list of values.
 std::vector<GridPoint> grid_values(const Node& grid);

@@ -18,11 +18,11 @@ void flatten(const Node& map, const std::string& prefix, Node& into, std::vector
     if (field.value.kind == Node::Kind::map && !field.value.fields.empty()) {
       flatten(field.value, key, into, twice);
     } else if (Node* known = into.find(key); known == nullptr) {
-      into.fields.push_back({key, field.mark, field.value});
+      into.fields.push_back({key, field.location, field.value});
     } else if (field.value.overridden) {
       *known = field.value;
     } else {
-      twice.push_back({key, field.mark, field.value});
+      twice.push_back({key, field.location, field.value});
     }
   }
 }
@@ -98,8 +98,8 @@ std::string default_name(const std::vector<Coordinate>& point) {
   return join(parts, "_");
 }
 
-std::string patterned_name(const std::string& pattern, const SourceLocation& mark, const std::vector<Coordinate>& point,
-                           size_t number) {
+std::string patterned_name(const std::string& pattern, const SourceLocation& location,
+                           const std::vector<Coordinate>& point, size_t number) {
   std::string name;
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '{') {
@@ -107,7 +107,7 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& mar
       continue;
     }
     const size_t end = pattern.find('}', i);
-    if (end == std::string::npos) throw ConfigError(mark, names_key, "has a { without its }");
+    if (end == std::string::npos) throw ConfigError(location, names_key, "has a { without a }");
     const std::string key = pattern.substr(i + 1, end - i - 1);
     const auto found =
         std::find_if(point.begin(), point.end(), [&](const Coordinate& at) { return at.axis->key == key; });
@@ -115,9 +115,9 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& mar
       std::vector<std::string> keys{"index"};
       for (const Coordinate& at : point) keys.push_back(at.axis->key);
       const std::string near = nearest(key, keys);
-      throw ConfigError(mark, names_key,
-                        str("names {", printable(key), "}, which is no key of the grid; ",
-                            near.empty() ? "there are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
+      throw ConfigError(location, names_key,
+                        str("{", printable(key), "} is no key of the grid; ",
+                            near.empty() ? "valid are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
     }
     name += key == "index" ? str(number) : found->text();
     i = end;
@@ -130,12 +130,11 @@ int64_t count_points(const Node& grid) {
   int64_t count = 1;
   for (const Node::Field& axis : grid.fields) {
     const std::string path = str(strategy_grid, ".", axis.key);
-    if (axis.value.kind != Node::Kind::list)
-      throw ConfigError(axis.value.mark, path, "must be a list of the values that the key is to take");
-    if (axis.value.items.empty()) throw ConfigError(axis.value.mark, path, "is an empty list; give it a value");
+    if (axis.value.kind != Node::Kind::list) throw ConfigError(axis.value.location, path, "must be a list of values");
+    if (axis.value.items.empty()) throw ConfigError(axis.value.location, path, "is an empty list; give it a value");
     count *= static_cast<int64_t>(axis.value.items.size());
     if (count > most_grid_points)
-      throw ConfigError(grid.mark, strategy_grid,
+      throw ConfigError(grid.location, strategy_grid,
                         str("has more than ", most_grid_points, " combinations; leave out keys or values"));
   }
   return count;
@@ -157,7 +156,7 @@ Node checked_flat_grid(const Node& grid) {
   std::vector<Node::Field> twice;
   Node flat = flat_grid(grid, twice);
   if (!twice.empty())
-    throw ConfigError(twice.front().mark, grid_key + twice.front().key,
+    throw ConfigError(twice.front().location, grid_key + twice.front().key,
                       "is given twice, as a key path and as maps; keep one of them");
   return flat;
 }
@@ -167,14 +166,17 @@ Node started_file(const std::string& folder) {
   const std::string path = folder + "/config.yaml";
   std::error_code none;
   if (!fs::exists(path, none))
-    throw Error(Failure::command_line, str(path, ": is not there; --set adds to the grid of a farm that was started"));
+    throw Error(Failure::command_line,
+                str(path, ": does not exist; convoy add --set extends the grid of a farm that has started"));
   Node root = read_yaml_file(path);
   unquote_numbers(root);
   Node* strategy = root.find("strategy");
   Node* grid = strategy == nullptr ? nullptr : strategy->find("grid");
   if (grid == nullptr || grid->kind != Node::Kind::map)
     throw Error(Failure::command_line,
-                str(folder, ": has no grid to which --set can add values; give the file of a pipeline: convoy add ",
+                str(folder,
+                    ": its farm has no grid, so --set cannot add values; add the file of a pipeline: convoy "
+                    "add ",
                     folder, " FILE"));
   *grid = checked_flat_grid(*grid);
   return root;
@@ -205,9 +207,10 @@ Node typed_grid(const std::vector<std::string>& overrides, const Node& grid) {
   Node typed = map_node({});
   for (const std::string& assignment : overrides) {
     if (assignment.rfind(grid_key, 0) != 0)
-      throw Error(Failure::command_line, str("--set ", printable(assignment),
-                                             ": only keys of the farm's grid can get more values, as in --set ",
-                                             grid_key, grid.fields.empty() ? "seed" : grid.fields.front().key, "=[…]"));
+      throw Error(Failure::command_line,
+                  str("--set ", printable(assignment),
+                      ": convoy add --set adds values to keys of the farm's grid only, as in --set ", grid_key,
+                      grid.fields.empty() ? "seed" : grid.fields.front().key, "=[…]"));
     apply_override(typed, assignment);
   }
   return checked_flat_grid(*typed.find("strategy")->find("grid"));
@@ -220,10 +223,10 @@ void extend_grid(Node& grid, const Node& typed) {
     if (list == nullptr) {
       std::vector<std::string> keys;
       for (const Node::Field& known : grid.fields) keys.push_back(known.key);
-      throw ConfigError(field.value.mark, path, str("is no key of this farm's grid, which has ", join(keys, ", ")));
+      throw ConfigError(field.value.location, path, str("is no key of this farm's grid, which has ", join(keys, ", ")));
     }
     if (field.value.kind != Node::Kind::list || field.value.items.empty())
-      throw ConfigError(field.value.mark, path,
+      throw ConfigError(field.value.location, path,
                         field.value.kind != Node::Kind::list ? "must be a list of the values to add"
                                                              : "is an empty list; give the values to add");
     for (const Node& value : field.value.items)
@@ -259,7 +262,8 @@ Node flat_grid(const Node& grid, std::vector<Node::Field>& twice) {
   return flat;
 }
 
-std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_mark) {
+std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
+                                   const SourceLocation& pattern_location) {
   std::vector<GridPoint> points;
   const int64_t count = count_points(grid);
   std::vector<std::vector<std::string>> texts;
@@ -273,8 +277,9 @@ std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
       rest /= size;
     }
     GridPoint point;
-    point.name = bounded(in_a_name(
-        pattern.empty() ? default_name(at) : patterned_name(pattern, pattern_mark, at, static_cast<size_t>(number))));
+    point.name = bounded(in_a_name(pattern.empty()
+                                       ? default_name(at)
+                                       : patterned_name(pattern, pattern_location, at, static_cast<size_t>(number))));
     for (const Coordinate& coordinate : at) point.values.emplace_back(coordinate.axis->key, &coordinate.value());
     points.push_back(std::move(point));
   }
@@ -320,7 +325,7 @@ GridExtension extended(const std::string& folder, const std::vector<std::string>
     if (fresh) extension.pipelines.push_back(pipeline);
   }
   if (extension.pipelines.empty())
-    throw Error(Failure::config, str(folder, ": has all these points of the grid already; nothing was added"));
+    throw Error(Failure::config, str(folder, ": already has all these points of the grid; nothing was added"));
   rename_taken(folder, extension.pipelines);
   return extension;
 }

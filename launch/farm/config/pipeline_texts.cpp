@@ -35,8 +35,8 @@ class FarmReader {
       : farm_(farm), mistakes_(mistakes), section_(*root.find("strategy")), common_(root) {
     if (section_.kind == Node::Kind::scalar) {
       Node name = section_;
-      section_ = map_node(name.mark);
-      section_.fields.push_back({"name", name.mark, name});
+      section_ = map_node(name.location);
+      section_.fields.push_back({"name", name.location, name});
     }
     if (Node* grid = section_.find("grid"); grid != nullptr && grid->kind == Node::Kind::map)
       *grid = flat_grid(*grid, twice_);
@@ -50,13 +50,13 @@ class FarmReader {
   std::vector<PipelineText> texts() {
     read_section();
     for (const Node::Field& field : twice_)
-      mistake(field.mark, str("strategy.grid.", field.key),
+      mistake(field.location, str("strategy.grid.", field.key),
               "is given twice, as a key path and as maps; keep one of them");
     const Node* pipelines = section_.find("pipelines");
     const Node* grid = section_.find("grid");
     const bool has_pipelines = pipelines != nullptr && !pipelines->items.empty();
     if (has_pipelines && grid != nullptr && grid->kind != Node::Kind::null)
-      mistake(grid->mark, "strategy.grid", "conflicts with pipelines; give one of the two");
+      mistake(grid->location, "strategy.grid", "conflicts with pipelines; give one of the two");
     else if (has_pipelines)
       add_listed(*pipelines);
     else if (grid != nullptr && grid->kind == Node::Kind::map && !grid->fields.empty())
@@ -64,27 +64,28 @@ class FarmReader {
     else if (!has_error("strategy.pipelines") && !has_error("strategy.grid"))
       refuse_nothing(pipelines, grid);
     const Node* each = section_.find("each");
-    if (each != nullptr && is_typed(each->mark) && !texts_.empty() &&
+    if (each != nullptr && is_typed(each->location) && !texts_.empty() &&
         std::none_of(texts_.begin(), texts_.end(),
-                     [&](const PipelineText& text) { return holds_text_of(text.config, each->mark.file); }))
-      mistake(each->mark, "strategy.each", "has no effect, as every pipeline chooses a strategy of its own");
+                     [&](const PipelineText& text) { return holds_text_of(text.config, each->location.file); }))
+      mistake(each->location, "strategy.each", "has no effect, as every pipeline chooses a strategy of its own");
     return std::move(texts_);
   }
 
  private:
   void refuse_nothing(const Node* pipelines, const Node* grid) {
     if (pipelines != nullptr && pipelines->kind == Node::Kind::list)
-      mistake(pipelines->mark, "strategy.pipelines", "is an empty list; give it the runs, or a grid over keys instead");
+      mistake(pipelines->location, "strategy.pipelines",
+              "is an empty list; give it the runs, or a grid over keys instead");
     else if (grid != nullptr && grid->kind == Node::Kind::map)
-      mistake(grid->mark, "strategy.grid", "has no keys; give it some, or pipelines instead, the runs");
+      mistake(grid->location, "strategy.grid", "has no keys; give it some, or pipelines instead, the runs");
     else
-      mistake(section_.mark, "strategy.pipelines", "is missing: give pipelines, the runs, or a grid over keys");
+      mistake(section_.location, "strategy.pipelines", "is missing: give pipelines, the runs, or a grid over keys");
   }
 
   // Reads the section's own keys. A key with an error is reported and has no value.
   void read_section() {
-    Node whole = map_node(section_.mark);
-    whole.fields.push_back({"strategy", section_.mark, section_});
+    Node whole = map_node(section_.location);
+    whole.fields.push_back({"strategy", section_.location, section_});
     std::vector<Option> keys = farm_entry().options;
     keys.insert(keys.begin(), describe::text("name", "").must());
     bool first = true;
@@ -93,7 +94,7 @@ class FarmReader {
           const Catalogues none;
           OptionReader reader(none, {}, &mistakes);
           const Json values = reader.read_fields(keys, *root.find("strategy"), "strategy");
-          const Options options = Options(Json{{"strategy", values}}, reader.marks()).section("strategy");
+          const Options options = Options(Json{{"strategy", values}}, reader.locations()).section("strategy");
           if (std::exchange(first, false)) options_ = options;
           check_section(options, mistakes);
         });
@@ -118,13 +119,15 @@ class FarmReader {
     attempt([&] {
       const QueueOptions common = with_queue_options({}, options);
       if (!common.core_list.empty() && items.size() != 1)
-        options.fail("cores", "names the same cores for every pipeline; give a count, or cores to each of them");
+        options.fail("cores",
+                     "would give the same cores to all pipelines; write a count, or write cores in each pipeline");
       if (!common.gpu_list.empty() && items.size() != 1)
-        options.fail("gpus", "names the same GPUs for every pipeline; give a count, or GPUs to each of them");
+        options.fail("gpus",
+                     "would give the same GPUs to all pipelines; write a count, or write gpus in each pipeline");
     });
     if (options.has("names"))
       attempt([&] {
-        if (!items.empty()) options.fail("names", "is for a grid; pipelines have a `name` each");
+        if (!items.empty()) options.fail("names", "applies to a grid only; a pipeline has the key `name` instead");
         if (options.text("names").empty())
           options.fail("names", "is empty; write a pattern, such as lr{optimizer.lr}-{index}, or leave it out");
       });
@@ -138,7 +141,7 @@ class FarmReader {
       attempt([&] {
         if (item.has("set") && !item.at("set").is_object()) item.fail("set", "must be keys of the run");
         if (item.has("set") && !config.is_string())
-          item.fail("set", "is for a config that is a file; put its keys there");
+          item.fail("set", "applies only if config is a file; move these keys into config");
       });
     }
     refuse_ineffective_overrides(options, items, mistakes);
@@ -148,11 +151,11 @@ class FarmReader {
   static void refuse_ineffective_overrides(const Options& options, const std::vector<Options>& items,
                                            std::vector<ConfigError>& mistakes) {
     for (const Option& option : queue_options(true)) {
-      const auto mark = options.marks().find(option.name);
-      if (items.empty() || mark == options.marks().end() || !is_typed(mark->second)) continue;
+      const auto location = options.locations().find(option.name);
+      if (items.empty() || location == options.locations().end() || !is_typed(location->second)) continue;
       if (std::all_of(items.begin(), items.end(), [&](const Options& item) { return item.has(option.name); }))
         mistakes.emplace_back(
-            mark->second, str("strategy.", option.name),
+            location->second, str("strategy.", option.name),
             str("has no effect, as every pipeline gives its own; set that, as in strategy.pipelines.0.", option.name));
     }
   }
@@ -172,8 +175,8 @@ class FarmReader {
     });
   }
 
-  void mistake(const SourceLocation& mark, const std::string& key, const std::string& reason) {
-    mistakes_.emplace_back(mark, key, reason);
+  void mistake(const SourceLocation& location, const std::string& key, const std::string& reason) {
+    mistakes_.emplace_back(location, key, reason);
   }
 
   // Keys of the farm's file, for a pipeline without a file of its own. `of_program`: it has a program, to which keys of
@@ -184,8 +187,8 @@ class FarmReader {
     if (of_program) return without_excluded_keys(base, unused);
     if (base.find("program") != nullptr && section_.find("each") == nullptr) return base;
     const Node* each = section_.find("each");
-    const Node strategy = each != nullptr ? *each : scalar_node(reference_strategy().name, section_.mark);
-    base.fields.push_back({"strategy", strategy.mark, strategy});
+    const Node strategy = each != nullptr ? *each : scalar_node(reference_strategy().name, section_.location);
+    base.fields.push_back({"strategy", strategy.location, strategy});
     return base;
   }
 
@@ -198,7 +201,7 @@ class FarmReader {
 
   void add_listed_one(size_t index, const Node& item, const std::string& path) {
     PipelineText pipeline;
-    pipeline.mark = item.mark;
+    pipeline.location = item.location;
     const Node* config = item.find("config");
     const Node* set = item.find("set");
     try {
@@ -216,22 +219,23 @@ class FarmReader {
     const Node* name = item.find("name");
     if (name == nullptr || name->kind == Node::Kind::null) name = pipeline.config.find("name");
     const bool named = name != nullptr && name->kind == Node::Kind::scalar;
-    if (name == nullptr) mistake(item.mark, path + ".name", "is missing: the pipeline's configuration has none either");
+    if (name == nullptr)
+      mistake(item.location, path + ".name", "is missing: the pipeline's configuration has none either");
     // A pipeline without a name gets one, so that the rest of it is checked too.
-    const Node called = named ? *name : scalar_node(str("pipeline-", index), item.mark, true);
+    const Node called = named ? *name : scalar_node(str("pipeline-", index), item.location, true);
     pipeline.options = index < items_.size() ? merged_queue_options(queue_options_, items_[index]) : queue_options_;
     add(std::move(pipeline), called);
   }
 
   static Node read_file(const Node& config, const std::string& key) {
     const std::filesystem::path given = config.text;
-    const std::filesystem::path folder = std::filesystem::path(config.mark.file).parent_path();
-    const bool in_file = config.mark.line > 0;  // a value of --set has no folder
+    const std::filesystem::path folder = std::filesystem::path(config.location.file).parent_path();
+    const bool in_file = config.location.line > 0;  // a value of --set has no folder
     const std::string path = (given.is_absolute() || !in_file ? given : folder / given).lexically_normal().string();
     std::error_code none;
     if (!std::filesystem::exists(path, none))
-      throw ConfigError(config.mark, key,
-                        str(path, ": no such file; paths are from the folder of the file that names it"));
+      throw ConfigError(config.location, key,
+                        str(path, ": no such file; the path is relative to the folder of the farm's file"));
     return read_yaml_file(path);
   }
 
@@ -239,11 +243,11 @@ class FarmReader {
     const Node base = this->base();
     const Node* names = section_.find("names");
     const bool named = names != nullptr && names->kind == Node::Kind::scalar;
-    const SourceLocation& mark = named ? names->mark : grid.mark;
+    const SourceLocation& location = named ? names->location : grid.location;
     std::vector<GridPoint> points;
     if (check_grid(grid, base)) {
       try {
-        points = grid_points(grid, named ? names->text : "", mark);
+        points = grid_points(grid, named ? names->text : "", location);
       } catch (const ConfigError& error) {
         mistakes_.push_back(error);
       }
@@ -252,13 +256,13 @@ class FarmReader {
     // Nothing will start, but each value is checked.
     if (!all) points = grid_values(grid);
     for (const GridPoint& point : points) {
-      PipelineText pipeline{"", base, queue_options_, grid.mark};
+      PipelineText pipeline{"", base, queue_options_, grid.location};
       pipeline.grid = Json::object();
       for (const auto& [key, value] : point.values) {
         write_key(pipeline.config, key, *value);
         pipeline.grid[key] = untyped(*value, false);
       }
-      add(std::move(pipeline), scalar_node(point.name, mark, true));
+      add(std::move(pipeline), scalar_node(point.name, location, true));
     }
     if (all) refuse_equal_names();
   }
@@ -266,15 +270,15 @@ class FarmReader {
   // False if keys of the grid have errors; reports them.
   bool check_grid(const Node& grid, const Node& base) {
     bool valid = !has_error("strategy.grid");
-    const auto refuse = [&](const SourceLocation& mark, const std::string& key, const std::string& reason) {
-      mistake(mark, str("strategy.grid.", key), reason);
+    const auto refuse = [&](const SourceLocation& location, const std::string& key, const std::string& reason) {
+      mistake(location, str("strategy.grid.", key), reason);
       valid = false;
     };
     for (const Node::Field& axis : grid.fields) {
       if (axis.key == "name")
-        refuse(axis.mark, axis.key, "is what each point is called: write strategy.names, a pattern, instead");
+        refuse(axis.location, axis.key, "is the name of each point; write it as a pattern in strategy.names");
       else if (axis.value.kind == Node::Kind::list && axis.value.items.empty())
-        refuse(axis.value.mark, axis.key, "is an empty list; give it a value");
+        refuse(axis.value.location, axis.key, "is an empty list; give it a value");
       else if (axis.value.kind == Node::Kind::list)
         try {
           Node tried = base;
@@ -301,16 +305,16 @@ class FarmReader {
     auto& fields = pipeline.config.fields;
     fields.erase(std::remove_if(fields.begin(), fields.end(), [](const Node::Field& f) { return f.key == "name"; }),
                  fields.end());
-    fields.insert(fields.begin(), {"name", name.mark, name});
+    fields.insert(fields.begin(), {"name", name.location, name});
     texts_.push_back(std::move(pipeline));
   }
 
   void refuse_equal_names() {
     std::map<std::string, SourceLocation> seen;
     for (const PipelineText& pipeline : texts_) {
-      const auto [first, fresh] = seen.emplace(pipeline.name, pipeline.mark);
+      const auto [first, fresh] = seen.emplace(pipeline.name, pipeline.location);
       if (fresh) continue;
-      mistake(pipeline.config.find("name")->mark, "name",
+      mistake(pipeline.config.find("name")->location, "name",
               str("is '", pipeline.name, "', the name of two pipelines; the first is on line ", first->second.line));
     }
   }
@@ -340,7 +344,7 @@ Node merged(const Node& base, const Node& over) {
     // `strategy: ddp` over {name: ddp, bucket_cap_mb: 1} changes nothing.
     const bool same = field.value.kind == Node::Kind::scalar && found->value.kind == Node::Kind::map &&
                       component_name(found->value) != nullptr && !other_component(found->value, field.value);
-    if (!same) *found = {field.key, field.mark, merged(found->value, field.value)};
+    if (!same) *found = {field.key, field.location, merged(found->value, field.value)};
   }
   return result;
 }
@@ -349,17 +353,17 @@ void put_at(Node& root, const std::string& path, const Node& value) {
   Node* node = &root;
   const std::vector<std::string> keys = split(path, '.');
   for (const std::string& key : keys) {
-    if (key.empty()) throw ConfigError(value.mark, path, "is no key path; write one such as optimizer.lr");
+    if (key.empty()) throw ConfigError(value.location, path, "is no key path; write one such as optimizer.lr");
     if (node->kind == Node::Kind::scalar) {
-      Node name = std::exchange(*node, map_node(value.mark));  // `strategy: ddp` is short for {name: ddp}
-      node->fields.push_back({"name", name.mark, std::move(name)});
+      Node name = std::exchange(*node, map_node(value.location));  // `strategy: ddp` is short for {name: ddp}
+      node->fields.push_back({"name", name.location, std::move(name)});
     }
-    if (node->kind == Node::Kind::null) *node = map_node(value.mark);
+    if (node->kind == Node::Kind::null) *node = map_node(value.location);
     Node* found = node->child(key);
     if (found == nullptr && node->kind == Node::Kind::list)
-      throw ConfigError(value.mark, path, str("there is no item ", shown(key), " in a list of ", node->items.size()));
+      throw ConfigError(value.location, path, str("no item ", shown(key), "; the list has ", node->items.size()));
     if (found == nullptr) {
-      node->fields.push_back({key, value.mark, Node{}});
+      node->fields.push_back({key, value.location, Node{}});
       found = &node->fields.back().value;
     }
     node = found;
@@ -372,7 +376,7 @@ void put_at(Node& root, const std::string& path, const Node& value) {
 }
 
 bool holds_text_of(const Node& node, const std::string& file) {
-  return node.mark.file == file ||
+  return node.location.file == file ||
          std::any_of(node.items.begin(), node.items.end(), [&](const Node& n) { return holds_text_of(n, file); }) ||
          std::any_of(node.fields.begin(), node.fields.end(),
                      [&](const Node::Field& field) { return holds_text_of(field.value, file); });

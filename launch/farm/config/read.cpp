@@ -26,11 +26,11 @@ bool is_farm(const Node& root) {
 // Values of the keys that configure the farm itself: `name` and `launch`.
 Json farm_values(const Node& root, const Catalogues& catalogues, std::vector<ConfigError>& mistakes) {
   std::vector<Option> options;
-  Node farm = map_node(root.mark);
+  Node farm = map_node(root.location);
   for (const Option& option : run_options()) {
     if (option.name != "name" && option.name != "launch") continue;
     options.push_back(option);
-    if (const Node* value = root.find(option.name)) farm.fields.push_back({option.name, value->mark, *value});
+    if (const Node* value = root.find(option.name)) farm.fields.push_back({option.name, value->location, *value});
   }
   OptionReader reader(catalogues, {}, &mistakes);
   return reader.read_fields(options, farm, "");
@@ -48,10 +48,10 @@ std::vector<Pipeline> read_texts(const std::vector<PipelineText>& texts, const C
   for (const PipelineText& text : texts) {
     const bool nested = is_farm(text.config);
     if (nested)
-      mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
+      mistakes.emplace_back(text.config.find("strategy")->location, "strategy",
                             str("is ", farm_strategy, ", which is several runs itself; a pipeline is one run"));
     trees.push_back(nested ? nullptr : &text.config);
-    pipelines.push_back({text.name, {}, text.options, text.mark, text.grid});
+    pipelines.push_back({text.name, {}, text.options, text.location, text.grid});
   }
   const std::vector<Json> configs = read_run_trees(trees, catalogues, mistakes);
   for (size_t i = 0; i < configs.size(); ++i) pipelines[i].config = configs[i];
@@ -72,16 +72,16 @@ std::vector<ConfigError> unused_keys(const Node& root, const std::vector<Pipelin
     if (configures_farm(field.key)) continue;
     // A pipeline with its own file takes no keys of this one.
     if (std::any_of(pipelines.begin(), pipelines.end(), [&](const PipelineText& text) {
-          return text.config.mark.file == root.mark.file && text.config.find(field.key) != nullptr;
+          return text.config.location.file == root.location.file && text.config.find(field.key) != nullptr;
         }))
       continue;
     if (std::find(valid.begin(), valid.end(), field.key) != valid.end()) {
       if (!field.value.overridden)
-        warnings.push_back(str(to_string(field.mark), ": ", field.key, ": no pipeline uses it"));
+        warnings.push_back(str(to_string(field.location), ": ", field.key, ": no pipeline uses it"));
       continue;
     }
     const std::string near = nearest(field.key, valid);
-    mistakes.emplace_back(field.mark, printable(field.key),
+    mistakes.emplace_back(field.location, printable(field.key),
                           near.empty() ? std::string("unknown key") : str("unknown key; did you mean ", near, "?"));
   }
   return mistakes;
@@ -112,15 +112,15 @@ void refuse_ineffective_set(const Node& node, const std::string& path, const std
       refuse_ineffective_set(field.value, path.empty() ? field.key : str(path, ".", field.key), pipelines, mistakes);
   for (size_t i = 0; i < node.items.size(); ++i)
     refuse_ineffective_set(node.items[i], str(path, ".", i), pipelines, mistakes);
-  const std::string& typed = node.mark.file;
-  if (path.empty() || !is_typed(node.mark)) return;
+  const std::string& typed = node.location.file;
+  if (path.empty() || !is_typed(node.location)) return;
   for (const ConfigError& mistake : mistakes)
-    if (mistake.mark().file == typed) return;
+    if (mistake.location().file == typed) return;
   if (std::any_of(pipelines.begin(), pipelines.end(),
                   [&](const PipelineText& text) { return holds_text_of(text.config, typed); }))
     return;
   mistakes.emplace_back(
-      node.mark, path,
+      node.location, path,
       str("has no effect, as no pipeline uses it: each has its own value, or its own file. Set that instead: "
           "strategy.grid.",
           path, ", strategy.pipelines.0.config.", path, ", or, for a file, strategy.pipelines.0.set.", path));
@@ -154,7 +154,7 @@ std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments
   run.variables = variables;
   run.as = as;
   run.resolved = untyped(with_flat_grid(root), true);
-  if (const Node* metric = root.find("strategy")->find("metric")) run.metric_mark = metric->mark;
+  if (const Node* metric = root.find("strategy")->find("metric")) run.metric_location = metric->location;
   run.mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& mistakes) {
     const Options values(farm_values(tree, catalogues, mistakes));
     if (!mistakes.empty()) return;
@@ -173,13 +173,13 @@ std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments
 void refuse_several(const Node& root, const std::string& path) {
   const Node* config = root.find("config");
   if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
-    throw ConfigError(config->mark, "config",
-                      str("describes a pipeline to add to a running farm; type `convoy add RUN ", path,
-                          "`, where RUN is that farm's folder"));
+    throw ConfigError(config->location, "config",
+                      str("makes this file a pipeline for a running farm; type `convoy add RUN ", path,
+                          "`, where RUN is the run folder of that farm"));
   if (!is_farm(root)) return;
   throw ConfigError(
-      root.find("strategy")->mark, "strategy",
-      str("describes several runs, and only `convoy run` takes those; ",
+      root.find("strategy")->location, "strategy",
+      str("describes several runs, which only `convoy run` accepts; ",
           root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
                                         : "write one pipeline's configuration into a file of its own",
           ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path,
@@ -196,15 +196,15 @@ Pipeline read_pipeline(const std::string& path) {
           .may_be_null()};
   for (const Option& option : queue_options(true)) options.push_back(option);
   PipelineText text;
-  text.mark = root.mark;
+  text.location = root.location;
   std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& found) {
     const Catalogues none;
     OptionReader reader(none, {}, &found);
     const Json values = reader.read_fields(options, tree, "");
     if (!found.empty()) return;
-    const Options written(values, reader.marks());
+    const Options written(values, reader.locations());
     text.options = with_queue_options({}, written);
-    if (written.has("grid")) text.grid = without_marks(written.at("grid"));
+    if (written.has("grid")) text.grid = without_locations(written.at("grid"));
     if (!written.at("config").is_string() && !written.at("config").is_object())
       written.fail("config", "must be the path of a file, or the keys of a whole run");
   });
@@ -232,11 +232,11 @@ std::string pipeline_yaml(const Pipeline& pipeline) {
   Json whole = {{"name", pipeline.name}};
   whole.update(to_json(pipeline.options));
   if (!pipeline.grid.is_null()) whole["grid"] = pipeline.grid;
-  whole["config"] = without_marks(pipeline.config);
+  whole["config"] = without_locations(pipeline.config);
   return to_yaml(whole);
 }
 
-std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& mark,
+std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& location,
                                           const std::string& rank_program) {
   if (farm.metric.empty()) return std::nullopt;
   std::set<std::string> kinds, names;
@@ -247,7 +247,7 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     const std::string& strategy = pipeline.config.at("strategy").at("name").get_ref<const std::string&>();
     Json described;
     try {
-      described = describe_run(rank_program, pipeline.config, "figures").at("figures");
+      described = describe_run(rank_program, pipeline.config, "metrics").at("metrics");
     } catch (const Error&) {
       return std::nullopt;  // its run will report the error
     }
@@ -265,13 +265,13 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
   const std::vector<std::string> all(names.begin(), names.end());
   if (all.empty())
     return ConfigError(
-        mark, "strategy.metric",
+        location, "strategy.metric",
         str("is ", farm.metric,
-            ", and no pipeline is evaluated; leave it out, or give them train.evaluate_every and rows to "
-            "evaluate on"));
+            ", but no pipeline is evaluated; leave it out, or set train.evaluate_every and give evaluation "
+            "rows"));
   const std::string near = nearest(farm.metric, all);
-  return ConfigError(mark, "strategy.metric",
-                     str("is ", farm.metric, ", and no pipeline's evaluation reports that; there are ", join(all, ", "),
+  return ConfigError(location, "strategy.metric",
+                     str("is ", farm.metric, ", which no pipeline reports; valid are ", join(all, ", "),
                          near.empty() ? "" : "; did you mean " + near + "?"));
 }
 

@@ -67,7 +67,7 @@ class Checks {
  private:
   void mistake(const Pipeline& pipeline, const std::string& key, const std::string& reason,
                Failure kind = Failure::config) {
-    mistakes_.emplace_back(pipeline.mark, str(pipeline.name, ".", key), reason, kind);
+    mistakes_.emplace_back(pipeline.location, str(pipeline.name, ".", key), reason, kind);
   }
 
   template <class Check>
@@ -75,7 +75,7 @@ class Checks {
     try {
       check();
     } catch (const ConfigError& error) {
-      if (!error.mark().file.empty()) {
+      if (!error.location().file.empty()) {
         mistakes_.push_back(error);
         return;
       }
@@ -83,9 +83,9 @@ class Checks {
       const std::string prefix = error.key() + ": ";
       std::string reason = error.what();
       if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
-      mistakes_.emplace_back(mark_of(pipeline.config, error.key()), error.key(), reason, error.kind());
+      mistakes_.emplace_back(location_of(pipeline.config, error.key()), error.key(), reason, error.kind());
     } catch (const Error& error) {
-      mistakes_.emplace_back(pipeline.mark, pipeline.name, error.what(), error.kind());
+      mistakes_.emplace_back(pipeline.location, pipeline.name, error.what(), error.kind());
     }
   }
 
@@ -127,10 +127,11 @@ class Checks {
     for (int core : options.core_list)
       if (std::find(threads.begin(), threads.end(), core) == threads.end())
         mistake(pipeline, "cores",
-                str("names ", core, ", and ", first.name, " lets this job use ", hardware_threads_text(threads)));
+                str("names core ", core, ", but this job may use cores ", hardware_threads_text(threads), " of ",
+                    first.name));
     for (int gpu : options.gpu_list)
       if (gpu >= static_cast<int>(first.gpus.size()))
-        mistake(pipeline, "gpus", str("names GPU ", gpu, ", and ", first.name, " shows ", first.gpus.size()),
+        mistake(pipeline, "gpus", str("names GPU ", gpu, ", but ", first.name, " has ", first.gpus.size(), " GPUs"),
                 Failure::device_missing);
     return mistakes_.size() == before;
   }
@@ -145,21 +146,22 @@ class Checks {
     if (request.gpus > 0 && std::none_of(cluster_->hosts.begin(), cluster_->hosts.end(), [&](const Host& host) {
           return static_cast<int>(host.gpus.size()) >= request.gpus;
         })) {
-      mistake(pipeline, "gpus", str("are ", request.gpus, ", which no host here has"), Failure::device_missing);
+      mistake(pipeline, "gpus", str("needs ", request.gpus, " GPUs of one host; no host has them"),
+              Failure::device_missing);
       return false;
     }
     if (empty.possible(without_memory(request))) return true;  // host_memory() and gpu_memory() check memory
     mistake(pipeline, "cores",
-            str("are ", request.cores, request.gpus > 0 ? str(", with ", request.gpus, " GPUs") : "",
-                ", and no host has slots for that; there are ", cores_in(*cluster_), " cores in ",
+            str("needs ", request.cores, " cores", request.gpus > 0 ? str(" and ", request.gpus, " GPUs") : "",
+                " of one host; no host has them: there are ", cores_in(*cluster_), " cores in ",
                 cluster_->inventory.slots.size(), " slots"));
     return false;
   }
 
   // Plans the pipeline as its strategy will in its slot. Skips pipelines with the plan of an earlier one.
   void check_plan(const Pipeline& pipeline, const ResourceRequest& request) {
-    // `marks` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on the
-    // name nor on the seed.
+    // `locations` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on
+    // the name nor on the seed.
     Json planned = Json::object();
     for (const auto& [key, value] : pipeline.config.items())
       if (key != "marks") planned[key] = value;
@@ -174,7 +176,7 @@ class Checks {
       strategy_of(config).plan(config, slot_topology(request), plan_request);
       if (config.backend == "nccl" && request.gpus == 0)
         throw ConfigError(SourceLocation{}, "backend",
-                          "is nccl, which needs a GPU for each rank, and there is none for it; take gloo",
+                          "is nccl, which needs a GPU for each rank, but this pipeline has no GPU; use gloo",
                           Failure::device_missing);
       for (const BackendEntry& backend : backend_catalogue())
         if (backend.name == config.backend && !backend.built)
@@ -210,11 +212,13 @@ class Checks {
       }
       if (whole != nullptr)
         mistake(*pipelines[1], key,
-                str("gives ", what, " ", device, " a second time, after ", pipelines[0]->name,
-                    "; give each a `share` of it, or other ", key));
+                str("gives ", what, " ", device, " also to ", pipelines[0]->name,
+                    "; set a `share` in both pipelines, or "
+                    "choose other ",
+                    key));
       else if (sum > 1 + rounding)
         mistake(*pipelines.back(), "share",
-                str("makes ", sum, " of ", what, " ", device, " in all; at most 1 can be given"));
+                str("sums to ", sum, " on ", what, " ", device, "; the sum must be at most 1"));
     }
   }
 
@@ -236,7 +240,8 @@ class Checks {
         const int64_t sum = together[gpu.index] += limit;
         if (gpu.memory <= 0 || sum <= gpu.memory) continue;
         mistake(pipeline, "gpu_memory",
-                str("makes ", human_bytes(sum), " on GPU ", gpu.index, ", which has ", human_bytes(gpu.memory)));
+                str("sums to ", human_bytes(sum), " on GPU ", gpu.index, ", which has ", human_bytes(gpu.memory),
+                    "; set smaller limits"));
         break;
       }
     }
@@ -249,8 +254,9 @@ class Checks {
       most = std::max(most, gpu.memory);
     }
     if (most > 0 && limit > most)
-      mistake(pipeline, "gpu_memory",
-              str("is ", human_bytes(limit), " on each of its GPUs, and the largest here has ", human_bytes(most)));
+      mistake(
+          pipeline, "gpu_memory",
+          str("is ", human_bytes(limit), " for each of its GPUs, but the largest GPU here has ", human_bytes(most)));
   }
 
   // On one host: refuses pipelines that may run at the same time with limits above its memory. Tries the largest limits
@@ -279,8 +285,8 @@ class Checks {
       if (pipeline.options.memory <= most) continue;
       all = false;
       mistake(pipeline, "memory",
-              str("makes ", human_bytes(pipeline.options.memory), " for it alone, and ", name, " has ",
-                  human_bytes(most), " for this job; give less"));
+              str("is ", human_bytes(pipeline.options.memory), ", but this job may use ", human_bytes(most), " of ",
+                  name, "; set a smaller limit"));
     }
     return all;
   }
@@ -304,9 +310,10 @@ class Checks {
       }
       sum += pipeline.options.memory;
       if (sum <= available) continue;
-      mistake(pipeline, "memory",
-              str("makes ", human_bytes(sum), " of those that may run at a time, and ", cluster_->hosts.front().name,
-                  " has ", human_bytes(available), " for this job; give less, or max_parallel"));
+      mistake(
+          pipeline, "memory",
+          str("sums to ", human_bytes(sum), " over the pipelines that may run at a time, but this job may use ",
+              human_bytes(available), " of ", cluster_->hosts.front().name, "; set smaller limits, or max_parallel"));
       return false;
     }
     return true;

@@ -68,7 +68,7 @@ Screen::Screen() {
   if (newterm(nullptr, stdout, stdin) == nullptr) {
     leave_signals();
     throw Error(Failure::io, str("this terminal (TERM=", std::getenv("TERM"),
-                                 ") cannot be drawn on; try TERM=xterm, or add --once for plain text"));
+                                 ") has no screen; try TERM=xterm, or add --once for plain text"));
   }
   cbreak();
   noecho();

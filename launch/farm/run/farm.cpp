@@ -34,10 +34,10 @@ void refuse_single_run_options(const FarmRun& run) {
   if (!run.arguments.hosts.empty())
     throw Error(
         Failure::command_line,
-        "--hosts is for one run; a farm over several hosts is started inside one mpirun or srun, whose ranks are its "
-        "slots");
+        "--hosts is for one run; start a farm on several hosts with mpirun or srun, and each of their ranks is a slot");
   if (run.arguments.ranks > 0)
-    throw Error(Failure::command_line, "--ranks is for one run; give the pipelines launch.ranks, or max_parallel");
+    throw Error(Failure::command_line,
+                "--ranks is for one run; set launch.ranks in the pipelines, or strategy.max_parallel");
   for (const std::string& fault : run.arguments.faults) {
     const size_t slash = fault.find('/');
     std::vector<std::string> names;
@@ -69,7 +69,7 @@ int run_alone(FarmRun& run) {
   std::vector<ConfigError> mistakes = run.mistakes;
   for (const ConfigError& mistake : check_requests(run.farm, cluster, rank_program())) mistakes.push_back(mistake);
   refuse_all(mistakes);
-  if (const auto mistake = metric_mistake(run.farm, run.metric_mark, rank_program())) throw *mistake;
+  if (const auto mistake = metric_mistake(run.farm, run.metric_location, rank_program())) throw *mistake;
   warn_of_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (reported_done(folder)) return exit_code::done;
@@ -132,7 +132,7 @@ void make_subfolder(const std::string& path) {
     throw Error(Failure::output, str(path, ": cannot be created: ", strerror(reason)));
   if (!S_ISDIR(status.st_mode))
     throw Error(Failure::output, str(path,
-                                     ": is no folder, and a farm needs one of that name; move it away, or give "
+                                     ": is no folder, but the farm needs a folder there; move it away, or give "
                                      "another --output"));
 }
 
@@ -140,11 +140,11 @@ std::optional<ConfigError> occupied(const Pipeline& pipeline, const std::string&
   struct stat status {};
   if (stat(folder.c_str(), &status) != 0) return std::nullopt;
   const auto taken = [&](const std::string& what) {
-    return ConfigError(pipeline.mark, pipeline.name,
+    return ConfigError(pipeline.location, pipeline.name,
                        str(what, "; move it away, or give the pipeline another name, or the farm another --output"),
                        Failure::output);
   };
-  if (!S_ISDIR(status.st_mode)) return taken(str(folder, ": is no folder, and the pipeline needs one of that name"));
+  if (!S_ISDIR(status.st_mode)) return taken(str(folder, ": is no folder, but the pipeline needs a folder there"));
   const std::string file = folder + "/summary.json";
   const Json summary = Json::parse(read_file_if_any(file), nullptr, false);
   const std::string foreign = summary.is_object() ? foreign_key(summary) : "";
@@ -170,7 +170,7 @@ std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& 
   if (found.empty()) return std::nullopt;
   std::vector<std::string> lines;
   for (const Difference& difference : found) lines.push_back(to_string(difference));
-  return ConfigError(mark_of(pipeline.config, found.front().key), found.front().key,
+  return ConfigError(location_of(pipeline.config, found.front().key), found.front().key,
                      str("differs from the ", done ? "finished" : "unfinished", " run in ", folder, " (",
                          join(lines, "; "), "); give another --output, or the pipeline another name; ",
                          "train.resume=", folder, " continues from its state"),
@@ -222,7 +222,7 @@ AttemptResult classify(const ProcessEnd& end, StopReason reason, const std::stri
   if (end.ok()) {
     if (summary.value("status", "") == "done") return {AttemptResult::Outcome::done, false, exit_code::done, "", ""};
     return failed(exit_code::training, name_of(Failure::internal),
-                  "its convoy ended with 0, and its summary is not that of a run that is done", true);
+                  "its convoy ended with 0, but the status in its summary is not done", true);
   }
   switch (reason) {
     case StopReason::memory:

@@ -81,7 +81,7 @@ LocalLauncher::LocalLauncher(EventLoop& loop, const Variables& variables, const 
           loop, [this](const std::vector<ResourceSample>& samples) { sampled(samples); },
           [this](const ResourceSample& sample, int64_t limit) {
             over_limit(sample.pipeline,
-                       str("took ", human_bytes(sample.memory), " of anonymous memory, and its limit is ",
+                       str("used ", human_bytes(sample.memory), " of anonymous memory, above its limit of ",
                            human_bytes(limit), " (memory)"));
           }) {}
 
@@ -176,8 +176,8 @@ void LocalLauncher::sampled(const std::vector<ResourceSample>& samples) {
     if (found == started_.end() || sample.gpu_of_device) continue;
     const int64_t limit = found->second.gpu_memory;
     if (limit > 0 && sample.gpu_memory > limit)
-      over_limit(sample.pipeline, str("took ", human_bytes(sample.gpu_memory),
-                                      " of its GPUs' memory, and its limit, with what CUDA itself needs, is ",
+      over_limit(sample.pipeline, str("used ", human_bytes(sample.gpu_memory),
+                                      " of GPU memory, above its limit, which with the memory of CUDA itself is ",
                                       human_bytes(limit), " (gpu_memory)"));
   }
 }

@@ -182,7 +182,7 @@ class SlotSupervisor {
     for (const auto& host : joined_) agents.push_back(*host);
     Cluster cluster = cluster_of(agents);
     refuse_all(check_requests(run_.farm, cluster, rank_program()));
-    if (const auto mistake = metric_mistake(run_.farm, run_.metric_mark, rank_program())) throw *mistake;
+    if (const auto mistake = metric_mistake(run_.farm, run_.metric_location, rank_program())) throw *mistake;
     supervisor_ = std::make_unique<FarmSupervisor>(loop_, run_, std::move(folder), std::move(cluster));
     events_ = supervisor_->events();
     launcher_ = std::make_unique<SlotLauncher>(*local_, *channel_);

@@ -84,7 +84,7 @@ void FarmSupervisor::resume_added() {
       if (read_summary(pipelines_.back().folder).value("status", "") == "done")
         pipelines_.back().status = PipelineState::Status::done;
     } catch (const Error& error) {
-      console_.log(str(path, " was added before, and cannot be read any more: ", error.what()));
+      console_.log(str(path, " was added before, but now it cannot be read: ", error.what()));
     }
   }
 }
@@ -164,7 +164,7 @@ void FarmSupervisor::check_inbox() {
       for (const PipelineState& entry : pipelines_)
         if (entry.pipeline.name == pipeline.name)
           throw Error(Failure::config,
-                      str(path, ": name: is '", pipeline.name, "', as another pipeline of this farm is"));
+                      str(path, ": name: is '", pipeline.name, "', the name of another pipeline of this farm"));
       add(pipeline);
       record(pipelines_.back(), "queued");
       inbox_.take(path);

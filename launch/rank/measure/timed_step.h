@@ -17,7 +17,7 @@
 
 namespace convoy {
 
-// Answers `convoy-rank --describe figures`: evaluates a new model on a few rows of each kind. Returns nothing if the
+// Answers `convoy-rank --describe metrics`: evaluates a new model on a few rows of each kind. Returns nothing if the
 // model does not accept so few rows. Throws if the data set or the model cannot be created.
 std::optional<EvaluationMetrics> evaluation_metrics(const RunConfig& config, const Registry& registry);
 

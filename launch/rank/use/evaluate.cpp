@@ -79,11 +79,11 @@ class EvaluateUse : public Use {
   static void check_rows(const UseContext& use, const Evaluation& evaluation, const std::string& split) {
     const std::string key = use.config().resolved.at("data").contains("path") ? "data.path" : "data";
     if (split == "held-out" && !evaluation.possible())
-      throw ConfigError(mark_of(use.config().resolved, key), key,
+      throw ConfigError(location_of(use.config().resolved, key), key,
                         "holds no rows out for evaluation; add --split all, or give other data, as in "
                         "--set data.path=FILE");
     if (split == "held-out" || can_evaluate_training_rows(*use.components().data)) return;
-    throw ConfigError(mark_of(use.config().resolved, key), key,
+    throw ConfigError(location_of(use.config().resolved, key), key,
                       str("has training rows of another kind than its evaluation rows, so --split ", split,
                           " has no metrics; leave --split out"));
   }

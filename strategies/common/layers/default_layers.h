@@ -1,8 +1,8 @@
-// DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies fall
-// back to them.
+// DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies use
+// them for all layers that they do not change.
 //
-// Initial values follow core/tensors/init.h, dropout layers/keyed_dropout.h. Linear products write their gradients to
-// Parameter::gradient if a strategy has set it (layers/linear_function.h).
+// Initial values follow core/tensors/init.h, and dropout follows layers/keyed_dropout.h. Linear products write their
+// gradients to Parameter::gradient if a strategy has set it (layers/linear_function.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <functional>
@@ -17,13 +17,11 @@
 
 namespace convoy {
 
-// BlockBoundaries: observes the progress of a forward through the blocks of a part, and may change tensors between
-// blocks.
-// For layers that depend on more than their input.
+// BlockBoundaries: observes a forward through the blocks of a model part, and may change tensors between blocks. For
+// layers that depend on more than their input.
 //
 // Call order: begin; enter for each block in the model's order; leave. `again` may come at any time, before a
 // checkpointed block runs again. All ranks that share the part make the same calls. Threads: the thread of the forward.
-
 class BlockBoundaries {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -31,7 +29,7 @@ class BlockBoundaries {
 
   virtual void begin() = 0;                                             // before a part's first block
   virtual Tensors enter(const std::string& block, Tensors inputs) = 0;  // before a block
-  virtual void again(const std::string& block) = 0;  // its inputs are the results of `enter` of the first run
+  virtual void again(const std::string& block) = 0;  // its inputs are the results of the first `enter`
   virtual Tensors leave(Tensors outputs) = 0;        // after the part's last block
 };
 
@@ -40,17 +38,17 @@ struct LayerStore {
   at::Device device{at::kCPU};
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
-  bool counts = true;          // this rank counts and owns (Parameter::counted) tensors that no group shards
+  bool counts = true;          // this rank counts (Parameter::counted) and owns tensors that no group shards
   bool deferred = false;       // parameters get Parameter::initial instead of memory
   CommunicatorPtr batch_norm;  // ranks whose rows batch norm uses for its statistics; null: only this rank's
-  std::shared_ptr<const SparseRule> rows;  // which embeddings are sparse; null: none
+  std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;
   std::vector<NamedBuffer> buffers;
   std::shared_ptr<BlockBoundaries> boundaries;  // null: tensors pass between blocks unchanged
-  // For a model in several parts: returns this part's copy of a tensor of another part that a layer is tied to
-  // (strategies/stages/tied_parameters.h). Null: there are no other parts.
+  // For a model in several parts: returns this part's copy of a tensor that another part owns and a layer is tied to
+  // (strategies/stages/tied_parameters.h). Null: there is only one part.
   std::function<ParameterPtr(const std::string& name, at::IntArrayRef shape)> distant;
   std::vector<ParameterPtr> followers;  // local copies of a parameter that another part of this rank owns
 };
@@ -58,13 +56,13 @@ struct LayerStore {
 // Creates a parameter with its initial values and records it. `large`: in huge pages if the system has any.
 ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init,
                             bool large = false);
-// Adds a trained parameter to the store. Error(config) for a name that exists.
+// Adds a trained parameter to the store. Error(config) for a name that exists already.
 ParameterPtr add_parameter(LayerStore& store, const std::string& name, at::Tensor value);
-// Parameter::initial of a tensor of this shape.
+// Returns Parameter::initial for a tensor of this shape.
 std::function<void(const at::Tensor& out, int64_t first)> initial_values(const LayerStore& store,
                                                                          const std::string& name, at::IntArrayRef shape,
                                                                          const Init& init);
-// Error(config) for a negative size.
+// Throws Error(config) for a negative size.
 void check_sizes(const std::string& name, at::IntArrayRef shape);
 
 using LayersFactory = std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)>;
@@ -104,7 +102,7 @@ class DefaultLayers : public Layers {
   at::Tensor make_buffer(const std::string& name, int64_t size, double value);
 };
 
-// --- Common to layers with whole parameters: of one model (default_layers.h) or of several (stacked_layers.h) ---
+// --- Common code of layers with whole parameters: of one model (default_layers.h) or of several (stacked_layers.h) ---
 
 // Checks throw Error(config). `name`: the layer's canonical name.
 void check_dropout(const std::string& name, double p);
@@ -112,7 +110,7 @@ void check_groups(const std::string& name, int64_t in, int64_t out, int64_t grou
 [[noreturn]] void fail_tie(const std::string& name, const std::string& to);
 void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there);
 
-// False for at most one value per channel: such a share has no variance, so batch norm takes the running buffers to
+// False for at most one value per channel. Such a share has no variance, so batch norm uses the running buffers to
 // avoid NaN.
 inline bool has_variance(int64_t elements, int64_t channels) { return channels > 0 && elements / channels > 1; }
 

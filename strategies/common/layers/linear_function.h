@@ -1,8 +1,8 @@
 // A linear product that writes its weight gradient to memory of the strategy.
 //
-// Autograd would create a temporary of the weight's size, add it to `.grad`, and require that to be zeroed: four more
-// sweeps over memory. The graph is the usual one: the node leads to the weight's gradient accumulator, which receives
-// an undefined gradient when the weight is done.
+// Autograd would create a temporary of the weight's size, add it to `.grad`, and require `.grad` to be zeroed: four
+// more passes over memory. The graph is the usual one: the node leads to the weight's gradient accumulator, which
+// receives an undefined gradient when the weight's gradient is complete.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
@@ -14,17 +14,17 @@
 
 namespace convoy {
 
-// Base of the autograd nodes of linear products: whole (linear_function.h), stacked (stacked_layers.h) or sharded
+// Base class of the autograd nodes of linear products: whole (linear_function.h), stacked (stacked_layers.h) or sharded
 // (sharded_product.h). Gradients of weight and bias are written to memory of the strategy.
 //
-// A subclass differentiates; its edges are input, weight, bias. Include this header in sources only: it includes
-// autograd.
+// A subclass differentiates; its edges are input, weight, bias. Include this header in sources only, because it
+// includes autograd.
 
 // True if a gradient goes to Parameter::gradient. False in a backward that the strategy did not start, and if a
 // gradient of the gradient is required.
 bool writes_gradient(const Parameter& parameter, const ForwardState& state);
 
-// True if LibTorch's functions suffice: without a graph, and under autocast, which chooses dtypes above a node.
+// True if LibTorch's functions suffice: without a graph, and under autocast, which chooses dtypes outside of nodes.
 bool without_node(const at::Tensor& input, const at::Tensor& weight);
 
 class ProductNode : public torch::autograd::Node {
@@ -35,7 +35,7 @@ class ProductNode : public torch::autograd::Node {
   void release_variables() override;
 
  protected:
-  // `output`: gradient of the product. A gradient that is written to its place stays undefined in `results`.
+  // `output`: gradient of the product. Gradients that are written to Parameter::gradient stay undefined in `results`.
   virtual void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                              torch::autograd::variable_list& results) = 0;
 
@@ -64,13 +64,13 @@ at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterP
   return output;
 }
 
-// input [.., in], weight [out, in], bias [out] or null → [.., out]. `relu`: applied to the result, in the same node.
+// input [.., in], weight [out, in], bias [out] or null → [.., out]. `relu` applies to the result, in the same node.
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
                   bool relu = false);
 
-// For running nodes of other products: the gradient of the weight [out, in] from output [rows, out] (a gradient) and
-// input [rows, in]; the gradient of the bias [out] from output. If the strategy collects, it is written to
-// Parameter::gradient and the result is undefined.
+// For running nodes of other products. Returns the gradient of the weight [out, in] from output [rows, out] (a
+// gradient) and input [rows, in], or the gradient of the bias [out] from output. If the strategy collects, it is
+// written to Parameter::gradient and the result is undefined.
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input);
 at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output);

@@ -22,12 +22,12 @@ class SparseTable;  // strategies/common/layers/sparse_table.h
 
 struct Parameter {
   std::string name;      // canonical
-  at::Tensor value;      // leaf; its storage may move to a flat buffer, the tensor object stays
-  at::Tensor gradient;   // shape of value: backward writes here; undefined: autograd's own gradient
-  bool written = false;  // `gradient` has values of this accumulation; the first write of an accumulation overwrites
+  at::Tensor value;      // leaf; its storage may move to a flat buffer, but the tensor object stays
+  at::Tensor gradient;   // shape of value: backward writes here; undefined: autograd keeps the gradient
+  bool written = false;  // `gradient` has values of this accumulation; its first write overwrites
   bool reached = false;  // it has received a gradient at least once
-  bool awaited = false;  // a product of its gradient waits in ForwardState::later
-  bool prompt = false;   // no product may wait: another part takes the gradient right after the gradients of its inputs
+  bool awaited = false;  // a product for its gradient waits in ForwardState::later
+  bool prompt = false;   // no product may wait: another part uses the gradient right after its inputs' gradients
   bool foreign = false;  // created by a block and not by Layers
   // Writes elements first, first + 1, … (row-major) of the initial values. Set if `value` has no memory yet
   // (LayerStore::deferred), and if several ranks initialise one table together (sparse/shared_rows.h).
@@ -35,7 +35,7 @@ struct Parameter {
   bool products_only = false;  // layers only multiply with it, so autocast may replace it by a half-precision copy
   // For ranks that share one replica (tensor and pipeline groups; never along the data axis):
   std::vector<LocalPiece> held;  // pieces of the whole tensor; empty: the whole; several for a fused product
-  bool counted = true;           // exactly one of the ranks with the same piece counts it in norms and owns it
+  bool counted = true;  // true on one of the ranks with the same piece; that rank counts it in norms and owns it
   // Set for a sparse embedding, which gets its gradients and updates separately; null: dense.
   std::shared_ptr<SparseTable> table;
   CommunicatorPtr partial;  // the gradient is this rank's term of a sum over this group; null: it is complete
@@ -51,20 +51,20 @@ struct NamedBuffer {
 // backward (zero bubble: Qi et al., 2023).
 struct WaitingProducts {
   std::vector<std::function<void()>> list;
-  double bytes = 0;  // of tensors that they keep alive
+  double bytes = 0;  // bytes of tensors that they keep alive
   double most = 0;   // limit of `bytes`; further products run at once
 };
 
-// The running forward, as layers see it. The rank's Layers own it; the strategy sets it before each forward.
+// State of the running forward for layers. The rank's Layers own it; the strategy sets it before each forward.
 struct ForwardState {
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t rows = 0;       // of this rank's share
+  int64_t rows = 0;       // rows of this rank's share
   int64_t first_row = 0;  // index of the share's first row in the global batch
   int rank = 0;           // keys fast randomness
-  bool exact = true;      // random draws depend on the global row; else on (step, layer, rank)
+  bool exact = true;      // random draws depend on the global row; otherwise on (step, layer, rank)
   bool training = false;
-  mutable bool drew = false;         // a random draw used a key that the host chose: a CUDA graph cannot repeat it
+  mutable bool drew = false;         // a draw used a key that the host chose; a CUDA graph cannot repeat it
   bool collecting = false;           // the strategy's own backward runs: gradients go to Parameter::gradient
   WaitingProducts* later = nullptr;  // null: no rank waits for the gradients of the part's inputs
   at::Tensor loss_scale;             // [1]: factor on the loss in backward (step/precision.h); undefined: 1

@@ -29,7 +29,7 @@ class SparseTable {
  public:
   virtual ~SparseTable() = default;
   virtual SparseEmbedding& embedding() = 0;        // for strategies/sparse
-  virtual std::vector<int64_t> shape() const = 0;  // of the whole table
+  virtual std::vector<int64_t> shape() const = 0;  // shape of the whole table
   virtual bool is_sharded() const = 0;             // each rank holds some rows
   virtual bool is_shared() const = 0;              // ranks of a host share one copy
   virtual Communicator* update_group() const = 0;  // ranks that divide an update's rows; null: this rank updates all
@@ -39,10 +39,11 @@ class SparseTable {
   virtual void begin() = 0;
   // Rows that this rank has touched, with gradients; views that the next look-up may invalidate.
   virtual TableRows touched() = 0;
-  // Returns `values` of the given rows and zeros elsewhere, in the table's shape. Other rows take no memory before they
+  // Returns `values` of the given rows and zeros elsewhere, in the table's shape. Other rows need no memory until they
   // are read.
   virtual at::Tensor dense(const at::Tensor& numbers, const at::Tensor& values) const = 0;
-  // Sets the rows of the update: those of all ranks that this rank updates. Valid until the next training look-up.
+  // Sets the rows of the update: rows that any rank touched and this rank updates. Valid until the next training
+  // look-up.
   void set_update(TableRows rows) { update_ = std::move(rows); }
   const TableRows& update() const { return update_; }
 
@@ -68,8 +69,8 @@ class SparseRule {
   // Makes the layer of an embedding and turns its weight into a sparse embedding, whole on this rank.
   virtual Layer layer(const ParameterPtr& weight, const LayerStore& store) const = 0;
 };
-// `ranks`: of the data axis. `warns`: warn about a dense table that is large enough to be sparse.
-// Implemented in strategies/sparse/sparse_embeddings.cpp.
+// `ranks`: size of the data axis. `warns`: warn about a dense table that is large enough to be sparse. Implemented in
+// strategies/sparse/sparse_embeddings.cpp.
 std::shared_ptr<const SparseRule> make_sparse_rule(const RunConfig& config, int ranks, bool warns = false);
 
 }  // namespace convoy

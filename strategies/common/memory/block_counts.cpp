@@ -18,7 +18,7 @@ struct Counted {
   BlockDescription block;  // being built
   int64_t index = 0;
   std::map<std::string, TiedTensor> made;  // by canonical name, of all blocks so far
-  PlannedCuts cuts;                        // of all blocks so far
+  PlannedCuts cuts;                        // shards of all blocks so far
   ModelDescription* finished = nullptr;    // the blocks before
 };
 

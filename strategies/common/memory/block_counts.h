@@ -1,4 +1,4 @@
-// Counts of a model's blocks without creating their layers: names, parameters, products, tied parameters.
+// Counts a model's blocks without creating their layers: names, parameters, products, tied parameters.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,14 +15,13 @@ struct PlannedCut {
   int64_t whole = 0;  // size of that dimension
   int64_t parts = 1;  // fused products, sharded one by one
 };
-using PlannedCuts = std::map<std::string, PlannedCut>;  // by canonical name; others are whole
+using PlannedCuts = std::map<std::string, PlannedCut>;  // by canonical name; other tensors are whole
 
 // Builds each block once with layers without tensors. Foreign modules are created, counted and freed, one block at a
-// time.
-// FLOPs and activations, which need a run, stay 0. The same on every rank. Throws exceptions of the model, and
-// Error(config) for a tie to a tensor that no earlier layer creates.
+// time. FLOPs and activations stay 0, because they need a run. The result is equal on every rank. Throws exceptions of
+// the model, and Error(config) for a tie to a tensor that no earlier layer creates.
 ModelDescription count_blocks(const Model& model, int64_t element_bytes);
-// Counts in the same way, for a rank that builds some blocks and has layers that are tied to other ranks' blocks.
+// Counts the shards in the same way, for a rank that builds some blocks and has layers tied to other ranks' blocks.
 PlannedCuts planned_cuts(const Model& model);
 
 }  // namespace convoy

@@ -1,5 +1,5 @@
 // FlatParameters: the trained tensors of a rank as views of one buffer, and their gradients as views of a second one. A
-// rank with several devices has two such buffers on each device.
+// rank with several devices has two such buffers per device.
 //
 // Buffers are divided into buckets: one message reduces the gradients of a bucket. Buckets are divided into slots: one
 // fused optimizer loop updates parameters with equal learning-rate factor, weight decay and `counted`. Parameters start
@@ -20,22 +20,21 @@ namespace convoy {
 // saved stay valid objects.
 //
 // Parameters that are views of it keep their identity, sizes and gradient accumulators. A graph saves the parameter
-// itself, so backward finds the values after memory is attached again. Do not touch a view without memory: LibTorch's
+// itself, so backward finds the values after memory is attached again. Do not touch a view without memory. LibTorch's
 // typed accessors throw ("its data is not allocated yet"), but its elementwise kernels crash.
 // Threads: one at a time.
-
 class SwappedStorage {
  public:
-  // Starts without memory.
+  // Has no memory at first.
   SwappedStorage(int64_t elements, at::ScalarType dtype, at::Device device);
   ~SwappedStorage();
   SwappedStorage(const SwappedStorage&) = delete;
   SwappedStorage& operator=(const SwappedStorage&) = delete;
 
-  // A contiguous view from element `offset` on; no autograd.
+  // Returns a contiguous view from element `offset` on; no autograd.
   at::Tensor view(int64_t offset, at::IntArrayRef shape) const;
 
-  // Attaches `memory`: contiguous, on the device, large enough. It is kept until `take`.
+  // Attaches `memory` until `take`: contiguous, on the device, large enough.
   void put(at::Tensor memory);
   at::Tensor take();
   bool present() const { return memory_.defined(); }
@@ -46,16 +45,16 @@ class SwappedStorage {
   at::Tensor memory_;
 };
 
-// A tensor of this shape without memory.
+// Returns a tensor of this shape without memory.
 at::Tensor without_memory(at::IntArrayRef shape, at::TensorOptions options);
 
 class FlatParameters {
  public:
   struct Slot {
-    int64_t begin = 0, end = 0;  // elements of the value buffer of its device
+    int64_t begin = 0, end = 0;  // elements of its device's value buffer
     size_t device = 0;           // index of the device
     GroupSettings group;
-    bool counted = true;  // in norms: no other rank of this replica counts the same parameters
+    bool counted = true;  // counts in norms: no other rank of this replica counts the same parameters
   };
   struct Bucket {
     int64_t begin = 0, end = 0;
@@ -66,7 +65,7 @@ class FlatParameters {
   struct Place {
     int bucket = 0;
     int slot = 0;
-    int64_t offset = 0;  // in the value buffer of the slot's device
+    int64_t offset = 0;  // offset in the value buffer of the slot's device
   };
 
   // Copies values and written gradients to the new buffers, and makes the parameters' tensors views of them.
@@ -78,13 +77,13 @@ class FlatParameters {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const std::vector<Slot>& slots() const { return slots_; }
   const Place& place(size_t parameter) const { return places_[parameter]; }
-  // The range of `flat` that belongs to the parameter, in its shape. `flat` has the length of the slot.
+  // Returns the parameter's range of `flat`, in its shape. `flat` has the length of the slot.
   at::Tensor view(size_t parameter, const at::Tensor& flat) const;
 
   at::Tensor values(int slot) const;  // [elements]
   at::Tensor gradients(int slot) const;
   at::Tensor message(int bucket) const;           // the bucket's gradients; bucket 0 starts with the header
-  at::Tensor bucket_values(int bucket) const;     // [elements], all of its slots
+  at::Tensor bucket_values(int bucket) const;     // [elements] of all its slots
   at::Tensor bucket_gradients(int bucket) const;  // without the header
   at::Tensor header() const;                      // [2]: weight and sum of the loss
   void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);  // `first` overwrites
@@ -92,7 +91,7 @@ class FlatParameters {
  private:
   struct Buffers {
     at::Device device{at::kCPU};
-    int64_t elements = 0;  // of `values`
+    int64_t elements = 0;  // length of `values`
     at::Tensor values;
     at::Tensor gradients;  // header, then as `values`
   };
@@ -105,11 +104,11 @@ class FlatParameters {
   std::vector<Slot> slots_;
   std::vector<Place> places_;
   std::vector<Buffers> buffers_;  // one per device
-  int64_t header_ = 0;            // elements before each gradient buffer
+  int64_t header_ = 0;            // elements before the gradients in each gradient buffer
 };
 
 // Fills buckets in the given order: the first up to `first` bytes, the others up to `cap`. Each has at least one
-// parameter, all on one device.
+// parameter, and all of its parameters are on one device.
 std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,
                                            double first, double cap);
 

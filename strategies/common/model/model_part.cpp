@@ -12,12 +12,14 @@
 
 #include "core/base/error.h"
 #include "core/config/init_from.h"
+#include "core/config/node.h"
 #include "core/data/rows.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
+#include "strategies/common/model/batch_norm_watch.h"
 #include "strategies/common/model/model_checks.h"
 #include "strategies/common/step/precision.h"
 #include "strategies/plans/options/replicated.h"
@@ -69,7 +71,8 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartR
       freeze_(frozen_names(context.config.model.options)),
       keep_dtypes_(request.keep_dtypes),
       own_generators_(context.process_ranks == 1),
-      autocast_(autocast_dtype(context.config.precision)) {
+      autocast_(autocast_dtype(context.config.precision)),
+      watches_norms_(request.batch_norm != nullptr && request.batch_norm->size() > 1) {
   const int64_t end = request.end < 0 ? model_->blocks() : request.end;
   CONVOY_CHECK(0 <= begin_ && begin_ <= end && end <= model_->blocks(), "blocks [", begin_, ", ", end, ") of ",
                model_->blocks());
@@ -95,13 +98,15 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartR
       std::stable_partition(tables_.begin(), tables_.end(), [](const auto& one) { return one->table != nullptr; });
   parameters_.insert(parameters_.end(), dense, tables_.end());
   tables_.erase(dense, tables_.end());
-  check_unique_names();
+  check_names();
 }
 
 // Layers keeps names unique, but a foreign module may use a layer's name.
-void ModelPart::check_unique_names() const {
+void ModelPart::check_names() const {
   std::set<std::string> names;
   const auto add = [&](const std::string& name) {
+    if (printable(name) != name)
+      throw Error(Failure::config, "model: a tensor is named ", shown(name), "; a name has no control characters");
     if (!names.insert(name).second)
       throw Error(Failure::config, "model: two tensors are named ", name, "; give one of the modules another name");
   };
@@ -257,9 +262,21 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
 TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
   const TensorList values = boundary(index, inputs);
   if (hooks_ != nullptr) hooks_->before_forward(int64_t(index));
-  TensorList outputs = recomputes_[index] ? run_recomputed(index, values) : blocks_[index]->forward(values);
+  TensorList outputs = watches_norms_ && training_ ? run_watched(index, values)
+                       : recomputes_[index]        ? run_recomputed(index, values)
+                                                   : blocks_[index]->forward(values);
   check_outputs(outputs);
   if (hooks_ != nullptr) hooks_->after_forward(int64_t(index));
+  return outputs;
+}
+
+TensorList ModelPart::run_watched(size_t index, const TensorList& inputs) {
+  const BatchNormWatch watch;
+  TensorList outputs = recomputes_[index] ? run_recomputed(index, inputs) : blocks_[index]->forward(inputs);
+  if (watch.found() != nullptr)
+    throw Error(Failure::config, "strategy.batch_norm is sync, and block ", block_name(index), " calls ", watch.found(),
+                ", which takes its statistics from each rank's own rows; take the layer from Layers::batch_norm, or "
+                "take batch_norm: local");
   return outputs;
 }
 
@@ -317,7 +334,9 @@ TensorList ModelPart::forward(const Batch& batch, int64_t step, const TensorList
   set_rows(batch);
   set_training(true);
   at::AutoGradMode with_graph(true);
-  return outputs_of(batch, inputs);
+  TensorList outputs = outputs_of(batch, inputs);
+  watches_norms_ = false;
+  return outputs;
 }
 
 Loss ModelPart::loss(const TensorList& outputs, const Batch& batch) {

@@ -1,5 +1,5 @@
-// ModelPart: consecutive blocks of a model on one device, with their forward, backward and evaluation. It is the whole
-// model without pipeline parallelism.
+// ModelPart: consecutive blocks of a model on one device, with their forward, backward and evaluation. Without pipeline
+// parallelism it is the whole model.
 //
 // Call order: construct; then for each micro-batch forward → (loss, on the last part) → backward. Micro-batches may
 // interleave.
@@ -28,23 +28,23 @@ namespace convoy {
 // The blocks of a part, their device, and their layers.
 struct PartRequest {
   int64_t begin = 0, end = -1;       // blocks [begin, end); -1: to the last
-  std::optional<at::Device> device;  // none: the rank's main one
+  std::optional<at::Device> device;  // none: the rank's main device
   bool counts = true;                // this rank counts (in norms) and owns tensors that no group shards
   CommunicatorPtr batch_norm;        // ranks whose rows batch norm uses for its statistics; null: only this rank's
   Recompute recompute;               // blocks with activation checkpointing
   bool keep_dtypes = false;          // foreign modules keep the dtypes of their tensors
   bool deferred = false;  // parameters of Layers get no memory (Parameter::initial); the data axis creates their values
-  std::shared_ptr<const SparseRule> rows;  // which embeddings are sparse; null: none
+  std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   LayersFactory layers;                    // null: DefaultLayers
 };
 
-// Returns the batch on a device, with real numbers and bytes of images in this dtype.
+// Returns the batch on a device, with real numbers and bytes of images converted to this dtype.
 Batch prepared(const Batch& batch, at::Device device, at::ScalarType dtype);
 
 // Reads the options `batch_norm` and `recompute` of a strategy. Collective along the axis `data`.
 PartRequest part_request(const Context& context, const Options& strategy);
 
-// The start of backward: edges of the outputs that require a gradient, in order. The outputs themselves may be freed.
+// Start of backward: edges of the outputs that require a gradient, in order. The outputs themselves may be freed.
 using Roots = std::vector<torch::autograd::Edge>;
 Roots roots_of(const TensorList& outputs);
 
@@ -60,7 +60,7 @@ class ModelPart {
   size_t blocks() const { return blocks_.size(); }
   const BlockPtr& block(size_t index) const { return blocks_.at(index); }
   std::string block_name(size_t block) const { return model_->block_name(begin_ + int64_t(block)); }
-  // Trained parameters that the block uses: its own, and tied ones of earlier blocks of this part.
+  // Trained parameters that the block uses, with tied ones of earlier blocks of this part.
   const std::vector<ParameterPtr>& block_parameters(size_t block) const { return block_parameters_[block]; }
   // Sets hooks around every block. They must outlive every forward and backward.
   void set_hooks(BlockHooks* hooks) { hooks_ = hooks; }
@@ -71,23 +71,23 @@ class ModelPart {
   bool first() const { return begin_ == 0; }
   bool last() const { return begin_ + int64_t(blocks_.size()) == model_->blocks(); }
 
-  // Training, with graph. `inputs`: outputs of the part before; the first part takes them from the batch. `batch`: one
-  // micro-batch. `step` keys random draws.
+  // Runs a training forward, with graph. `inputs`: outputs of the previous part; the first part reads them from the
+  // batch. `batch`: one micro-batch. `step` keys random draws.
   TensorList forward(const Batch& batch, int64_t step, const TensorList& inputs = {});
-  // Loss of the last part's outputs.
+  // Returns the loss of the last part's outputs.
   Loss loss(const TensorList& outputs, const Batch& batch);
   // Computes gradients of loss.sum × ForwardState::loss_scale ÷ nominal. Calls `inputs_done` as soon as the gradients
-  // of the part's inputs exist; those of parameters are complete when backward returns.
+  // of the part's inputs exist. Gradients of parameters are complete when backward returns.
   void backward(const Loss& loss, double nominal, const std::function<void()>& inputs_done = {});
-  // The same from the graph of outputs: one gradient per root, all defined.
+  // Does the same from the graph of outputs: one gradient per root, all defined.
   void backward(const Roots& roots, const TensorList& gradients, const std::function<void()>& inputs_done = {});
 
-  // Calls the hooks of a training forward and no block, on a rank without rows.
+  // Calls the hooks of a training forward, but no block. For a rank without rows.
   void pass_over();
 
-  // Forward without gradients and dropout.
+  // Runs a forward without gradients and dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
-  // Metrics of the last part's outputs: "loss" first, then the model's metrics.
+  // Returns metrics of the last part's outputs: "loss" first, then the model's metrics.
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch);
 
  private:
@@ -96,11 +96,12 @@ class ModelPart {
   void adopt_foreign(int64_t index);
   void note_parameters(int64_t index, size_t before);
   void check_recompute(const Recompute& recompute) const;
-  void check_unique_names() const;
+  void check_names() const;
   void set_training(bool training);
   void set_rows(const Batch& batch);
   TensorList outputs_of(const Batch& batch, const TensorList& inputs);
   TensorList run_block(size_t index, const TensorList& inputs);
+  TensorList run_watched(size_t index, const TensorList& inputs);
   TensorList run_recomputed(size_t index, const TensorList& inputs);
   TensorList boundary(size_t index, const TensorList& values);
   Loss loss_of(const TensorList& outputs, const Batch& batch);
@@ -124,17 +125,18 @@ class ModelPart {
   std::vector<ParameterPtr> frozen_;
   std::vector<NamedBuffer> buffers_;
   std::vector<std::vector<ParameterPtr>> block_parameters_;
-  std::vector<TensorList> block_tensors_;  // tensors that a block's backward may reach, copies of other parts' included
+  std::vector<TensorList> block_tensors_;  // tensors that a block's backward may reach, also copies of other parts
   std::vector<char> recomputes_;           // by block
   std::optional<NamePattern> freeze_;      // names of parameters that are not trained
   bool keep_dtypes_;
-  bool own_generators_;  // no other rank uses this process's default generators
+  bool own_generators_;  // only this rank uses this process's default generators
   BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;
   bool training_ = true;
+  bool watches_norms_;  // in the first training forward: batch norm must use the rows of all ranks
 };
 
-// The metric of a loss: sum and weight as float64, without graph.
+// Returns the metric of a loss: sum and weight as float64, without graph.
 Metric loss_metric(const Loss& loss);
 // Adds to the metric of the same name, else appends.
 void add_metric(std::vector<Metric>& metrics, Metric metric);

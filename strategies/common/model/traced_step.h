@@ -22,9 +22,9 @@ struct TracedLayer {
 };
 
 struct TracedStep {
-  std::vector<TracedLayer> layers;  // in the order of the forward pass, each at its first call
-  double loss = 0;                  // mean over rows, or over tokens
-  std::vector<std::pair<std::string, at::Tensor>> gradients;  // of the mean, by parameter, in order of creation
+  std::vector<TracedLayer> layers;                            // in forward order, each at its first call
+  double loss = 0;                                            // mean over rows, or over tokens
+  std::vector<std::pair<std::string, at::Tensor>> gradients;  // mean gradients by parameter, in order of creation
 };
 
 // `set_values` receives the name and the value of every parameter and buffer, and overwrites the value.

@@ -27,10 +27,10 @@ class Owners {
 
 // Visits a parameter or a tensor of its shape: one entry for each local piece of the whole.
 void visit_pieces(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
-                  bool owner, const StateVisitor& visit, bool behind = false) {
+                  bool owner, const StateVisitor& visit, bool stale = false) {
   StateEntry entry = state_entry(parameter.name, kind, tensor, owner && parameter.counted);
   entry.moment = moment;
-  entry.stale = behind;
+  entry.stale = stale;
   if (parameter.held.empty()) return visit(entry);
   for (const LocalPiece& held : parameter.held) {
     entry.piece = held.piece;
@@ -67,7 +67,7 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   for (size_t index = 0; index < update.tables().size(); ++index) {
     const ParameterPtr& table = update.tables()[index];
     visit_pieces(*table, StateKind::parameter, "", table->value, owns(table, table->value), visit,
-                 update.table_behind(index));
+                 update.table_stale(index));
   }
   visit_untrained(parts, owner.index == 0, visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index)
@@ -76,7 +76,7 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   for (size_t index = 0; index < update.tables().size(); ++index)
     for (const auto& [moment, tensor] : update.table_moments(index))
       visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owns(update.tables()[index], tensor),
-                   visit, update.table_behind(index));
+                   visit, update.table_stale(index));
   for (size_t index = 0; index < flat.parameters().size(); ++index) {
     const at::Tensor gradient = update.gradient(index);
     if (gradient.defined())

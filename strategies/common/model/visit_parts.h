@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-// Index of this rank among the ranks with the same state (along the data axis).
+// This rank's index among the ranks with the same state (along the data axis).
 struct StateOwner {
   int index = 0;
   int count = 1;
@@ -17,25 +17,24 @@ struct StateOwner {
 };
 
 // Visits parameters, buffers, moments, gradients of the last update (after the first one) and counters, in this order.
-// Each entry has one owner; owners are spread evenly over the data axis. Gradients are those of the mean loss over the
-// update's rows, before clipping; they are not restored.
+// Each entry has one owner; owners are distributed evenly over the data axis. Gradients are those of the mean loss over
+// the update's rows, before clipping; they are not restored.
 void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& flat, Update& update,
                  const StateOwner& owner, const StateVisitor& visit);
 
-// Entry of a whole tensor.
+// Returns the entry of a whole tensor.
 StateEntry state_entry(const std::string& name, StateKind kind, const at::Tensor& tensor, bool owner = true);
 
-// Visits frozen parameters and buffers, which every rank of the data axis holds. `owner`: this rank writes them.
+// Visits frozen parameters and buffers, which every rank of the data axis has. `owner`: this rank writes them.
 void visit_untrained(const std::vector<ModelPart*>& parts, bool owner, const StateVisitor& visit);
-// Visits elements [begin, end), row-major, of a parameter or of a tensor of its shape; `tensor` [end − begin] holds
-// them.
-// There is one entry for each piece of the whole tensor.
+// Visits elements [begin, end), row-major, of a parameter or of a tensor of its shape. `tensor` [end − begin] contains
+// them. Each piece of the whole tensor is a separate entry.
 void visit_range(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
                  int64_t begin, int64_t end, const StateVisitor& visit);
 // Visits Update::counters().
 void visit_counters(const Update& update, bool owner, const StateVisitor& visit);
 
-// Buffers of all parts, in their order.
+// Returns the buffers of all parts, in their order.
 std::vector<NamedBuffer> buffers_of(const std::vector<ModelPart*>& parts);
 
 }  // namespace convoy

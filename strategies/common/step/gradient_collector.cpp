@@ -17,11 +17,11 @@ std::vector<ParameterGroup> parameter_groups(const std::vector<ParameterPtr>& pa
   for (int index : listed) {
     const Parameter& parameter = *parameters[size_t(index)];
     const GroupSettings settings = group_settings(optimizer, parameter.name);
-    const auto alike = [&](const ParameterGroup& other) {
+    const auto same_group = [&](const ParameterGroup& other) {
       return other.group.learning_rate_factor == settings.learning_rate_factor &&
              other.group.weight_decay == settings.weight_decay && other.counted == parameter.counted;
     };
-    auto group = std::find_if(groups.begin(), groups.end(), alike);
+    auto group = std::find_if(groups.begin(), groups.end(), same_group);
     if (group == groups.end()) group = groups.insert(groups.end(), {settings, parameter.counted, {}});
     group->members.push_back(index);
   }

@@ -1,6 +1,6 @@
 // MeshStrategy: the step that all strategies on a mesh {data, pipeline, tensor} share. Strategies differ in the
 // StepRunner (leads micro-batches through the model), the layers (PartRequest::layers) and the DataAxis (makes updates
-// of gradients).
+// from gradients).
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -18,11 +18,10 @@
 
 namespace convoy {
 
-// StepRunner: leads a step's micro-batches forward and backward through the parts of the model that this rank holds.
+// StepRunner: leads a step's micro-batches forward and backward through this rank's parts of the model.
 //
 // Call order: train or evaluate, the same on all ranks. Threads: the rank's thread; hooks run in the thread of the
-// part. Failure: as ModelPart; CommError from ranks with other parts.
-
+// part. Failure: as for ModelPart; CommError from ranks with other parts.
 class StepRunner {
  public:
   struct Hooks {
@@ -34,32 +33,32 @@ class StepRunner {
   virtual const std::vector<ModelPart*>& parts() const = 0;  // in the model's order
   // Computes gradients of the sum over micro-batches of loss.sum ÷ nominal.
   virtual void train(const std::vector<Batch>& micro, int64_t step, double nominal, const Hooks& hooks) = 0;
-  // "loss" first; the same names on every rank, and zeros on ranks without the last block.
+  // Returns "loss" first; the same names on every rank, and zeros on ranks without the last block.
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 };
 
-// A runner of the whole model in one part.
+// Creates a runner of the whole model in one part.
 std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
                                               PartRequest request = {});
 
 // Recordable: a data axis with an update that a CUDA graph can record (step_graph.h). Other steps are never recorded.
 // Threads: the rank's thread.
-
 class Recordable {
  public:
   virtual ~Recordable() = default;
-  // Sets the values of the next update that the host chooses. Once called, the caller must call it before each update.
+  // Sets those values of the next update that the host chooses. Once it is called, it must be called before each
+  // update.
   virtual void set_rates() = 0;
-  // Reason why a step with an update cannot be recorded; "" if it can. The same on all ranks.
+  // Returns why a step with an update cannot be recorded; "" if it can. Equal on all ranks.
   virtual std::string obstacle() const = 0;
 };
 
 // DataAxis: turns the gradients of this rank's parameters into an update, with the ranks along the axis `data`.
 //
-// Call order: begin; then for each micro-batch add_loss (on ranks that have the loss) and backward, with last_backward
-// before the last one of each part; then update, or keep if `begin` got updates = false. The same on all ranks.
+// Call order: begin; then for each micro-batch add_loss (on ranks with the loss) and backward, with last_backward
+// before the last one of each part; then update, or keep if `begin` got updates = false. The order is equal on all
+// ranks.
 // Threads: the rank's thread, and its backward. Failure: CommError.
-
 class DataAxis {
  public:
   // `every`: steps per update. `cut`, `optimizer`: as in Update. The parts get the loss scale of the update.
@@ -67,13 +66,13 @@ class DataAxis {
            OptimizerFactory optimizer = {});
   virtual ~DataAxis() = default;
 
-  // Begins a step. `first`: first step of an accumulation; its gradients overwrite. `updates`: the step ends in an
+  // Begins a step. `first`: first step of an accumulation, whose gradients overwrite. `updates`: the step ends with an
   // update.
   virtual void begin(bool first, bool updates) = 0;
-  // The batch of the step that has begun, on all ranks, before its first forward.
+  // Announces the step's batch, on all ranks, before its first forward.
   virtual void expect(const Batch& /*batch*/) {}
   virtual void add_loss(const Loss& loss) = 0;
-  // The next backward of this part is its last in this step: complete gradients may be sent.
+  // Announces that the next backward of this part is its last in this step: complete gradients may be sent.
   virtual void last_backward(int part) = 0;
   // Ends a step without an update.
   virtual void keep() = 0;
@@ -82,15 +81,15 @@ class DataAxis {
   virtual UpdateStatistics update(double nominal, bool log_step) = 0;
 
   virtual void flush() = 0;
-  virtual void flush_for_evaluation() { flush(); }  // Strategy's
+  virtual void flush_for_evaluation() { flush(); }  // as in Strategy
   virtual void visit_state(const StateVisitor& visit) = 0;
   virtual void state_restored() { update_.restored(); }
-  void renumbered(int64_t steps) { update_.renumbered(steps); }  // Strategy's
-  // Undoes what flush put in place of the rank's own values, before the next forward. `begin` does it too.
+  void renumbered(int64_t steps) { update_.renumbered(steps); }  // as in Strategy
+  // Restores the rank's values that flush replaced, before the next forward. `begin` does it too.
   virtual void continue_training() {}
-  // The update, for its learning rate and its counts.
+  // Returns the update, for its learning rate and its counts.
   Update& end_of_step() { return update_; }
-  // The part of a step that may be recorded; null if none may.
+  // Returns the recordable part of a step; null if no step can be recorded.
   virtual Recordable* recordable() { return nullptr; }
 
  protected:
@@ -104,7 +103,8 @@ class DataAxis {
 
 // --- Evaluation in micro-batches: stages work on several at once, and memory is limited to that of a step ---
 
-// The batch's own micro-batches, else its rows in at most `count` slices that differ by at most one row; at least one.
+// Returns the batch's micro-batches, or else its rows in at most `count` parts whose sizes differ by at most one row;
+// at least one.
 inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t count) {
   if (!batch.micro.empty()) return batch.micro_batches();
   const int64_t slices = std::max<int64_t>(1, std::min(count, batch.rows));
@@ -120,7 +120,7 @@ inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t c
 
 struct MeshComponents {
   int64_t every = 1;            // steps per update
-  int64_t micro_batches = 1;    // of a step
+  int64_t micro_batches = 1;    // micro-batches of a step
   std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
   std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner;
   std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;

@@ -9,14 +9,14 @@
 
 namespace convoy {
 
-// fp64: float64. fp32, bf16, fp16: float32. bf16 and fp16 compute products in half precision by autocast.
+// fp64 → float64. fp32, bf16, fp16 → float32, where bf16 and fp16 compute products in half precision by autocast.
 at::ScalarType parameter_dtype(const std::string& precision);
 std::optional<at::ScalarType> autocast_dtype(const std::string& precision);
 
-// Clears autocast's cache of casted tensors, for all threads.
+// Clears autocast's cache of converted tensors, for all threads.
 void clear_autocast_cache();
 
-// Enables autocast in this thread while alive; without a dtype it changes nothing.
+// Enables autocast in this thread during its lifetime; without a dtype it changes nothing.
 class AutocastScope {
  public:
   AutocastScope(at::Device device, std::optional<at::ScalarType> dtype);
@@ -33,10 +33,9 @@ class AutocastScope {
 // LossScaler: a factor on the loss that keeps fp16 gradients above the smallest fp16 numbers (Micikevicius et al.,
 // arXiv:1710.03740). It grows after a number of updates in a row, and shrinks when gradients overflow.
 //
-// An overflow skips the update; that is not a fault. It is a fault if no smaller factor helps: the loss itself is not
+// An overflow skips the update, which is not a fault. It is a fault if no smaller factor helps: the loss itself is not
 // finite, or the factor has its smallest value. All values are device tensors with a leading member dimension; nothing
-// is read to the host. Every rank of the job updates its scaler equally, since all ranks exchange the finite flags.
-
+// is read to the host. Every rank of the job updates its scaler equally, because all ranks exchange the finite flags.
 class LossScaler {
  public:
   // `options`: the section `loss_scale` of memory_options() (options/replicated.h). `real`: dtype and device of
@@ -44,13 +43,13 @@ class LossScaler {
   LossScaler(const Options& options, const at::TensorOptions& real);
 
   const at::Tensor& scale() const { return scale_; }  // [1]; changed in place by `update`
-  // bool [1]: true if an update with gradients that are not finite may be skipped. `loss_finite`: bool [1].
+  // Returns bool [1]: true if an update with non-finite gradients may be skipped. `loss_finite`: bool [1].
   at::Tensor excuses(const at::Tensor& loss_finite) const;
   // Called after each update. `applied`: bool [1].
   void update(const at::Tensor& applied);
 
-  const at::Tensor& skipped() const { return skipped_; }  // updates so far, int64 [1]
-  // By name, for checkpoints; writable.
+  const at::Tensor& skipped() const { return skipped_; }  // number of updates so far, int64 [1]
+  // Returns the state by name, for checkpoints; writable.
   NamedTensors state() const;
 
  private:

@@ -1,4 +1,4 @@
-// Checks at the start of a run: ranks with the same parameters compare them before step 0, and rank 0 warns of options
+// Checks at the start of a run. Ranks with the same parameters compare them before step 0, and rank 0 warns of options
 // and parameters without effect.
 #pragma once
 #include <memory>
@@ -10,11 +10,11 @@
 namespace convoy {
 
 // Compares names, shapes and dtypes along the axis `data` over the control channel. Throws Error(disagreement) with the
-// first parameter that differs and both ranks' versions of it. `number`: of earlier calls in this job.
+// first parameter that differs and both ranks' versions of it. `number`: number of earlier calls in this job.
 void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts, int number = 0);
 
-// Copies values of foreign modules' parameters, and all buffers, from the group's rank 0 to all, since nothing else
-// makes them equal.
+// Copies values of foreign modules' parameters, and all buffers, from the group's rank 0 to all. Otherwise they would
+// differ.
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group);
 
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts);
@@ -23,15 +23,14 @@ void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterP
 
 // GradientCoverage: warns once about parameters without a gradient at the end of the first update.
 //
-// A parameter counts as reached if any rank that holds it got a gradient, and for an ensemble if any member did. Frozen
+// A parameter counts as reached if any rank with it got a gradient, and for an ensemble if any member did. Frozen
 // parameters and sparse embeddings are left out. Ranks compare over the control channel, without waiting; rank 0 warns.
 // Threads: the rank's thread.
-
 class GradientCoverage {
  public:
   explicit GradientCoverage(const Context& context)
       : channel_(context.channel), rank_(context.rank), size_(context.size) {}
-  // Call after each update, on all ranks of the job. Only the first call has an effect.
+  // Call it after each update, on all ranks of the job. Only the first call has an effect.
   void updated(const std::vector<ModelPart*>& parts);
 
  private:

@@ -20,7 +20,7 @@ constexpr int64_t warm_up = 4;
 constexpr int64_t tried_again_after = 100;
 constexpr int timed_steps = 5;
 // Largest relative difference that the order of atomic additions causes; errors cause larger ones.
-constexpr double alike = 1e-3;
+constexpr double largest_difference = 1e-3;
 
 double seconds_of(const std::function<at::Tensor()>& steps) {
   const auto start = std::chrono::steady_clock::now();
@@ -37,18 +37,18 @@ double state_bytes(const std::function<void(const StateVisitor&)>& state) {
   return bytes;
 }
 
-at::Tensor own(const at::Tensor& tensor) { return tensor.defined() ? tensor.clone() : tensor; }
+at::Tensor clone_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.clone() : tensor; }
 
 // Copies results, which the next launch overwrites. The learning rate is the caller's until the next update.
 StepResult copied(const StepResult& result) {
   StepResult copy = result;
   for (Metric& metric : copy.metrics) {
-    metric.sum = own(metric.sum);
-    metric.weight = own(metric.weight);
+    metric.sum = clone_of(metric.sum);
+    metric.weight = clone_of(metric.weight);
   }
-  copy.finite = own(result.finite);
-  copy.skipped = own(result.skipped);
-  copy.gradient_norm = own(result.gradient_norm);
+  copy.finite = clone_of(result.finite);
+  copy.skipped = clone_of(result.skipped);
+  copy.gradient_norm = clone_of(result.gradient_norm);
   return copy;
 }
 
@@ -229,8 +229,8 @@ std::string StepGraph::difference(const StepInput& input) {
   before.restore(hooks_);
   auto [error, where] = by_graph.difference(by_steps);
   const double of_loss = std::abs(launched_loss - plain_loss) / std::max(std::abs(plain_loss), 1e-12);
-  if (!(of_loss <= alike)) std::tie(error, where) = std::make_pair(of_loss, std::string("the loss"));
-  return error <= alike ? "" : str("a graph of it leaves ", where, " different by ", error);
+  if (!(of_loss <= largest_difference)) std::tie(error, where) = std::make_pair(of_loss, std::string("the loss"));
+  return error <= largest_difference ? "" : str("a graph of it leaves ", where, " different by ", error);
 }
 
 // Returns "" if a launch is faster than the step, with both times in `times`, else the reason.
@@ -261,7 +261,7 @@ void StepGraph::turn_off(const std::string& why) {
   recording_.reset();
   off_ = true;
   if (mode_ == "always")
-    throw Error(Failure::training, "strategy.graph is always, and the step is launched operation by operation: ", why,
+    throw Error(Failure::training, "strategy.graph is always, but the step cannot be launched as a graph: ", why,
                 "; take graph: auto");
   log_status(by_operations + why);
 }

@@ -1,12 +1,11 @@
-// StepGraph: a training step that the device runs as one CUDA graph instead of hundreds of launches
-// (core/context.h).
+// StepGraph: a training step that the device runs as one CUDA graph instead of hundreds of launches (core/context.h).
 //
-// After a few normal steps of the usual shape, one step is recorded. With `auto` the recording is tried first: it must
-// give the results of the step itself, at once and again some time later, and be faster. Otherwise, and if recording
-// fails, steps run normally and the log states the reason. Batches of another shape (the last one of an epoch) always
-// run normally.
+// After a few normal steps of the usual shape, one step is recorded. With `auto` the recording is tested first. It must
+// give the results of the step itself, at once and some time later, and be faster. Otherwise, and if recording fails,
+// steps run normally and the log states the reason. Batches of a different shape (the last one of an epoch) always run
+// normally.
 //
-// If ranks make the step together, its collectives are recorded too, and all ranks record, try and launch at the same
+// If ranks make the step together, its collectives are recorded too. All ranks record, test and launch at the same
 // steps, or none does. Shares depend only on the rows of a batch, so all ranks see the same usual shape; the ranks
 // exchange all other conditions.
 // `before` runs before every step and sets the values that the host chooses (learning rates). Random draws with keys of
@@ -28,10 +27,10 @@ class StepGraph {
   struct Hooks {
     std::function<void()> before;
     std::function<StepResult(const StepInput&)> step;
-    std::function<void(const StateVisitor&)> state;  // visits everything that a step changes
-    std::function<std::string()> obstacle;           // reason why it cannot be recorded; "" if it can
+    std::function<void(const StateVisitor&)> state;  // visits the state that a step changes
+    std::function<std::string()> obstacle;           // why it cannot be recorded; "" if it can
     // Exchanges the ranks' reasons against recording ("": none) and returns one of them. Collective, at the same steps
-    // on all ranks. Null: the step is this rank's alone.
+    // on all ranks. Null: only this rank makes the step.
     std::function<std::string(const std::string& mine)> agreed = nullptr;
   };
   // `mode`: value of graph_option(). Steps run normally if the device cannot record graphs.

@@ -24,41 +24,42 @@
 
 namespace convoy {
 
-// A contiguous range of values with their gradients.
+// Contiguous range of values with their gradients.
 struct UpdateSlot {
   at::Tensor values, gradients;  // [elements]; their storage stays
   GroupSettings group;
-  bool counted = true;  // in norms: no other rank of the groups that sum norms counts the same elements
-  std::vector<ParameterPiece> pieces = {};  // of parameters, in the slot
+  bool counted = true;  // counts in norms: no other rank of the groups that sum norms counts the same elements
+  std::vector<ParameterPiece> pieces = {};  // parameters of the slot
 };
 
 struct UpdateStatistics {
-  at::Tensor norm;               // float64 (float32 on CUDA), []: of the mean gradient, before clipping; or undefined
-  at::Tensor finite;             // bool, []: false is a fault
-  at::Tensor learning_rate;      // [1]; overwritten by the next update
-  at::Tensor skipped;            // bool, []: by the loss scaler; undefined without a scaler
-  at::Tensor local_finite = {};  // bool, []: `finite` of this rank's local gradients; undefined if there are none
+  at::Tensor norm;           // float64 (float32 on CUDA), []: norm of the mean gradient before clipping; or undefined
+  at::Tensor finite;         // bool, []: false is a fault
+  at::Tensor learning_rate;  // [1]; overwritten by the next update
+  at::Tensor skipped;        // bool, []: the loss scaler skipped the update; undefined without a scaler
+  at::Tensor local_finite = {};  // bool, []: `finite` for this rank's local gradients; undefined without any
 };
 
 class Update {
  public:
-  // `every`: steps per update. `cut`: groups of ranks with different shards of the gradients; norms and finite flags
-  // are summed over them. Empty if every rank holds all gradients. `factory` makes the optimizer of dense parameters.
+  // `every`: steps per update. `cut`: groups of ranks with different shards of the gradients, over which norms and
+  // finite flags are summed. Empty if every rank has all gradients. `factory` makes the optimizer of dense parameters.
   Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut = {}, OptimizerFactory factory = {});
 
-  // Takes the slots of `flat`, which must outlive the next attach. Keeps the moments of the previous layout.
+  // Uses the slots of `flat`, which must outlive the next attach. Keeps the moments of the previous layout.
   void attach(const FlatParameters& flat);
-  // Takes slots that the caller made, with moments of zero. `header`: [2], weight and sum of the loss.
+  // Uses slots of the caller, with moments of zero. `header`: [2], weight and sum of the loss.
   void attach(std::vector<UpdateSlot> slots, at::Tensor header);
 
-  // Adds sparse embeddings with moments of zero. Once, before the first forward. Gradients: SparseTable::update().
+  // Adds sparse embeddings with moments of zero. Call it once, before the first forward. Gradients:
+  // SparseTable::update().
   void attach_tables(std::vector<ParameterPtr> tables);
-  // Slots and tables with local updates: from this rank's rows only.
+  // Slots and tables that are updated from this rank's rows only.
   struct LocalOnly {
     std::vector<char> slots, tables;  // by index; missing entries are not local
-    at::Tensor header;                // [2], as in attach: of the rank's rows
-    // Other slots, on this or other ranks, sum gradients over ranks. In fp16 all ranks of `group` must then decide
-    // equally.
+    at::Tensor header;                // [2], as in attach, for the rank's rows
+    // True if other slots, on this or other ranks, sum gradients over ranks. In fp16 all ranks of `group` must then
+    // decide equally.
     bool has_summed = true;
     CommunicatorPtr group;
   };
@@ -69,59 +70,59 @@ class Update {
   // Factor on the loss in backward, for ForwardState::loss_scale of all parts. Undefined: 1.
   at::Tensor loss_scale() const { return scaler_ ? scaler_->scale() : at::Tensor(); }
 
-  // Gradients are those of loss.sum × loss scale ÷ nominal, summed over ranks and accumulated steps. The header holds
-  // the weight and the sum of the loss, summed in the same way.
+  // Begins an update. Gradients are those of loss.sum × loss scale ÷ nominal, summed over ranks and accumulated steps.
+  // The header has the weight and the sum of the loss, summed in the same way.
   void begin(double nominal);
-  // Sets the learning rate of the next update. Once called, the caller must call it before each update; `finish` then
-  // has no host values that change and may be recorded (core/context.h).
+  // Sets the learning rate of the next update. Once it is called, it must be called before each update. Then `finish`
+  // depends on no changing value of the host and may be recorded (core/context.h).
   void set_rate();
-  // Replaces the rate of the configuration, from the next update on.
+  // Replaces the configured rate, from the next update on.
   void set_base_rate(double rate) { base_rate_ = rate; }
-  double rate() const;          // of the next update
-  void reduced(int bucket);     // of FlatParameters
-  void reduced_slot(int slot);  // of FlatParameters or of the caller
+  double rate() const;          // learning rate of the next update
+  void reduced(int bucket);     // for FlatParameters
+  void reduced_slot(int slot);  // for FlatParameters or the caller
   // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
-  // sums are `finite` for certain (equal on all ranks) and the norm is unused: no clipping and no logged step.
+  // sums are surely `finite` (equal on all ranks) and the norm is unused: no clipping and no logged step.
   void reduced_rows(bool finite = false, bool log_step = true);
   UpdateStatistics finish();
 
-  // Moments of a parameter, in its shape.
+  // Returns the moments of a parameter, in its shape.
   NamedTensors moments(size_t parameter);
-  // Gradient of a parameter in the last update, in its shape: of the mean loss over all rows, before clipping. A copy;
-  // undefined before the first update. Valid until the next backward.
+  // Returns a copy of a parameter's gradient in the last update, in its shape: of the mean loss over all rows, before
+  // clipping. Undefined before the first update. Valid until the next backward.
   at::Tensor gradient(size_t parameter) const;
   int slots() const { return int(slots_.size()); }
-  // The same for a slot.
+  // Returns the moments of a slot.
   NamedTensors slot_moments(int slot) { return optimizer_->moments(slot); }
   at::Tensor slot_gradient(int slot) const { return mean(slots_[size_t(slot)].gradients); }
 
-  // The same for a sparse embedding. Its values and moments are stale until `flush`.
+  // Sparse embeddings. Their values and moments are stale until `flush`.
   const std::vector<ParameterPtr>& tables() const { return tables_; }
   NamedTensors table_moments(size_t table) { return row_optimizer_->moments(int(table)); }
   at::Tensor table_gradient(size_t table) const;
   void flush();
-  bool table_behind(size_t table) const { return row_optimizer_->stale(int(table)); }
+  bool table_stale(size_t table) const { return row_optimizer_->stale(int(table)); }
   void flush_rows(size_t table, const at::Tensor& rows) { row_optimizer_->flush_rows(int(table), rows); }
 
   const at::Tensor& count() const { return count_; }              // updates applied, int64 [1]
-  int64_t made() const { return made_; }                          // updates so far, skipped ones included
+  int64_t made() const { return made_; }                          // number so far, with skipped ones
   const at::Tensor& header() const { return header_; }            // weight and sum of the loss in the last update
   const at::Tensor& local_count() const { return local_count_; }  // `count` of local slots; −1: equal to count()
-  // Counters and the loss scaler's state, by name (`updates`, …).
+  // Returns counters and the loss scaler's state, by name (`updates`, …).
   NamedTensors counters() const;
   void restored();                 // counters() were written to from outside
   void renumbered(int64_t steps);  // see Strategy
 
  private:
-  // `first`: index in sums_ of the sum of squares.
+  // `first`: index in sums_ for the sum of squares.
   void add_sums(const at::Tensor& gradients, bool counted, int64_t first);
   std::unique_ptr<Optimizer> optimizer_for(const std::vector<UpdateSlot>& slots) const;
-  // Gradients of the mean loss over all rows, before clipping; undefined before the first update.
+  // Returns gradients of the mean loss over all rows, before clipping; undefined before the first update.
   at::Tensor mean(const at::Tensor& gradients) const;
   static UpdateScalars scalars_on(at::Device device, const UpdateScalars& scalars);
   void update_slots();
   void next_rate();
-  // Excuses gradients that are not finite if a smaller loss scale may help; then adapts the scale.
+  // Excuses non-finite gradients if a smaller loss scale may help; then adapts the scale.
   void excuse(const at::Tensor& loss_finite, UpdateStatistics& statistics);
   // Parts of `begin` and `finish` that compute with scalars on the CPU, or with tensors of the device.
   void begin_on_host(double nominal);
@@ -150,17 +151,17 @@ class Update {
   std::vector<ParameterPtr> tables_;
   at::Tensor header_;
   std::optional<LossScaler> scaler_;
-  int64_t updates_ = 0;  // updates with a learning rate, applied and skipped; index of the schedule
+  int64_t updates_ = 0;  // updates with a learning rate, applied and skipped; index for the schedule
   int64_t made_ = 0;     // updates that the host has finished
   at::Tensor count_;
-  // [3]: sum of squares, number of slots and of losses that are not finite. [5] with local slots: their sum of squares
-  // and number of slots that are not finite.
+  // [3]: sum of squares, number of non-finite slots, and number of non-finite losses. [5] with local slots: their sum
+  // of squares and number of non-finite slots.
   at::Tensor sums_;
   UpdateScalars scalars_;
-  at::Tensor mean_scale_;  // factor from gradients to those of the mean loss; gradient_scale includes clipping
+  at::Tensor mean_scale_;  // factor from gradients to those of the mean loss; gradient_scale includes clipping too
   bool norm_known_ = true;
   bool rate_is_set_ = false;
-  bool updated_ = false;    // the slots hold the gradients of an update
+  bool updated_ = false;    // the slots have the gradients of an update
   LocalOnly local_only_;    // its header is undefined until set_local_only
   bool has_local_ = false;  // some slot or table is local
   bool has_summed_ = true;  // some slot is not local, on this or other ranks

@@ -130,10 +130,9 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
   check_named_once(section);
   if (config.precision != "fp16" && section.has("loss_scale"))
     refuse_without_effect(section, "loss_scale",
-                          str("is for precision fp16, where it keeps small gradients above zero, and precision "
-                              "is ",
+                          str("needs precision fp16, where it keeps small gradients above zero, but precision is ",
                               config.precision, "; leave it out, or take fp16"),
-                          {mark_of(config.resolved, "precision")}, &left_out);
+                          {location_of(config.resolved, "precision")}, &left_out);
   return left_out;
 }
 
@@ -143,9 +142,9 @@ std::vector<std::string> check_shard_effects(const Options& section) {
   const std::string& shard = section.text("shard");
   if (shard != "parameters")
     refuse_without_effect(section, "reshard_after_forward",
-                          str("is for shard: parameters, which are freed and gathered again, and shard is ", shard,
-                              ": parameters stay whole; leave one of them out"),
-                          {section.mark("shard")}, &left_out);
+                          str("needs shard: parameters, which frees and gathers them again, but shard is ", shard,
+                              ", which keeps parameters whole; leave one of them out"),
+                          {section.location("shard")}, &left_out);
   return left_out;
 }
 
@@ -159,8 +158,8 @@ std::vector<std::string> refuse_keys_of(const Options& section, const std::vecto
 Option graph_option() {
   return describe::choice(
       "graph",
-      "record a step as one CUDA graph on a GPU. auto: if a trial gives the same results and is faster, with a log "
-      "line; never; always: an error if it is impossible",
+      "record a step as one CUDA graph on a GPU. auto: if a trial gives the same results and is faster; always: end "
+      "with an error if it is impossible; never",
       {"auto", "always", "never"}, "auto");
 }
 
@@ -169,13 +168,13 @@ void check_graph(const RunConfig& config, const Topology& topology) {
   if (!options.has("graph") || options.text("graph") != "always") return;
   const SyncPolicy sync = sync_policy(options.json());
   if (sync.every > 1)
-    options.fail("graph", str("is always, and with sync.every: ", sync.every,
+    options.fail("graph", str("is always, but with sync.every: ", sync.every,
                               " not every step makes an update; take auto, or sync.every: 1"));
   if (sync.ever_local())
     options.fail("graph",
-                 "is always, and replicas with local updates (sync.what) synchronise at updates that the host counts; "
+                 "is always, but replicas with local updates (sync.what) synchronise at updates that the host counts; "
                  "take auto, or sync.what: gradients");
-  if (!on_gpus(config, topology)) options.fail("graph", "is always, and graphs are recorded on GPUs only; take auto");
+  if (!on_gpus(config, topology)) options.fail("graph", "is always, but graphs are recorded on GPUs only; write auto");
 }
 
 }  // namespace convoy

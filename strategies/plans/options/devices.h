@@ -12,12 +12,12 @@ namespace convoy {
 
 // GPUs (true) and cores (false) of several devices.
 using DeviceUnits = std::set<std::pair<bool, int>>;
-// Parses one device and adds its units to `taken`. Throws ConfigError at key `key` of `options` for another form. Also
-// throws it for a GPU or core that `host` lacks, that the run may not use, or that is taken.
+// Parses one device and adds its units to `taken`. Throws ConfigError at key `key` of `options` for an invalid text.
+// Also throws it for a GPU or core that `host` lacks, that the run may not use, or that is taken already.
 DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
                         DeviceUnits& taken);
 
-// The list at `key`, in order; empty if the key is `auto`. Throws ConfigError also for a GPU or core named twice.
+// Returns the list at `key`, in order; empty if the key is `auto`. Also throws ConfigError for a repeated GPU or core.
 std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host);
 
 // --- Keys without effect, and combinations that strategies refuse ---
@@ -31,7 +31,7 @@ std::vector<std::string> check_shared_effects(const RunConfig& config);
 std::vector<std::string> check_shard_effects(const Options& section);
 
 // Refuses keys of an axis that the section does not have. `because`: source location where the axis would be given.
-// `reason` ends the message "is for …, and …".
+// `reason`: "needs …, but …; leave it out".
 std::vector<std::string> refuse_keys_of(const Options& section, const std::vector<std::string>& keys,
                                         const std::string& reason, const SourceLocation& because);
 

@@ -71,14 +71,14 @@ void check_watched_metric(const RunConfig& config, const std::string& key, const
   const bool folds = ensemble ? samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold
                               : member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold;
   std::vector<std::string> names = names_of(metrics, folds);
-  if (names.empty()) throw ConfigError(mark_of(config.resolved, key), key, no_rows);
+  if (names.empty()) throw ConfigError(location_of(config.resolved, key), key, no_rows);
   if (ensemble && config.strategy.options.boolean("vote"))
     for (const std::string& name : metrics.evaluated) {
       names.push_back("mean_" + name);
       if (name != "loss") names.push_back("vote_" + name);
     }
   if (std::find(names.begin(), names.end(), metric) == names.end())
-    throw ConfigError(mark_of(config.resolved, key), key, unknown_metric(metric, names, ""));
+    throw ConfigError(location_of(config.resolved, key), key, unknown_metric(metric, names, ""));
 }
 
 namespace {
@@ -142,29 +142,29 @@ std::vector<uint64_t> seeds(const Options& options, int64_t members, uint64_t of
 
 MemberSample draw_of(const Options& options, int64_t members) {
   const Json& value = options.at("samples");
-  MemberSample draw;
-  if (value == "all") return draw;
+  MemberSample sample;
+  if (value == "all") return sample;
   if (value == "bootstrap") {
-    draw.rows = MemberSample::Rows::bootstrap;
-    return draw;
+    sample.rows = MemberSample::Rows::bootstrap;
+    return sample;
   }
   const bool one_key = value.is_object() && value.size() == 1;
   if (one_key && value.contains("subset") && value["subset"].is_number()) {
-    draw.rows = MemberSample::Rows::subset;
-    draw.fraction = value["subset"].get<double>();
-    if (!(draw.fraction > 0 && draw.fraction <= 1))
-      options.fail("samples", str("has a subset of ", draw.fraction, " of the rows; it is above 0 and at most 1"));
-    return draw;
+    sample.rows = MemberSample::Rows::subset;
+    sample.fraction = value["subset"].get<double>();
+    if (!(sample.fraction > 0 && sample.fraction <= 1))
+      options.fail("samples", str("has a subset of ", sample.fraction, " of the rows; it is above 0 and at most 1"));
+    return sample;
   }
   if (one_key && value.contains("folds") && value["folds"].is_number_integer()) {
-    draw.rows = MemberSample::Rows::fold;
-    draw.folds = value["folds"].get<int64_t>();
-    if (draw.folds < 2) options.fail("samples", str("has ", draw.folds, " folds; there are at least 2"));
-    if (draw.folds > members)
-      options.fail("samples", str("has ", draw.folds, " folds for ", members,
+    sample.rows = MemberSample::Rows::fold;
+    sample.folds = value["folds"].get<int64_t>();
+    if (sample.folds < 2) options.fail("samples", str("has ", sample.folds, " folds; there are at least 2"));
+    if (sample.folds > members)
+      options.fail("samples", str("has ", sample.folds, " folds for ", members,
                                   " members, so that some rows would be left out by none; take at most as many folds "
                                   "as members"));
-    return draw;
+    return sample;
   }
   if (value.is_array())
     options.fail("samples",
@@ -209,22 +209,22 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
     data.fail("samples", "is for a single model; strategy.samples chooses the rows of each member");
   const Options& optimizer = config.optimizer.options;
   const int64_t count = options.integer("members");
-  const auto all_alike = [&](const char* name, double least) {
+  const auto value_of_each = [&](const char* name, double least) {
     if (options.has(name)) return spread(options, name, count, least);
     return std::vector<double>(size_t(count), optimizer.real(name));
   };
-  const std::vector<MemberSample> draws = samples_of(options);
+  const std::vector<MemberSample> samples = samples_of(options);
   const std::vector<uint64_t> seed = seeds(options, count, config.seed);
-  const std::vector<double> rate = all_alike("lr", 0), decay = all_alike("weight_decay", 0);
+  const std::vector<double> rate = value_of_each("lr", 0), decay = value_of_each("weight_decay", 0);
   const std::vector<int64_t> patient = patience(options, count);
   if (config.train.evaluate_every.unit == Interval::Unit::never &&
       std::any_of(patient.begin(), patient.end(), [](int64_t one) { return one > 0; }))
     options.section("early_stop")
-        .fail("patience", "counts evaluations, and train.evaluate_every is never; give one, such as 1 epoch");
+        .fail("patience", "counts evaluations, but train.evaluate_every is never; give one, such as 1 epoch");
   std::vector<MemberSettings> members;
-  for (size_t i = 0; i < draws.size(); ++i) {
-    MemberSettings member{int64_t(i), seed[i], rate[i], decay[i], patient[i], draws[i]};
-    member.draw.seed = seed[i];
+  for (size_t i = 0; i < samples.size(); ++i) {
+    MemberSettings member{int64_t(i), seed[i], rate[i], decay[i], patient[i], samples[i]};
+    member.sample.seed = seed[i];
     members.push_back(member);
   }
   return members;
@@ -238,11 +238,12 @@ std::vector<std::string> overrides_of(const RunConfig& config, const MemberSetti
   // Random draws of a data set do not depend on the member.
   if (config.data.options.has("seed"))
     overrides.push_back(str("data.seed=", data_seed(config.data.options, config.seed)));
-  const MemberSample& draw = member.draw;
+  const MemberSample& sample = member.sample;
   Json samples;
-  if (draw.rows == Rows::bootstrap) samples = {{"how", "bootstrap"}};
-  if (draw.rows == Rows::subset) samples = {{"how", "subset"}, {"fraction", draw.fraction}};
-  if (draw.rows == Rows::fold) samples = {{"how", "folds"}, {"folds", draw.folds}, {"fold", draw.member % draw.folds}};
+  if (sample.rows == Rows::bootstrap) samples = {{"how", "bootstrap"}};
+  if (sample.rows == Rows::subset) samples = {{"how", "subset"}, {"fraction", sample.fraction}};
+  if (sample.rows == Rows::fold)
+    samples = {{"how", "folds"}, {"folds", sample.folds}, {"fold", sample.member % sample.folds}};
   if (!samples.is_null()) overrides.push_back("data.samples=" + samples.dump());
   return overrides;
 }
@@ -257,7 +258,7 @@ Component optimizer_of(const Component& optimizer, const MemberSettings& member)
   Json values = optimizer.options.json();
   values["lr"] = member.learning_rate;
   values["weight_decay"] = member.weight_decay;
-  return {optimizer.name, Options(std::move(values), optimizer.options.marks(), optimizer.options.path())};
+  return {optimizer.name, Options(std::move(values), optimizer.options.locations(), optimizer.options.path())};
 }
 
 std::vector<Option> member_options() {
@@ -265,13 +266,15 @@ std::vector<Option> member_options() {
       describe::integer("members", "number of models of the same kind, trained at once", 10).between(1, 100000),
       describe::any("samples", "all, bootstrap or map",
                     "rows that a member trains on: all, bootstrap (equally many, with replacement), {subset: f} "
-                    "(that share, without replacement), or {folds: k} (all but one of k folds)",
+                    "(a fraction f, without replacement), or {folds: k} (all except one of k folds)",
                     "all"),
-      describe::any("seed", "integer, or list of integers",
-                    "seed of the first member; the others count on (default: the run's seed); or a list with one each"),
+      describe::any(
+          "seed", "integer, or list of integers",
+          "seed of member 0, by default the run's; member k has this seed + k. Or a list with one per member"),
       describe::any("lr", "list of numbers, or map",
                     "replaces optimizer.lr: a list with one for each member, or {from, to, scale: linear or log}"),
-      describe::any("weight_decay", "list of numbers, or map", "replaces optimizer.weight_decay, likewise"),
+      describe::any("weight_decay", "list of numbers, or map",
+                    "replaces optimizer.weight_decay: a list or a map as for lr"),
       describe::section(
           "early_stop", "ends a member that does not improve, and leaves the device to the others",
           {describe::any(

@@ -1,9 +1,9 @@
 // Options of the strategy `ensemble` that the launcher needs before ranks start. Without LibTorch.
 //
-// Execution modes place and divide one training with the same results up to rounding. If the configuration leaves the
-// mode open, `plan` chooses it.
-// `early_stop.metric` names a metric of evaluations. Only the model and the data know the metrics, so
-// `convoy-rank --describe figures` lists them, and convoy refuses an unknown one before training.
+// Execution modes divide one training differently, with the same results up to rounding. If the configuration leaves
+// the mode open, `plan` chooses it.
+// `early_stop.metric` names a metric of evaluations. Only the model and the data determine the metrics. So `convoy-rank
+// --describe figures` lists them, and convoy refuses an unknown one before training.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,15 +24,15 @@ struct ExecutionMode {
   Json section;  // section `strategy` of a resolved configuration, planned in this mode
 };
 
-// The modes to try; empty: the configuration fixes the mode. `plan` decides whether a mode is possible.
+// Returns the modes to try; empty: the configuration fixes the mode. `plan` decides if a mode is possible.
 std::vector<ExecutionMode> execution_modes_of(const RunConfig& config);
 
-// The execution mode of a planned job.
+// Returns the execution mode of a planned job.
 std::string mode_of(const JobPlan& job);
 
 struct EvaluationMetrics {
-  std::vector<std::string> evaluated;  // names of metrics of the evaluation split; empty: it has no rows
-  std::vector<std::string> held_out;   // names of metrics of training rows; empty: they cannot be evaluated
+  std::vector<std::string> evaluated;  // metrics of the evaluation split; empty: it has no rows
+  std::vector<std::string> held_out;   // metrics of training rows; empty: they cannot be evaluated
 };
 CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
 
@@ -53,27 +53,27 @@ struct MemberSettings {
   double learning_rate = 0;
   double weight_decay = 0;
   int64_t patience = 0;  // evaluations without improvement before the member ends; 0: no early stopping
-  MemberSample draw = {};
+  MemberSample sample = {};
 };
 
-// Options members, seed, lr, weight_decay, samples, early_stop.
+// Returns the options members, seed, lr, weight_decay, samples, early_stop.
 std::vector<Option> member_options();
 
-// Checks the section alone. Throws ConfigError at a key that is malformed, too short, or contradicts another.
+// Checks the section alone. Throws ConfigError at a key that is malformed, too short, or contradicts another one.
 void check_members(const Options& strategy);
 
-// All members. Throws ConfigError at a key that is malformed, too short, or contradicts another.
+// Returns all members. Throws ConfigError at a key that is malformed, too short, or contradicts another one.
 std::vector<MemberSettings> members_of(const RunConfig& config);
-// Row samples of the members, without seeds: everything that follows from the section alone.
+// Returns the row samples of the members, without seeds: all values that follow from the section alone.
 std::vector<MemberSample> samples_of(const Options& strategy);
 
-// Overrides, as of --set, that make a run of `config` train only this member, with a strategy for one model.
+// Returns overrides in the form of --set with which `config` trains only this member, with a strategy for one model.
 std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member);
 
-// Members [first, last) of rank `rank` of `ranks`: contiguous; counts differ by at most one.
+// Returns members [first, last) of rank `rank` of `ranks`: contiguous; counts differ by at most one.
 std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks);
 
-// The optimizer options of a separate training of this member.
+// Returns the optimizer options of a separate training of this member.
 Component optimizer_of(const Component& optimizer, const MemberSettings& member);
 
 }  // namespace convoy

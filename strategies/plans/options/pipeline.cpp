@@ -73,11 +73,12 @@ std::vector<Option> pipeline_section_options() {
           .between(1, 10000)  // limits the number of stages with the largest number of ranks
           .in("stages")
           .or_auto();
-  return {describe::choice("schedule",
-                           "order in which stages work on micro-batches: all forwards first, each backward as early as "
-                           "possible, or that with several stages per rank",
-                           {"gpipe", "1f1b", "interleaved"}, "1f1b"),
-          stages_option(), virtual_stages};
+  return {
+      describe::choice("schedule",
+                       "order in which stages work on micro-batches. gpipe: all forwards first; 1f1b: each backward as "
+                       "early as possible; interleaved: 1f1b with several stages per rank",
+                       {"gpipe", "1f1b", "interleaved"}, "1f1b"),
+      stages_option(), virtual_stages};
 }
 
 Option pipeline_micro_batches_option() {
@@ -110,7 +111,7 @@ void check_pipeline(const Options& section, int ranks) {
                                 " has one stage a rank; take schedule interleaved"));
   const int listed = listed_ranks(section);
   if (listed > 0 && listed != ranks)
-    section.fail("stages", str("has ", listed * virtual_stages, " items, and there are ", ranks * virtual_stages,
+    section.fail("stages", str("has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
                                " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages));
 }
 
@@ -193,7 +194,7 @@ class PipelineCosts {
         cost.parameter_bytes += double(described.parameters) * element_;
         cost.buffer_bytes += double(described.buffers) * element_;
       }
-      cost.work.own += shape_.micro_batches * durations_.of_stage[stage];
+      cost.work.busy += shape_.micro_batches * durations_.of_stage[stage];
       received += boundary_bytes(model_, stages_[stage]) / shape_.virtual_stages;
       // Gradients go to the rank before, activations to the rank after.
       const bool from_other = stage > 0 && rank_of[stage - 1] != rank;

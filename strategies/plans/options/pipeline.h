@@ -1,4 +1,4 @@
-// Pipeline parallelism without LibTorch: options, checks and costs for strategies that have it.
+// Pipeline parallelism without LibTorch: options, checks and costs for strategies with stages.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,20 +8,20 @@
 
 namespace convoy {
 
-// Options schedule, stages, virtual.
+// Returns the options schedule, stages, virtual.
 std::vector<Option> pipeline_section_options();
-// Number of micro-batches of a global batch that flow through the stages.
+// Returns the option for the number of micro-batches of a global batch that flow through the stages.
 Option pipeline_micro_batches_option();
 
-// Virtual stages per rank: `virtual`, by default two for schedule interleaved and one for the others.
+// Returns the virtual stages per rank: `virtual`, by default two for schedule interleaved and one for the others.
 int64_t virtual_stages_of(const Options& section);
-// Number of ranks that `stages` lists; 0 for auto.
+// Returns the number of ranks that `stages` lists; 0 for auto.
 int listed_ranks(const Options& section);
-// Checks that do not need the model. Throws ConfigError at the key.
+// Makes the checks that do not need the model. Throws ConfigError at the key.
 void check_pipeline(const Options& section, int ranks);
 
-// Inputs of the cost formulas for one pipeline of `ranks` ranks. `rows`: of a data rank's share of a global batch.
-// The cost counts boundaries and tied parameters; the data axis is not included.
+// Inputs of the cost formulas for one pipeline of `ranks` ranks. `rows`: rows of a data rank's share of a global batch.
+// The cost counts boundaries and tied parameters, but not the data axis.
 struct PipelineShape {
   std::string schedule;
   int ranks = 1;
@@ -37,11 +37,11 @@ struct PipelineShape {
 };
 // Reads the shape from a job with pipeline_section_options(), micro_batches and sync.
 PipelineShape pipeline_shape(const JobPlan& job);
-// Costs by index along the pipeline axis.
+// Returns the costs by index along the pipeline axis.
 std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vector<BlockRange>& stages,
                                      const ModelDescription& model);
 
-// Lines for people: blocks and ranks of each stage, and the actions of each rank in order.
+// Returns lines for people: blocks and ranks of each stage, and the actions of each rank in order.
 std::string pipeline_text(const JobPlan& job, const ModelDescription& model);
 
 }  // namespace convoy

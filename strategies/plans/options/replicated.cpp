@@ -231,7 +231,7 @@ RankWork whole_work(const Json& config, int degree) {
   RankWork work;
   work.passes = strategy.value("micro_batches", 1.0);
   work.rows = std::ceil(rows_per_rank(config, degree) / work.passes);
-  work.span = work.own = work.passes;
+  work.span = work.busy = work.passes;
   work.updates = 1 / double(sync_policy(strategy).every);
   return work;
 }

@@ -4,23 +4,24 @@
 
 namespace convoy {
 
-// Options shard, reshard_after_forward, units.
+// Returns the options shard, reshard_after_forward, units.
 std::vector<Option> shard_options();
-// shard_options(), overlap, and buffer_options().
+// Returns shard_options(), overlap, and buffer_options().
 std::vector<Option> sharded_data_options();
 
-// Cost per rank of a job with N ranks that shard P bytes of parameters, m micro-batches, `every` steps per update, and
-// k moments. A unit is a block's own parameters, or a tensor that several blocks use.
+// Returns the cost per rank of a job with N ranks that shard P bytes of parameters, m micro-batches, `every` steps per
+// update, and k moments. A unit is the parameters of one block alone, or a tensor that several blocks use.
 //
 // Sent per step, with f = (N−1)/N, plus two all-reduces of a few bytes per update:
 //   optimizer   2·f·P ÷ every
 //   gradients   f·P·m + f·P ÷ every
 //   parameters  f·m·P, and f·m·G for gathering: a unit that u blocks use counts 2·u times in G (u times without
-//               resharding), once less if the model's last block uses it, and half if it is gathered in half precision
+//               resharding). It counts once less if the model's last block uses it, and half if it is gathered in half
+//               precision
 // Memory:
 //   parameters  P; P/N if sharded, plus two neighbouring blocks; without resharding plus the units of G once each
 //   gradients   P/N plus two neighbouring blocks or the tensors that blocks on both sides of them share; P for
-//               `optimizer`; without resharding plus one block, since blocks are freed as fast as gradients arrive
+//               `optimizer`; without resharding plus one block, because blocks are freed as fast as gradients arrive
 //   moments     k·P/N
 // Without overlap one block replaces two. Sums that cannot be in place (`optimizer`, or several per update) need 1/N of
 // the largest unit.

@@ -97,7 +97,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
   if (!shares) return;
   if (sync_policy(config.strategy.options.json()).ever_local())
     model.fail("rows",
-               "is sharded, and by strategy.sync ranks make local updates, each with its own tables; take "
+               "conflicts with local updates (strategy.sync), for which each rank needs its own tables; take "
                "rows: true, or what: gradients");
 }
 
@@ -130,7 +130,7 @@ void check_sparse_blocks(const JobPlan& job, const ModelDescription& description
     }
     for (const TiedEmbedding& table : block.tied_tables)
       if (table.asked && shares)
-        config.model.options.fail("rows", str("is sharded, and ", table.user, " is tied to ", table.name,
+        config.model.options.fail("rows", str("is sharded, but ", table.user, " is tied to ", table.name,
                                               " and needs all rows in every step; take rows: auto, or untie them"));
   }
 }
@@ -143,8 +143,9 @@ std::vector<std::string> sparse_warnings(const RunConfig& config) {
                    [](const SyncGroup& group) { return group.what == SyncKind::diloco; }))
     return {};
   return {
-      "model.rows is true, and embeddings under strategy.sync what: diloco stay dense: an outer step moves all rows; "
-      "take what: parameters for sparse embeddings that are averaged"};
+      "model.rows is true, but embeddings under strategy.sync what: diloco stay dense, because an outer step changes "
+      "all "
+      "rows; take what: parameters for sparse embeddings that are averaged"};
 }
 
 namespace {

@@ -64,14 +64,14 @@ std::vector<Option> group_options(const std::string& every) {
 void check_group(const Options& section, std::vector<std::string>& left_out) {
   const std::string what = section.json().value("what", sync_kinds.front());
   const auto refuse = [&](const std::string& key, const std::string& reason) {
-    refuse_without_effect(section, key, reason, {section.mark("what")}, &left_out);
+    refuse_without_effect(section, key, reason, {section.location("what")}, &left_out);
   };
   if (what == sync_kinds.front())
     for (const char* key : {"start_after", "moments"})
       refuse(key,
-             "is for ranks with local updates, and what is gradients; take what: parameters or diloco, or "
+             "needs ranks with local updates, but what is gradients; write what: parameters or diloco, or "
              "leave it out");
-  if (what != "diloco") refuse("outer", str("is for what: diloco, and what is ", what, "; leave one of them out"));
+  if (what != "diloco") refuse("outer", str("needs what: diloco, but what is ", what, "; leave one of them out"));
   if (!section.json().contains("match")) return;
   NamePattern{section};
 }
@@ -87,9 +87,9 @@ void check_every(const Options& sync, const SyncPolicy& policy) {
     if (group.what != SyncKind::gradients) continue;
     if (!other.empty() && group.every != every)
       groups[i].fail("every",
-                     str("is ", group.every, ", and ", other, " is ", every,
-                         ": both are of gradients, which are accumulated over that many steps for one update of all "
-                         "parameters; give the same, or take what: parameters for one of them"));
+                     str("is ", group.every, ", which conflicts with ", other, " = ", every,
+                         ": one update of all parameters needs gradients of equally many steps; write equal numbers, "
+                         "or what: parameters for one of them"));
     if (other.empty()) other = str("sync.groups.", i, ".every");
     every = group.every;
   }
@@ -169,7 +169,7 @@ Option replica_sync_option() {
   group.type = OptionType::section;
   group.help = "parameters with a matching name; keys that are left out have their defaults, not the section's values";
   group.options =
-      group_options("gradients: as outside the groups; parameters, diloco: updates between two synchronisations");
+      group_options("gradients: equal to sync.every; parameters, diloco: updates between two synchronisations");
   group.options.insert(group.options.begin(), describe::text("match", NamePattern::help).must());
   std::vector<Option> options = group_options(
       "gradients: steps that are accumulated for one update; parameters, diloco: updates between two synchronisations");
@@ -188,9 +188,9 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   if (!copies) {
     for (const char* key : {"groups", "start_after", "moments", "outer", "compress"})
       refuse_without_effect(sync, key,
-                            str("is for a data axis of whole replicas, and strategy ", config.strategy.name,
+                            str("needs a data axis of whole replicas, but strategy ", config.strategy.name,
                                 " has none here; leave it out"),
-                            {strategy.mark("mesh"), strategy.mark("name")}, &left_out);
+                            {strategy.location("mesh"), strategy.location("name")}, &left_out);
     return left_out;
   }
   check_group(sync, left_out);
@@ -199,11 +199,10 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   check_every(sync, policy);
   if (policy.compress == Compression::none) return left_out;
   if (policy.always_local())
-    sync.fail("compress",
-              "is for gradients that ranks send each other, and none are: they average parameters; leave it out");
+    sync.fail("compress", "needs gradients that ranks send, but these ranks average parameters; leave it out");
   if (config.precision == "fp16")
     sync.fail("compress",
-              "is not for precision fp16: the rounding error would have another loss scale when it is added; "
+              "conflicts with precision fp16: the rounding error would have another loss scale when it is added; "
               "take bf16 or fp32, or leave it out");
   return left_out;
 }

@@ -44,35 +44,36 @@ enum class Compression { none, fp16, bf16 };
 
 struct SyncPolicy {
   int64_t every = 1;                           // steps per update
-  std::vector<SyncGroup> groups{SyncGroup{}};  // the first match counts; the last group matches all others
+  std::vector<SyncGroup> groups{SyncGroup{}};  // the first match decides; the last group matches all others
   Compression compress = Compression::none;
 
   size_t group_of(const std::string& parameter) const;
-  // True if the parameter may be a sparse embedding: an outer step changes all rows.
+  // True if the parameter may be a sparse embedding. An outer step would change all rows.
   bool allows_rows(const std::string& parameter) const { return groups[group_of(parameter)].what != SyncKind::diloco; }
   bool ever_local() const;    // some group is not of kind gradients
   bool always_local() const;  // no gradient is ever summed
   bool plain() const { return !ever_local() && compress == Compression::none; }
-  std::vector<NamePattern> patterns = {};  // by group, without the last
+  std::vector<NamePattern> patterns = {};  // by group, except the last
 };
 // Parses a resolved and checked section of a strategy. Missing keys have their defaults.
 SyncPolicy sync_policy(const Json& strategy);
 
-// The section `sync` of strategies with replicas.
+// Returns the section `sync` of strategies with replicas.
 Option replica_sync_option();
 
-// Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis hold
-// whole replicas. Throws ConfigError at the key; returns a line for each key that --set left without effect.
+// Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis have
+// whole replicas. Throws ConfigError at the key. Returns a line for each key that --set left without effect.
 std::vector<std::string> check_sync(const RunConfig& config, bool copies);
 // Throws ConfigError at the key for a pattern that matches no parameter.
 void check_sync_names(const JobPlan& job, const ModelDescription& description);
 
-// Elements of each of the policy's groups, in proportion to the blocks' parameters (which a tensor group may shard).
+// Returns the elements of each of the policy's groups, in proportion to the blocks' parameters, which a tensor group
+// may shard.
 std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description);
-// Adds the mean bytes per step that a data axis of `ranks` replicas sends after `start_after`. Adds the memory that
-// replicas need in addition to parameters, gradients and moments.
+// Adds the mean bytes per step that a data axis of `ranks` replicas sends after `start_after`. Also adds the memory
+// that replicas need besides parameters, gradients and moments.
 void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost);
-// Lines for people: what each group sends and when. "" if all gradients are summed for every update.
+// Returns lines for people: messages of each group and their times. "" if all gradients are summed for every update.
 std::string sync_text(const Json& config, const ModelDescription& description, int ranks);
 
 }  // namespace convoy

@@ -151,7 +151,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
   const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
   RankCost cost;
   double inputs = 0, outputs = 0, exchanges = 0;
-  double again_inputs = 0, again_outputs = 0;  // of checkpointed blocks, whose forward runs and is summed twice
+  double again_inputs = 0, again_outputs = 0;  // bytes of checkpointed blocks, whose forward runs and is summed twice
   for (const BlockDescription& block : description.blocks) {
     const auto cut = double(block.cut_parameters);
     cost.parameter_bytes += (double(block.parameters) - cut + cut / tensor) * element;
@@ -185,9 +185,9 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
     cost.axes = {{"tensor", cost.bytes_sent_per_step, cost.messages_per_step}};
   }
   cost.work = whole_work(job.config, job.mesh.degree("data"));
-  cost.work.own *=
+  cost.work.busy *=
       stage_times(description, {{0, int64_t(description.blocks.size())}}, job.mesh.degree("tensor")).front();
-  cost.work.span = cost.work.own;
+  cost.work.span = cost.work.busy;
   cost.work.cut = tensor > 1;
   const double elements = parameters_of(description);
   cost.work.updated = elements > 0 ? cost.parameter_bytes / element / elements : 1;

@@ -19,29 +19,28 @@ namespace convoy {
 
 class RowExchange {
  public:
-  // The same tables in the same order on every rank. `numbers`: compression of the rows' gradients.
+  // Takes the same tables in the same order on every rank. `numbers`: compression of the rows' gradients.
   RowExchange(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers);
   virtual ~RowExchange() = default;
   virtual void begin() {}
-  // Announces the batch of the next forwards, on all ranks. Rows that it names may be fetched for all tables at once.
-  // Collective.
+  // Collective. Announces the batch of the next forwards. Rows that it names may be fetched for all tables at once.
   virtual void expect(const Batch&) {}
-  // Sums `dense` (contiguous, equal shapes on all ranks) in place, and sets the update of each table. Collective.
+  // Collective. Sums `dense` (contiguous, equal shapes on all ranks) in place, and sets the update of each table.
   virtual void run(const std::vector<at::Tensor>& dense) = 0;
-  // True if all sums of `run` are surely finite, including those that other ranks update; equal on all ranks.
+  // True if all sums of `run` are surely finite, with those that other ranks update; equal on all ranks.
   virtual bool finite_sums() const { return false; }
-  // Announces that values or moments of tables were written, on all ranks. Others see them after their next `read` or
-  // begin. Collective.
+  // Collective. Announces that values or moments of tables were written. Others see them after their next `read` or
+  // begin.
   virtual void written() {}
   virtual void read() {}
-  // Extends the update to all rows, including those that other ranks update, until the next begin. Collective.
+  // Collective. Extends the update to all rows, with those that other ranks update, until the next begin.
   virtual void complete() {}
   // Visits compression errors, which are local to this rank.
   void visit(const StateVisitor& visit) const;
 
  protected:
-  int64_t number_bytes(size_t table) const;                  // of one row number in a message
-  int64_t gradient_bytes(size_t table, int64_t rows) const;  // of their gradients in a message
+  int64_t number_bytes(size_t table) const;                  // bytes of one row number in a message
+  int64_t gradient_bytes(size_t table, int64_t rows) const;  // bytes of their gradients in a message
   // Rank 0 warns once if ranks received more bytes of rows than the tables' dense gradients would take.
   void warn_if_more_than_dense(int64_t received);
 

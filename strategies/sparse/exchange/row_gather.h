@@ -1,18 +1,18 @@
-// RowGather: every rank of the group holds all rows of all tables and makes the same update from the rows that all
-// ranks touched.
+// RowGather: every rank of the group has all rows of all tables and makes the same update from the rows that all ranks
+// touched.
 //
-// One all-gather distributes every rank's message: its row count per table, small dense gradients (in place of an
-// all-reduce), then numbers and gradients of the rows.
-// All ranks sum in the order of ranks, so replicas stay equal bit by bit. A rank without rows sends an empty list.
-// A message has the length of the rank's longest so far, which all ranks know. A second message carries the rest.
+// One all-gather distributes every rank's message: its row count per table, small dense gradients (instead of an
+// all-reduce), then numbers and gradients of the rows. All ranks sum in rank order, so replicas stay equal bit by bit.
+// A rank without rows sends an empty list. A message has the length of the rank's longest so far, which all ranks know.
+// A second message carries the rest.
 // Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each section padded to 8
-// bytes, with the rows of the longest message: a few percent more than this update's.
-// With gradient compression (sync.compress) rows are compressed: 2·width in place of width·element, and 8 per table.
+// bytes, with the rows of the longest message: a few percent more than this update's. With gradient compression
+// (sync.compress) rows are compressed: 2·width instead of width·element, and 8 per table.
 // With shared tables (shared_rows.h) each rank sums only the rows that it updates (touched_row_sums.h if all ranks are
-// on one host).
-// On one host the messages are in shared memory: their rank writes them in place, and the others read them there.
-// A message then also has the norm of its gradients, so that all ranks know whether every sum is finite.
-// On the CPU, by bytes and without tensors; elsewhere DeviceRowGather. Threads: the rank's thread. Failure: CommError.
+// on one host). On one host the messages are in shared memory: their rank writes them in place, and the others read
+// them there. A message then also has the norm of its gradients, so that all ranks know if every sum is finite.
+// On the CPU it handles bytes without tensors; elsewhere DeviceRowGather. Threads: the rank's thread. Failure:
+// CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -63,13 +63,13 @@ class RowGather : public RowExchange {
   size_t ranks_;
   std::vector<RowSums> sums_;  // by table
   std::vector<TouchedRowSums> touched_sums_;
-  int64_t dense_ = 0;                  // of dense gradients
+  int64_t dense_ = 0;                  // bytes of dense gradients
   bool in_shared_memory_;              // gathered_ is shared memory of all ranks
-  bool in_place_ = false;              // this rank's message was written in gathered_
-  at::Tensor packed_;                  // else it was written here
+  bool in_place_ = false;              // this rank's message was written into gathered_
+  at::Tensor packed_;                  // otherwise it was written here
   at::Tensor gathered_, rest_;         // first and second messages of all ranks
   std::vector<int64_t> expected_;      // length of first messages, by rank
-  std::vector<int64_t> lengths_;       // of complete messages
+  std::vector<int64_t> lengths_;       // lengths of complete messages
   std::vector<MessagePart> messages_;  // complete messages
   bool finite_sums_ = false;
 };
@@ -77,9 +77,8 @@ class RowGather : public RowExchange {
 // DeviceRowGather: RowGather for tables on an accelerator, with tensor operations.
 //
 // Ranks first exchange their row counts, because the host must know the sizes. Then one all-gather distributes the
-// messages, without counts. All ranks sum in the order of ranks.
-// Sent by each of N ranks: as RowGather, also with compression. Threads: the rank's thread. Failure: CommError.
-
+// messages, without counts. All ranks sum in rank order. Sent by each of N ranks: as for RowGather, also with
+// compression. Threads: the rank's thread. Failure: CommError.
 class DeviceRowGather : public RowExchange {
  public:
   DeviceRowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers = Compression::none);

@@ -10,22 +10,20 @@ namespace convoy {
 // owner's rows.
 //
 // Blocks of rows are assigned to the ranks round robin. Blocks grow with the row number: one row at first, then at most
-// a 32nd of the number.
-// Most vocabularies start with the frequent rows. So those are spread over all ranks, and ranks differ by a few percent
-// of their rows. A checkpoint has a few hundred pieces of a rank's rows.
+// a 32nd of the number. Most vocabularies start with the frequent rows. So those are distributed over all ranks, and
+// ranks differ by a few percent of their rows. A checkpoint has a few hundred pieces of a rank's rows.
 // Pure arithmetic, without LibTorch; immutable, any thread.
-
 class SparseRowBlocks {
  public:
-  // `rows`: of the whole table, seen from `rank` of `ranks`.
+  // `rows`: rows of the whole table, as seen from `rank` of `ranks`.
   SparseRowBlocks(int64_t rows, int rank, int ranks);
 
-  int64_t rows() const { return rows_; }  // of all ranks
+  int64_t rows() const { return rows_; }  // rows of all ranks
   int64_t local_rows(int rank) const { return row_counts_[size_t(rank)]; }
   int64_t local_rows() const { return local_rows(rank_); }
   int ranks() const { return int(row_counts_.size()); }
 
-  // For row 0 … rows − 1: its owner, and its index among the owner's rows.
+  // Return the owner of a row in 0 … rows − 1, and its index among the owner's rows.
   int owner(int64_t row) const { return blocks_[block_of(row)].owner; }
   bool is_local(int64_t row) const { return owner(row) == rank_; }
   int64_t local_index(int64_t row) const { return row + blocks_[block_of(row)].shift; }
@@ -34,7 +32,7 @@ class SparseRowBlocks {
   struct Range {
     int64_t first = 0, rows = 0, index = 0;
   };
-  std::vector<Range> local_ranges() const;  // of this rank, by index
+  std::vector<Range> local_ranges() const;  // ranges of this rank, by index
 
  private:
   struct Block {
@@ -63,9 +61,9 @@ class RowIndex {
  public:
   RowIndex();
   void clear();
-  // Position of `number`, which must not be negative; adds the number if it is new.
+  // Returns the position of `number`, which must not be negative; adds the number if it is new.
   int64_t position(int64_t number);
-  // Position of `number`, or −1 if it was not added.
+  // Returns the position of `number`, or −1 if it was not added.
   int64_t find(int64_t number) const {
     const Cell& cell = cells_[cell_of(number)];
     return cell.round == round_ ? cell.position : -1;
@@ -78,7 +76,7 @@ class RowIndex {
  private:
   struct Cell {
     int64_t number = 0;
-    uint32_t round = 0;  // `clear` count when it was written; older cells are empty
+    uint32_t round = 0;  // number of `clear` calls when it was written; older cells are empty
     int32_t position = 0;
   };
   void grow();

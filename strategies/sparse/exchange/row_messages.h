@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-// Byte messages that hold tensors in sequence, each from a multiple of 8 on.
+// Byte messages contain tensors in sequence, each at a multiple of 8.
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return int64_t(tensor.nbytes()); }
 inline char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
@@ -27,7 +27,7 @@ inline at::Tensor& with_room(at::Tensor& buffer, int64_t bytes, at::Device devic
   return buffer;
 }
 
-// Bytes of all dense gradients in a message.
+// Returns the bytes of all dense gradients in a message.
 int64_t dense_bytes(const std::vector<at::Tensor>& dense);
 // Writes to CPU memory; returns the end of the written bytes.
 char* write_dense(char* to, const std::vector<at::Tensor>& dense);

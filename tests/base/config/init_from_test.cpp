@@ -13,7 +13,7 @@ std::optional<InitFrom> read_with(const std::vector<std::string>& overrides) {
   return init_from(testing::read_config(testing::valid_config, overrides).model.options);
 }
 
-TEST(InitFromOption, IsAPathOrAMap) {
+TEST(InitFromOption, AcceptsAPathOrAMap) {
   EXPECT_FALSE(read_with({}));
   const auto path = read_with({"model.init_from=runs/a@member1"});
   EXPECT_EQ(path->path, "runs/a@member1");

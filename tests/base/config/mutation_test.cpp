@@ -1,4 +1,4 @@
-// Random damage to a valid file ends in success or in an Error with a message, never otherwise.
+// Random damage to a valid file ends in success or in an Error with a message.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST(ConfigMutation, NeverCrashes) {
       if (lines > 0) {
         ASSERT_THAT(message, ::testing::EndsWith(convoy::str("\n", lines, " mistakes"))) << text;
       }
-      // A defect of ours is an Error of another kind, which config_error puts first.
+      // A defect of convoy is an Error of another kind, which config_error puts first.
       ASSERT_NE(message.substr(0, 8), "internal") << message << "\n" << text;
     } catch (const std::exception& error) {
       FAIL() << error.what() << "\n" << text;

@@ -1,4 +1,4 @@
-// --set.
+// Overrides by --set.
 #include <gtest/gtest.h>
 
 #include "tests/support/config_text.h"
@@ -74,7 +74,7 @@ TEST(ConfigSet, NoAssignment) {
   EXPECT_EQ(error_with({"\"a=3"}), "command_line --set \"a=3: a quote that does not end" + form);
 }
 
-TEST(ConfigSet, AnotherComponentDropsTheFilesKeys) {
+TEST(ConfigSet, ANewComponentDropsTheFilesKeys) {
   const RunConfig config = config_set({"strategy.name=one"});
   EXPECT_EQ(config.strategy.name, "one");
   EXPECT_EQ(config.strategy.options.json().dump(), R"({"name":"one"})");
@@ -85,14 +85,14 @@ TEST(ConfigSet, AnotherComponentDropsTheFilesKeys) {
       << config.warnings[0];
 }
 
-TEST(ConfigSet, AnotherComponentKeepsWhatItKnows) {
+TEST(ConfigSet, ANewComponentKeepsTheKeysThatItHas) {
   const RunConfig config = config_set({"optimizer.name=sgd"});
   EXPECT_EQ(config.optimizer.name, "sgd");
   EXPECT_EQ(config.optimizer.options.real("lr"), 1e-3);
   EXPECT_TRUE(config.warnings.empty());
 }
 
-TEST(ConfigSet, KeysOfSetMustFitTheNewComponent) {
+TEST(ConfigSet, ChecksKeysOfSetAgainstTheNewComponent) {
   EXPECT_EQ(error_with({"strategy.name=one", "strategy.sync.every=8"}),
             "run.yaml:8:30: strategy.sync: unknown key; valid here: name");
   EXPECT_EQ(error_with({"strategy.name=one", "strategy.bucket=8"}),
@@ -104,7 +104,7 @@ TEST(ConfigSet, TheSameNameDropsNothing) {
             "run.yaml:8:24: strategy.snyc: unknown key; did you mean sync?");
 }
 
-TEST(ConfigSet, ThroughAShorthand) {
+TEST(ConfigSet, ExpandsAShorthand) {
   const std::string text = config_with("{name: many, sync: {every: 2}}", "many");
   EXPECT_EQ(read_config(text, {"strategy.sync.every=8"}).strategy.options.section("sync").integer("every"), 8);
   EXPECT_EQ(read_config(text, {"strategy=one"}).strategy.name, "one");

@@ -1,4 +1,4 @@
-// The key `program`: what applies to a run with a program, its default name, and what it excludes.
+// The key `program`: keys of a run with a program, its default name, and keys that it excludes.
 #include "core/config/program.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using testing::read_config;
 using testing::valid_config;
 
-TEST(ConfigProgram, HasTheKeysThatApply) {
+TEST(ConfigProgram, AcceptsTheKeysOfAProgram) {
   const RunConfig config = read_config("program: [bin/mine, --epochs, 3, 007]\nseed: 4\ntrain: {keep_last: 5}\n");
   EXPECT_EQ(config.program, (std::vector<std::string>{"bin/mine", "--epochs", "3", "007"}));
   EXPECT_EQ(config.name, "mine");
@@ -29,11 +29,11 @@ TEST(ConfigProgram, HasTheKeysThatApply) {
 TEST(ConfigProgram, ResolvedTextReadsBack) {
   const RunConfig config = read_config("program: [./mine, 'a b', '']\nname: own\nlaunch: {ranks: 2}\n");
   const RunConfig again = read_config(to_yaml(config.resolved));
-  EXPECT_EQ(without_marks(again.resolved), without_marks(config.resolved));
+  EXPECT_EQ(without_locations(again.resolved), without_locations(config.resolved));
   EXPECT_EQ(RunConfig::from_resolved(config.resolved).program, config.program);
 }
 
-TEST(ConfigProgram, ExcludesKeysOfATraining) {
+TEST(ConfigProgram, RefusesTrainingKeys) {
   const std::string both = config_error("program: [./mine]\nmodel: {name: net}\ntrain: {epochs: 3, keep_last: 1}\n");
   EXPECT_THAT(both, HasSubstr("run.yaml:2:1: model: does not apply to a run with a program"));
   EXPECT_THAT(both, HasSubstr("run.yaml:3:9: train.epochs: does not apply"));
@@ -41,7 +41,7 @@ TEST(ConfigProgram, ExcludesKeysOfATraining) {
   EXPECT_THAT(config_error(valid_config, {"program=[./mine]"}), HasSubstr("optimizer: does not apply"));
 }
 
-TEST(ConfigProgram, RefusesWhatIsNoProgram) {
+TEST(ConfigProgram, RefusesAPathThatIsNoProgram) {
   EXPECT_THAT(config_error("program: []\n"), HasSubstr("program: is empty"));
   EXPECT_THAT(config_error("program: ['']\n"), HasSubstr("program.0: is empty"));
   EXPECT_THAT(config_error("program: ./mine\n"), HasSubstr("run.yaml:1:10: program: "));
@@ -50,11 +50,11 @@ TEST(ConfigProgram, RefusesWhatIsNoProgram) {
 }
 
 TEST(ConfigProgram, NullMeansNone) {
-  EXPECT_EQ(without_marks(read_config(std::string(valid_config) + "program: ~\n").resolved),
-            without_marks(read_config(valid_config).resolved));
+  EXPECT_EQ(without_locations(read_config(std::string(valid_config) + "program: ~\n").resolved),
+            without_locations(read_config(valid_config).resolved));
 }
 
-TEST(ConfigProgram, IsNamedAfterItsFileInCharactersOfNames) {
+TEST(ConfigProgram, NamesTheRunAfterTheProgramFile) {
   const auto name_of = [](const std::string& program) {
     return read_run_tree(program_tree({program}, {}, {"command line", 0, 0}), {}).name;
   };
@@ -64,7 +64,7 @@ TEST(ConfigProgram, IsNamedAfterItsFileInCharactersOfNames) {
   EXPECT_EQ(name_of("x/" + std::string(300, 'a')).size(), 100u);
 }
 
-TEST(ConfigProgram, CommandLineTakesOverrides) {
+TEST(ConfigProgram, AppliesOverridesToTheCommandLine) {
   const Node tree = program_tree({"./mine", "--x"}, {"launch.ranks=3", "name=other"}, {"command line", 0, 0});
   const RunConfig config = read_run_tree(tree, {});
   EXPECT_EQ(config.launch.ranks, 3);

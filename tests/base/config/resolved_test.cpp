@@ -14,8 +14,8 @@ using testing::read_config;
 using testing::small_catalogues;
 using testing::valid_config;
 
-TEST(ConfigResolved, DefaultsAreFilledInInOrder) {
-  const Json resolved = without_marks(read_config(valid_config).resolved);
+TEST(ConfigResolved, FillsInDefaultsInOrder) {
+  const Json resolved = without_locations(read_config(valid_config).resolved);
   std::vector<std::string> keys;
   for (const auto& entry : resolved.items()) keys.push_back(entry.key());
   std::vector<std::string> described;
@@ -57,9 +57,9 @@ TEST(ConfigResolved, MaxStepsAloneHasNoEpochs) {
   EXPECT_EQ(alone.train.epochs, 0);
   EXPECT_EQ(alone.train.max_steps, 50);
   const RunConfig again = read_config(to_yaml(alone.resolved));
-  EXPECT_EQ(without_marks(again.resolved), without_marks(alone.resolved));
+  EXPECT_EQ(without_locations(again.resolved), without_locations(alone.resolved));
   EXPECT_EQ(RunConfig::from_resolved(alone.resolved).train.epochs, 0);
-  // A resolved file of an earlier version has the default of that time written out, and keeps its meaning.
+  // A resolved file of an earlier version contains the default of that version, and keeps its meaning.
   EXPECT_EQ(read_config(config_with("epochs: 3", "epochs: 1, max_steps: 50")).train.epochs, 1);
   EXPECT_EQ(read_config(valid_config, {"train.max_steps=50"}).train.epochs, 3);
   EXPECT_EQ(read_config(valid_config, {"train.max_steps=50", "train.epochs=~"}).train.epochs, 0);
@@ -85,7 +85,7 @@ TEST(ConfigResolved, YamlReadsBack) {
   const std::string yaml = to_yaml(first.resolved);
   ASSERT_EQ(config_error(yaml), "no error") << yaml;
   const RunConfig second = read_config(yaml);
-  EXPECT_EQ(without_marks(second.resolved), without_marks(first.resolved)) << yaml;
+  EXPECT_EQ(without_locations(second.resolved), without_locations(first.resolved)) << yaml;
   EXPECT_EQ(to_yaml(second.resolved), yaml);
 }
 
@@ -108,7 +108,7 @@ std::string failure_at(const Options& options, const std::string& key) {
   }
 }
 
-TEST(ConfigResolved, MarksReachRanks) {
+TEST(ConfigResolved, SourceLocationsReachRanks) {
   const RunConfig config = read_config(valid_config, {"model.dropout=0.5"});
   const RunConfig rank = RunConfig::from_resolved(Json::parse(config.resolved.dump()));
   EXPECT_EQ(failure_at(rank.model.options, "layers.1"), "run.yaml:2:43: model.layers.1: does not please");
@@ -146,11 +146,11 @@ TEST(ConfigResolved, AllDifferences) {
   const Json one = read_config(valid_config, {"strategy={name: one}"}).resolved;
   EXPECT_THAT(difference_texts(base, one, {}), ::testing::Contains(::testing::HasSubstr("strategy.name: many -> one")));
   EXPECT_THAT(difference_texts(base, one, {}), ::testing::Not(::testing::Contains(::testing::HasSubstr("none"))));
-  // In sections of theirs as well.
+  // The same within sections.
   const Json ddp{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}, {"compress", "none"}}}}}};
   const Json fsdp{{"strategy", {{"name", "fsdp"}, {"sync", {{"every", 1}}}}}};
   EXPECT_THAT(difference_texts(ddp, fsdp, {}), ElementsAre("strategy.name: ddp -> fsdp"));
-  // Without another name, a missing option is a difference; the word none is not an absent value.
+  // With the same name, a missing option is a difference; the word none is not an absent value.
   const Json dropped{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}}}}}};
   EXPECT_THAT(difference_texts(ddp, dropped, {}), ElementsAre("strategy.sync.compress: \"none\" -> null"));
 }
@@ -190,7 +190,7 @@ Catalogues with_plugin() {
   return all;
 }
 
-TEST(ConfigPlugin, OptionsAreCheckedAfterLoading) {
+TEST(ConfigPlugin, ChecksOptionsAfterLoading) {
   const std::string text = config_with("{name: net, width: 8, layers: [32, 16]}",
                                        "{plugin: /lib/libmine.so, width: 8, rate: 1.0e-3, label: 1.10}");
   const RunConfig unseen = read_config(text + "loss: {name: own_loss, rate: 2}\n");
@@ -215,7 +215,7 @@ std::string later_error(const std::string& text, const std::string& model) {
   return "no error";
 }
 
-TEST(ConfigPlugin, MistakesHaveTheSameForm) {
+TEST(ConfigPlugin, ReportsMistakesInTheSameForm) {
   const auto model = [](const std::string& keys) {
     return config_with("{name: net, width: 8, layers: [32, 16]}", "{plugin: /a.so, " + keys + "}");
   };

@@ -123,7 +123,7 @@ TEST(ConfigSource, MergeKeys) {
             "run.yaml:7:9: train: merge keys (<<) are not supported; write the keys out");
 }
 
-TEST(ConfigSource, KeysThatAreNoText) {
+TEST(ConfigSource, RefusesKeysThatAreNotText) {
   EXPECT_EQ(config_error("? [a, b]\n: c\n"),
             "run.yaml:1:3: a key must be plain text, not a list or map; or is a bracket left open?");
   EXPECT_EQ(config_error("~: c\n"), "run.yaml:1:1: a key must be plain text");
@@ -185,7 +185,7 @@ TEST(ConfigSource, Nesting) {
   EXPECT_EQ(config_error(nested(64)), "run.yaml:1:71: lists and maps are nested more than 64 deep");
   EXPECT_EQ(config_error(nested(63)).find("nested"), std::string::npos);
   EXPECT_EQ(config_error(repeated("- ", 500000)), "run.yaml:1:129: lists and maps are nested more than 64 deep");
-  // Never closed: yaml-cpp finds other words for these, but finds them.
+  // An unclosed structure: yaml-cpp reports it with other words.
   EXPECT_NE(config_error(repeated("[", 500000)).find("is a bracket left open?"), std::string::npos);
   EXPECT_NE(config_error(repeated("{a: ", 200000)), "no error");
 }

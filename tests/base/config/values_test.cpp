@@ -1,4 +1,4 @@
-// Keys, types, ranges and defaults: each mistake with its place, key, reason and the nearest valid.
+// Keys, types, ranges and defaults: each mistake with its location, key, reason and the nearest valid word.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ TEST(ConfigKeys, Unknown) {
       "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch, changed, samples, seed");
 }
 
-TEST(ConfigKeys, AFoldIsOneOfItsFolds) {
+TEST(ConfigKeys, RefusesAFoldBeyondTheNumberOfFolds) {
   const auto with_fold = [](const std::string& fold) {
     return config_error(config_with("rows: 1000", "rows: 1000, samples: {how: folds, folds: 3, fold: " + fold + "}"));
   };
@@ -48,7 +48,7 @@ TEST(ConfigKeys, OneLevelTooHigh) {
             "run.yaml:2:1: epochs: unknown key; did you mean train.epochs?");
 }
 
-TEST(ConfigKeys, ControlCharactersInKeysAreEscaped) {
+TEST(ConfigKeys, EscapesControlCharactersInKeys) {
   EXPECT_EQ(config_error(config_with("name: try", "name: try\n\"x\\e[2Jyyyyyyyy\": 3")),
             "run.yaml:2:1: x\\x1b[2Jyyyyyyyy: unknown key; valid here: name, seed, device, precision, randomness, "
             "plugins, model, data, loss, optimizer, strategy, program, backend, train, launch, log");
@@ -72,11 +72,11 @@ TEST(ConfigKeys, NullForRequired) {
             "run.yaml:5:9: optimizer.name: must be the name of one optimizer");
 }
 
-TEST(ConfigKeys, NullWhereAbsenceIsTheDefault) {
+TEST(ConfigKeys, AcceptsNullForAnOptionalKey) {
   const RunConfig without = read_config(valid_config);
   const RunConfig with = read_config(config_with("rows: 1000", "rows: 1000, transforms: ~"));
   EXPECT_EQ(with.resolved["data"], without.resolved["data"]);
-  EXPECT_EQ(marks_of(with.resolved).count("data.transforms"), 0u) << "as if it were not written";
+  EXPECT_EQ(locations_of(with.resolved).count("data.transforms"), 0u) << "as if it were not written";
   EXPECT_EQ(read_config(config_with("layers: [32, 16]", "layers: ~")).resolved["model"]["layers"], Json::array());
 }
 
@@ -208,7 +208,7 @@ TEST(ConfigTypes, Ports) {
   EXPECT_EQ(with_launch("port: http"), "run.yaml:9:16: launch.port: is 'http', must be an integer, or auto");
 }
 
-TEST(ConfigWhole, HeartbeatAgainstCollective) {
+TEST(ConfigWhole, ComparesHeartbeatWithCollectiveLimit) {
   EXPECT_EQ(with_launch("address: nonsense"),
             "run.yaml:9:19: launch.address: is 'nonsense', must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, "
             "or a network, such as 10.0.0.0/16; or auto");
@@ -220,7 +220,7 @@ TEST(ConfigWhole, HeartbeatAgainstCollective) {
             "run.yaml:9:21: launch.heartbeat: is 20 min 0 s, must not be longer than launch.collective, 10 min 0 s");
   EXPECT_EQ(with_launch("collective: 5s, heartbeat: 6s"),
             "run.yaml:9:37: launch.heartbeat: is 6 s, must not be longer than launch.collective, 5 s");
-  // The default follows.
+  // The default changes with it.
   EXPECT_EQ(read_config(valid_config + std::string("launch: {collective: 5s}\n")).launch.heartbeat, 5);
 }
 
@@ -272,7 +272,7 @@ TEST(ConfigEnvironment, Variables) {
   EXPECT_EQ(read_config(to_yaml(literal.resolved)).train.resume, "/a/${b}");
 }
 
-TEST(ConfigEnvironment, ExpansionIsBounded) {
+TEST(ConfigEnvironment, LimitsExpansion) {
   setenv("CONVOY_TEST_LONG", std::string(100000, 'x').c_str(), 1);
   std::string many;
   for (int i = 0; i < 20; ++i) many += "${CONVOY_TEST_LONG}";
@@ -281,10 +281,10 @@ TEST(ConfigEnvironment, ExpansionIsBounded) {
   unsetenv("CONVOY_TEST_LONG");
 }
 
-TEST(ConfigValues, BindingByAList) {
+TEST(ConfigValues, AcceptsAListOfCores) {
   EXPECT_EQ(with_launch("bind: list, cores: [0-1, 2+5]"), "no error");
   EXPECT_EQ(with_launch("bind: list"),
-            "run.yaml:9:16: launch.bind: is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one "
+            "run.yaml:9:16: launch.bind: is list, but launch.cores names no cores; write launch.cores: [0-3, 4-7], one "
             "item for each rank of a host");
   EXPECT_EQ(with_launch("cores: [0]"),
             "run.yaml:9:17: launch.cores: needs launch.bind: list, but launch.bind is core; leave one of them out");

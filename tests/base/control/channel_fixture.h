@@ -41,7 +41,7 @@ inline ChannelServerOptions loopback(const std::string& address = "127.0.0.1") {
   return options;
 }
 
-// Runs body(i) on n threads and waits for all; what one throws fails the test.
+// Runs body(i) on n threads and waits for all; an exception fails the test.
 template <class Body>
 void on_threads(int n, Body body) {
   std::vector<std::thread> threads;
@@ -83,7 +83,7 @@ class Seen {
   std::vector<T> values_;
 };
 
-// The kind and words of what `body` throws.
+// Returns kind and text of the exception of `body`.
 struct Thrown {
   Failure kind = Failure::internal;
   int rank = -2;

@@ -38,7 +38,7 @@ class ChannelTest : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("local", "ipv4", "ipv6"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(ChannelTest, ValuesAreBytesOfAnyContent) {
+TEST_P(ChannelTest, StoresValuesWithAnyBytes) {
   auto a = join(0), b = join(1);
   std::string every;
   for (int i = 0; i < 256; ++i) every += static_cast<char>(i);
@@ -73,7 +73,7 @@ TEST_P(ChannelTest, GetWaitsUntilSet) {
   setter.join();
 }
 
-TEST_P(ChannelTest, GetNamesTheKeyWhenItsTimePasses) {
+TEST_P(ChannelTest, GetNamesTheKeyAfterItsTimeLimit) {
   auto a = join(0);
   const auto error = thrown([&] { a->get("never", 30ms); });
   EXPECT_EQ(error.kind, Failure::rendezvous);
@@ -82,7 +82,7 @@ TEST_P(ChannelTest, GetNamesTheKeyWhenItsTimePasses) {
   EXPECT_EQ(a->get("never", 0ms), "after all");
 }
 
-TEST_P(ChannelTest, CountersOfSixteenParticipants) {
+TEST_P(ChannelTest, CountsForSixteenParticipants) {
   constexpr int participants = 16, each = 100;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -98,7 +98,7 @@ TEST_P(ChannelTest, CountersOfSixteenParticipants) {
   EXPECT_EQ(channels[1]->add("counter", -1600), 0);
 }
 
-TEST_P(ChannelTest, AddRefusesWhatIsNoNumber) {
+TEST_P(ChannelTest, AddRefusesAValueThatIsNoNumber) {
   auto a = join(0);
   a->set("text", "12x");
   EXPECT_THAT(thrown([&] { a->add("text", 1); }).message, HasSubstr("'text', whose value is no number"));
@@ -107,7 +107,7 @@ TEST_P(ChannelTest, AddRefusesWhatIsNoNumber) {
   EXPECT_EQ(a->peek("most"), "9223372036854775807");
 }
 
-TEST_P(ChannelTest, CompareSetLetsOneWin) {
+TEST_P(ChannelTest, CompareSetSucceedsOnce) {
   constexpr int participants = 8;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -119,7 +119,7 @@ TEST_P(ChannelTest, CompareSetLetsOneWin) {
   EXPECT_EQ(channels[0]->compare_set("leader", leader, "me"), "me");
 }
 
-TEST_P(ChannelTest, AgreeGivesAllValuesInOrder) {
+TEST_P(ChannelTest, AgreeReturnsAllValuesInOrder) {
   constexpr int participants = 8;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -133,7 +133,7 @@ TEST_P(ChannelTest, AgreeGivesAllValuesInOrder) {
   EXPECT_THAT(join(0)->agree("alone", 0, 1, "x", patience), ElementsAre("x"));
 }
 
-TEST_P(ChannelTest, AgreeLaterCallsBackWithAllValuesAndFreesTheName) {
+TEST_P(ChannelTest, AgreeLaterReturnsAllValuesAndFreesTheName) {
   constexpr int participants = 4;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -156,7 +156,7 @@ TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   auto a = join(0), b = join(1);
   Seen<std::string> seen;
   for (int me = 0; me < 2; ++me) {
-    const auto channel = me == 0 ? a : b;  // of the local kind both are one
+    const auto channel = me == 0 ? a : b;  // the local channel serves both
     channel->supervised()->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
       channel->supervised()->agree_later(
           "second", me, 2, str(me), [&](const std::vector<std::string>& values) { seen.add(values[0] + values[1]); });
@@ -165,7 +165,7 @@ TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   EXPECT_THAT(seen.wait_for(2), ElementsAre("01", "01"));
 }
 
-TEST_P(ChannelTest, AgreeListsWhoIsMissing) {
+TEST_P(ChannelTest, AgreeListsMissingParticipants) {
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < 3; ++i) channels.push_back(join(i));
   on_threads(2, [&](int i) {
@@ -221,8 +221,8 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
   constexpr int participants = 6;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
-  Seen<std::string> told;
-  for (auto& channel : channels) channel->on_abort([&](const Abort& reason) { told.add(reason.message); });
+  Seen<std::string> reported;
+  for (auto& channel : channels) channel->on_abort([&](const Abort& reason) { reported.add(reason.message); });
   EXPECT_EQ(channels[0]->aborted(), std::nullopt);
   Abort reason;
   reason.kind = Failure::training;
@@ -243,25 +243,25 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
     EXPECT_EQ(error.rank, 5);
     EXPECT_THAT(error.message, HasSubstr("NaN in block 3"));
   });
-  told.wait_for(participants);
+  reported.wait_for(participants);
   for (auto& channel : channels) {
     ASSERT_TRUE(channel->aborted());
     EXPECT_EQ(to_json(*channel->aborted()), to_json(reason));
   }
-  // Posts and results still pass; waits for keys that may never come fail.
+  // Posts and results still arrive; waits for keys that may never be set fail.
   channels[0]->set("result", "x");
   EXPECT_EQ(channels[1]->get("result", patience), "x");
   EXPECT_EQ(thrown([&] { channels[1]->get("never", patience); }).kind, Failure::peer_lost);
   Seen<int> late;
   channels[2]->on_abort([&](const Abort& abort) { late.add(abort.rank); });
   EXPECT_THAT(late.wait_for(1), ElementsAre(5));
-  EXPECT_EQ(told.now().size(), size_t{participants});
+  EXPECT_EQ(reported.now().size(), size_t{participants});
 }
 
-TEST_P(ChannelTest, FirstCauseWinsAndReplacesALostPeer) {
+TEST_P(ChannelTest, KeepsTheFirstCauseInsteadOfALostPeer) {
   auto a = join(0), b = join(1), c = join(2);
-  Seen<std::string> told;
-  for (auto& channel : {a, b, c}) channel->on_abort([&](const Abort& reason) { told.add(reason.message); });
+  Seen<std::string> reported;
+  for (auto& channel : {a, b, c}) channel->on_abort([&](const Abort& reason) { reported.add(reason.message); });
   auto reason = [](Failure kind, int rank, const std::string& message) {
     Abort abort;
     abort.kind = kind;
@@ -271,7 +271,7 @@ TEST_P(ChannelTest, FirstCauseWinsAndReplacesALostPeer) {
   };
   auto flush = [&](const std::string& message) {
     for (auto& channel : {a, b, c}) {
-      channel->peek("x");  // what the server sent before has come
+      channel->peek("x");  // all earlier messages have arrived
       EXPECT_EQ(channel->aborted()->message, message);
     }
   };
@@ -287,8 +287,8 @@ TEST_P(ChannelTest, FirstCauseWinsAndReplacesALostPeer) {
   b->abort(reason(Failure::hang, 1, "a consequence"));
   b->peek("x");
   flush("the cause");
-  told.wait_for(3);
-  for (const auto& message : told.now()) EXPECT_EQ(message, "lost rank 2");
+  reported.wait_for(3);
+  for (const auto& message : reported.now()) EXPECT_EQ(message, "lost rank 2");
 }
 
 }  // namespace

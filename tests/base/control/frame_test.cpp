@@ -1,4 +1,4 @@
-// Frames in pieces, too large, and made of anything.
+// Frames in pieces, too large, and with random content.
 #include "core/control/socket.h"
 
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 namespace convoy {
 namespace {
 
-TEST(Frame, SurvivesAnyCutting) {
+TEST(Frame, ReadsFramesSplitAnywhere) {
   const Json message{{"op", "set"}, {"id", 7}, {"value", bytes_of(std::string("a\0b\xff", 4))}};
   const std::string stream = encode_frame(message) + encode_frame(Json::object()) + encode_frame(message);
   for (size_t piece = 1; piece <= stream.size(); ++piece) {
@@ -25,14 +25,14 @@ TEST(Frame, SurvivesAnyCutting) {
   }
 }
 
-TEST(Frame, ALimitHoldsBeforeTheBytesAreThere) {
+TEST(Frame, ChecksTheLimitBeforeTheBytesArrive) {
   FrameReader reader(10);
   const std::string header("\x0b\0\0\0", 4);
   reader.feed(header.data(), header.size());
   EXPECT_THROW(reader.next(), Error);
 }
 
-TEST(Frame, RandomBytesAreRefusedOrWaitedFor) {
+TEST(Frame, RefusesOrAwaitsRandomBytes) {
   std::mt19937 random(1);
   int refused = 0;
   for (int i = 0; i < 20000; ++i) {

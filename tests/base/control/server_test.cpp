@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A connection of a stranger, in plain system calls.
+// Connection of a stranger, in plain system calls.
 class Stranger {
  public:
   explicit Stranger(const ChannelAddress& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -33,7 +33,7 @@ class Stranger {
   }
   ~Stranger() { close(fd_); }
   void send(const std::string& bytes) { (void)!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Everything until the server closes; "…timeout" when it does not.
+  // Returns everything until the server closes; "…timeout" when it does not.
   std::string read_all() {
     std::string all;
     char chunk[1024];
@@ -55,7 +55,7 @@ struct Leave {
   bool orderly;
 };
 
-TEST(ChannelServer, RefusesAnotherJobByName) {
+TEST(ChannelServer, RefusesAClientOfADifferentJob) {
   auto server = serve_channel(loopback(), {});
   ChannelAddress address = server->address();
   address.job = "job-2";
@@ -64,7 +64,7 @@ TEST(ChannelServer, RefusesAnotherJobByName) {
   EXPECT_THAT(error.message, HasSubstr("this channel belongs to job job-1, not to job job-2"));
 }
 
-TEST(ChannelServer, RefusesAWrongSecretAndDoesNotTellTheRightOne) {
+TEST(ChannelServer, RefusesAWrongSecretWithoutRevealingTheRightOne) {
   auto server = serve_channel(loopback(), {});
   for (const std::string& wrong : {std::string("x"), std::string(32, '0'), server->address().secret + "0",
                                    server->address().secret + server->address().secret}) {
@@ -77,7 +77,7 @@ TEST(ChannelServer, RefusesAWrongSecretAndDoesNotTellTheRightOne) {
   }
 }
 
-TEST(ChannelServer, JoinersWaitForTheServer) {
+TEST(ChannelServer, ClientsWaitForTheServer) {
   const ChannelAddress later = serve_channel(loopback(), {})->address();
   auto error = thrown([&] { connect_channel(later, 3, "rank 3", 100ms); });
   EXPECT_EQ(error.kind, Failure::rendezvous);
@@ -85,7 +85,7 @@ TEST(ChannelServer, JoinersWaitForTheServer) {
   EXPECT_THAT(error.message, HasSubstr("refused"));
 }
 
-TEST(ChannelServer, PortTakenAndAddressesRefused) {
+TEST(ChannelServer, ReportsATakenPortAndRefusedAddresses) {
   auto server = serve_channel(loopback(), {});
   ChannelServerOptions options = loopback();
   options.port = server->address().port;
@@ -112,7 +112,7 @@ TEST(ChannelServer, SixtyFourJoinAtOnce) {
   EXPECT_EQ(left.wait_for(participants).size(), size_t{participants});
 }
 
-TEST(ChannelServer, GarbageDisturbsNobody) {
+TEST(ChannelServer, IgnoresGarbage) {
   Seen<Leave> left;
   ChannelServerEvents events;
   events.on_leave = [&](int participant, const std::string& name, bool orderly) {
@@ -139,7 +139,7 @@ TEST(ChannelServer, GarbageDisturbsNobody) {
   EXPECT_TRUE(left.now().empty());
 }
 
-TEST(ChannelServer, StrangersDoNotKeepJoinersOut) {
+TEST(ChannelServer, AcceptsClientsDespiteStrangers) {
   auto server = serve_channel(loopback(), {});
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 300; ++i) strangers.push_back(std::make_unique<Stranger>(server->address()));
@@ -148,7 +148,7 @@ TEST(ChannelServer, StrangersDoNotKeepJoinersOut) {
   EXPECT_EQ(strangers[0]->read_all(), "");  // the oldest made room
 }
 
-TEST(ChannelServer, PostsArriveInOrderAndBeforeTheGoodbye) {
+TEST(ChannelServer, DeliversPostsInOrderBeforeTheGoodbye) {
   Seen<std::string> seen;
   ChannelServerEvents events;
   events.on_post = [&](int participant, const std::string& topic, const Json& body) {
@@ -169,7 +169,7 @@ TEST(ChannelServer, PostsArriveInOrderAndBeforeTheGoodbye) {
   EXPECT_EQ(all.back(), "7 rank 7 left");
 }
 
-TEST(ChannelServer, ALateJoinerIsToldOfTheAbort) {
+TEST(ChannelServer, ReportsAnAbortToALateClient) {
   Seen<std::string> served;
   ChannelServerEvents events;
   events.on_abort = [&](const Abort& reason) { served.add(reason.message); };
@@ -183,12 +183,12 @@ TEST(ChannelServer, ALateJoinerIsToldOfTheAbort) {
   auto late = connect_channel(server->address(), 2, "rank 2", patience);
   ASSERT_TRUE(late->aborted());
   EXPECT_EQ(late->aborted()->message, "first");
-  Seen<int> told;
-  late->on_abort([&](const Abort& abort) { told.add(abort.rank); });
-  EXPECT_THAT(told.wait_for(1), ElementsAre(1));
+  Seen<int> reported;
+  late->on_abort([&](const Abort& abort) { reported.add(abort.rank); });
+  EXPECT_THAT(reported.wait_for(1), ElementsAre(1));
 }
 
-TEST(ChannelServer, ItsEndReachesEveryClient) {
+TEST(ChannelServer, ReportsItsEndToEveryClient) {
   auto server = serve_channel(loopback(), {});
   auto a = connect_channel(server->address(), 0, "rank 0", patience);
   auto b = connect_channel(server->address(), 1, "rank 1", patience);
@@ -198,7 +198,7 @@ TEST(ChannelServer, ItsEndReachesEveryClient) {
   Seen<int> watching;
   b->watch("x", [&](const std::string&, const std::string&) {
     watching.add(1);
-    // Waits inside a callback: must be woken although on_lost runs on this very thread.
+    // A wait inside a callback must end although on_lost runs on the same thread.
     EXPECT_EQ(thrown([&] { b->get("never", patience); }).kind, Failure::peer_lost);
   });
   std::thread waiter([&] {
@@ -223,7 +223,7 @@ TEST(ChannelServer, ItsEndReachesEveryClient) {
   EXPECT_EQ(again.wait_for(2).size(), 2u);
 }
 
-TEST(ChannelServer, AClientMayEndInsideItsOwnCallback) {
+TEST(ChannelServer, AClientMayEndInsideACallback) {
   auto server = serve_channel(loopback(), {});
   auto a = connect_channel(server->address(), 0, "rank 0", patience);
   for (const char* end : {"watch", "lost"}) {
@@ -247,7 +247,7 @@ TEST(ChannelServer, AClientMayEndInsideItsOwnCallback) {
   }
 }
 
-TEST(ChannelServer, ClientsEndWhileOthersWait) {
+TEST(ChannelServer, EndsClientsWhileOthersWait) {
   auto server = serve_channel(loopback(), {});
   auto a = connect_channel(server->address(), 0, "rank 0", patience);
   std::thread waiter([&] { EXPECT_EQ(a->get("key", patience), "value"); });
@@ -270,13 +270,13 @@ pid_t fork_participant(const ChannelAddress& address, int participant) {
   const pid_t child = fork();
   if (child != 0) return child;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Threads of the parent are not here; connecting starts new ones.
+  // The child has no threads of the parent; connecting starts new ones.
   auto channel = connect_channel(address, participant, str("rank ", participant), patience);
   channel->set(str("joined/", participant), "");
   while (true) pause();
 }
 
-TEST(ChannelServer, TellsSilenceAndSuddenDeath) {
+TEST(ChannelServer, ReportsMissingHeartbeatsAndSuddenDeath) {
   ChannelServerOptions options = loopback();
   options.heartbeat = 400ms;
   Seen<Leave> left;
@@ -304,14 +304,14 @@ TEST(ChannelServer, TellsSilenceAndSuddenDeath) {
   kill(stopped, SIGSTOP);
   EXPECT_THAT(silent.wait_for(1), ElementsAre(1));
   std::this_thread::sleep_for(100ms);
-  EXPECT_EQ(silent.now().size(), 1u) << "told once";
+  EXPECT_EQ(silent.now().size(), 1u) << "reported once";
   kill(stopped, SIGKILL);
   EXPECT_EQ(left.wait_for(2)[1].participant, 1);
   waitpid(stopped, nullptr, 0);
   waitpid(killed, nullptr, 0);
 }
 
-TEST(ChannelServer, ItsSocketsCloseOnExec) {
+TEST(ChannelServer, ClosesSocketsOnExec) {
   auto server = serve_channel(loopback(), {});
   auto channel = connect_channel(server->address(), 0, "rank 0", patience);
   channel->set("x", "");
@@ -323,7 +323,7 @@ TEST(ChannelServer, ItsSocketsCloseOnExec) {
   }
 }
 
-// Serves nothing after the greeting: accepts one connection, and never reads.
+// Answers the greeting, accepts one connection, and never reads.
 class StalledServer {
  public:
   explicit StalledServer(int64_t heartbeat) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -354,7 +354,7 @@ class StalledServer {
   sockaddr_in at_{};
 };
 
-TEST(ChannelServer, AWaitForAHaltedServerEndsSoonAfterItsTimeLimit) {
+TEST(ChannelServer, AWaitForAStalledServerEndsAtItsTimeLimit) {
   StalledServer server(1000);
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -367,7 +367,7 @@ TEST(ChannelServer, AWaitForAHaltedServerEndsSoonAfterItsTimeLimit) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
-TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
+TEST(ChannelServer, SendsToAStalledServerDoNotBlock) {
   StalledServer server(3600000);
   std::shared_ptr<Channel>& channel = server.channel;
   const std::string filler(size_t{1} << 20, 'p');
@@ -400,7 +400,7 @@ TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
   EXPECT_EQ(last, 39);
 }
 
-TEST(ChannelAddress, SurvivesALine) {
+TEST(ChannelAddress, ReadsBackFromALine) {
   const ChannelAddress address{"::1", 4711, "job-1", random_token()};
   const ChannelAddress copy = channel_address(to_string(address) + "\n");
   EXPECT_EQ(copy.host, "::1");
@@ -414,11 +414,11 @@ TEST(ChannelAddress, SurvivesALine) {
   EXPECT_NE(random_token(), random_token());
 }
 
-TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
+TEST(ChannelServer, HeartbeatsCarryTheirContent) {
   Seen<std::string> seen;
   ChannelServerEvents events;
-  events.on_post = [&](int participant, const std::string& topic, const Json& told) {
-    seen.add(str(topic, " of ", participant, ": ", told.dump()));
+  events.on_post = [&](int participant, const std::string& topic, const Json& reported) {
+    seen.add(str(topic, " of ", participant, ": ", reported.dump()));
   };
   ChannelServerOptions options = loopback();
   options.heartbeat = 200ms;
@@ -426,12 +426,12 @@ TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
   auto channel = connect_channel(server->address(), 3, "rank 3", patience);
   std::atomic<int> beats{0};
   channel->supervised()->on_heartbeat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
-  const auto told = seen.wait_for(2);
-  EXPECT_EQ(told[0], "beat of 3: {\"step\":1}");
-  EXPECT_EQ(told[1], "beat of 3: {\"step\":2}");
+  const auto reported = seen.wait_for(2);
+  EXPECT_EQ(reported[0], "beat of 3: {\"step\":1}");
+  EXPECT_EQ(reported[1], "beat of 3: {\"step\":2}");
 }
 
-TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
+TEST(ChannelServer, ReportsDroppedHeartbeats) {
   Seen<int> silent;
   ChannelServerEvents events;
   events.on_stalled = [&](int participant, const std::string&, double) { silent.add(participant); };

@@ -38,7 +38,7 @@ class StateFileTest : public ::testing::Test {
 
 double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-TEST_F(StateFileTest, ALongFailureIsCutBetweenCharacters) {
+TEST_F(StateFileTest, TruncatesALongFailureBetweenCharacters) {
   StateFile file(path_);
   std::string text(4094, 'x');
   text += "é and more";  // its second byte would be the 4096th
@@ -48,7 +48,7 @@ TEST_F(StateFileTest, ALongFailureIsCutBetweenCharacters) {
   EXPECT_EQ(read_state_file(path_)->failure.size(), 4095u);
 }
 
-TEST_F(StateFileTest, ReadsWhatWasWritten) {
+TEST_F(StateFileTest, ReadsBackItsContent) {
   EXPECT_FALSE(read_state_file(path_));
   StateFile file(path_);
   auto position = read_state_file(path_);
@@ -71,7 +71,7 @@ TEST_F(StateFileTest, ReadsWhatWasWritten) {
   EXPECT_EQ(read_state_file(path_)->failure, R"({"kind": "training"})");
 }
 
-TEST_F(StateFileTest, HoldsTheLastCollectivesOfEachGroup) {
+TEST_F(StateFileTest, KeepsTheLastCollectivesOfEachGroup) {
   StateFile file(path_);
   EXPECT_TRUE(read_collective_records(path_).empty());
   CollectiveRecords notes(path_);
@@ -100,7 +100,7 @@ TEST_F(StateFileTest, HoldsTheLastCollectivesOfEachGroup) {
   EXPECT_LT(state_file_cpu_seconds(calls, 100), 0.1);
 }
 
-TEST_F(StateFileTest, GroupsBeyondItsPlacesAreLeftOut) {
+TEST_F(StateFileTest, LeavesOutGroupsBeyondItsCapacity) {
   StateFile file(path_);
   CollectiveRecords notes(path_);
   for (int i = 0; i < 16; ++i) EXPECT_EQ(notes.add_group("group"), i);
@@ -110,7 +110,7 @@ TEST_F(StateFileTest, GroupsBeyondItsPlacesAreLeftOut) {
   EXPECT_TRUE(read_collective_records(path_).empty());
 }
 
-TEST_F(StateFileTest, LongTextsAreCutAndEveryLengthSurvives) {
+TEST_F(StateFileTest, TruncatesLongTexts) {
   StateFile file(path_);
   for (size_t length = 0; length < 200; ++length) {
     const std::string name(length, 'x');
@@ -123,7 +123,7 @@ TEST_F(StateFileTest, LongTextsAreCutAndEveryLengthSurvives) {
   EXPECT_EQ(read_state_file(path_)->failure, "short");
 }
 
-TEST_F(StateFileTest, ReadersNeverSeeAMixture) {
+TEST_F(StateFileTest, ReadersNeverSeeAPartialUpdate) {
   StateFile file(path_);
   const std::string a(120, 'a'), b(60, 'b');
   std::atomic<bool> end{false};
@@ -146,9 +146,9 @@ TEST_F(StateFileTest, ReadersNeverSeeAMixture) {
   for (auto& writer : writers) writer.join();
 }
 
-StateFile* in_handler = nullptr;  // what a signal handler can reach
+StateFile* in_handler = nullptr;  // a signal handler can reach only a global
 
-TEST_F(StateFileTest, SurvivesADeathBySignalAndIsWrittenByItsHandler) {
+TEST_F(StateFileTest, IsWrittenByASignalHandler) {
   const pid_t child = fork();
   if (child == 0) {
     StateFile file(path_);
@@ -174,7 +174,7 @@ TEST_F(StateFileTest, SurvivesADeathBySignalAndIsWrittenByItsHandler) {
   EXPECT_EQ(position->failure, "from the handler");
 }
 
-TEST_F(StateFileTest, ANewFileLeavesTheReadersOfTheOld) {
+TEST_F(StateFileTest, KeepsReadersOfTheOldFileValid) {
   StateFile first(path_);
   first.step(5);
   StateFile second(path_);
@@ -182,7 +182,7 @@ TEST_F(StateFileTest, ANewFileLeavesTheReadersOfTheOld) {
   EXPECT_EQ(read_state_file(path_)->step, -1);
 }
 
-TEST_F(StateFileTest, RefusesWhatIsNoStateFile) {
+TEST_F(StateFileTest, RefusesOtherFiles) {
   std::ofstream(path_) << "not a state file";
   EXPECT_FALSE(read_state_file(path_));
   { StateFile file(path_); }

@@ -81,7 +81,7 @@ void expect_together(const std::vector<int64_t>& stopped, const Training& run) {
   }
 }
 
-TEST(StopAgreement, RandomSpeedsAndRequests) {
+TEST(StopAgreement, StopsAllRanksAtOneStep) {
   for (unsigned seed = 0; seed < 150; ++seed) {
     Training run;
     run.seed = seed;
@@ -120,19 +120,19 @@ TEST(StopAgreement, RequestNearTheEndOfTheRun) {
   }
 }
 
-TEST(StopAgreement, WithoutARequestNobodyHolds) {
+TEST(StopAgreement, NeverBlocksWithoutARequest) {
   auto channel = make_local_channel();
   StopAgreement agreement(channel, 0, 2, patience);
   for (int64_t step = 0; step < 100; ++step) ASSERT_FALSE(agreement.stops_before(step));
   EXPECT_EQ(channel->peek(std::string(protocol::stop_at) + "0"), std::nullopt);
 }
 
-TEST(StopAgreement, AStopSentBeforeTheStartStopsAtTheFirstStep) {
+TEST(StopAgreement, StopsAtTheFirstStepIfRequestedBeforeTheStart) {
   auto channel = make_local_channel();
   channel->set(protocol::stop_request, "1");
   on_threads(2, [&](int rank) {
     StopAgreement agreement(channel, rank, 2, patience);
-    // The request reaches the agreement by the channel's thread, so a step or two may pass before.
+    // The channel's thread delivers the request, so a step or two may pass before.
     int64_t step = 40;
     while (!agreement.stops_before(step)) {
       ASSERT_LT(++step, 1000000);
@@ -154,7 +154,7 @@ TEST(StopAgreement, NamesTheRankThatDoesNotAnswer) {
   EXPECT_THAT(error.message, HasSubstr("rank 2 did not report"));
 }
 
-TEST(StopAgreement, AnAbortEndsTheHold) {
+TEST(StopAgreement, AnAbortEndsTheWait) {
   auto channel = make_local_channel();
   StopAgreement agreement(channel, 0, 2, patience);
   channel->set(protocol::stop_request, "1");

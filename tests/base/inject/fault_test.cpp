@@ -24,7 +24,7 @@ std::string refusal(const std::string& text, int ranks = 0) {
   return "taken";
 }
 
-TEST(Fault, TakesWhatTheIssueAndTheManualShow) {
+TEST(Fault, ParsesTheDocumentedForms) {
   const Fault kill = fault_from_text("kill:rank=2@step=50");
   EXPECT_EQ(kill.kind, Kind::kill);
   EXPECT_EQ(kill.rank, 2);
@@ -73,7 +73,7 @@ TEST(Fault, NamesTheNearestWord) {
               HasSubstr("one of rank=N, rank=last, rank=all, attempt=N, always, write, fsync"));
 }
 
-TEST(Fault, RefusesWhatHasNoMeaning) {
+TEST(Fault, RefusesMeaninglessFaults) {
   const std::vector<std::string> wrong{"",
                                        ":",
                                        "kill:",
@@ -114,14 +114,14 @@ TEST(Fault, RefusesWhatHasNoMeaning) {
   for (const std::string& text : wrong) EXPECT_NE(refusal(text), "taken") << text;
 }
 
-TEST(Fault, KnowsTheRanksOfTheJob) {
+TEST(Fault, ChecksRanksAgainstTheJob) {
   EXPECT_EQ(refusal("kill:rank=1", 2), "taken");
   EXPECT_EQ(refusal("kill:rank=last", 2), "taken");
   EXPECT_THAT(refusal("kill:rank=2", 2), HasSubstr("there is no rank 2: the job has 2 ranks, 0 to 1"));
   EXPECT_THAT(refusal("kill:rank=2", 1), HasSubstr("1 rank, 0"));
 }
 
-TEST(Fault, ConcernsOneRankAndTheFirstAttempt) {
+TEST(Fault, AppliesToOneRankInTheFirstAttempt) {
   const Fault first = fault_from_text("kill:rank=1");
   EXPECT_TRUE(first.concerns(1, 4, 0));
   EXPECT_FALSE(first.concerns(0, 4, 0));

@@ -1,4 +1,4 @@
-"""The peer of `tests/bench/run ddp` and `gpu`: PyTorch's DistributedDataParallel over Gloo or NCCL on the same MLP; prints JSON."""
+"""The peer of `tests/bench/run ddp` and `gpu`: PyTorch's DistributedDataParallel over Gloo or NCCL, same MLP; prints JSON."""
 import argparse
 import json
 import os
@@ -53,7 +53,7 @@ def train(rank, options, port, results):
         loss_of(model(data[begin:begin + options.batch]), target[begin:begin + options.batch]).backward()
         optimizer.step()
         if on_gpu and step + 1 in (options.warm, options.warm + options.steps):
-            torch.cuda.synchronize()  # the host is ahead of the device: only the sum over all steps counts
+            torch.cuda.synchronize()  # the host is ahead of the device, so only the sum over all steps counts
         times.append(time.perf_counter() - start)
     if rank == 0:
         timed = times[options.warm:]

@@ -1,8 +1,7 @@
-"""The peers of `tests/bench/run ensemble`: ten MLPs 784-64-64-10 bagged on Fashion-MNIST in PyTorch; prints JSON.
-
---how vmap: torch.func over stacked parameters, one fused Adam for all. serial: one member after the other. torchensemble: that
-package's BaggingClassifier by two joblib workers. Each reads all rows of a bootstrap in batches and updates; the last epoch
-is timed, without what starts up, and the vote of all members is judged afterwards."""
+"""The peers of `tests/bench/run ensemble`: ten MLPs 784-64-64-10 bagged on Fashion-MNIST in PyTorch; prints JSON. --how
+vmap: torch.func over stacked parameters, one fused Adam for all. serial: one member after the other. torchensemble:
+that package's BaggingClassifier by two joblib workers. Each reads all rows of a bootstrap in batches and updates.
+The last epoch is timed, without start-up; the vote of all members is evaluated afterwards."""
 import argparse
 import contextlib
 import copy
@@ -44,7 +43,7 @@ def bootstraps(members, rows):
 
 
 def vmap(options, images, labels):
-    """Seconds of the last epoch, and the members."""
+    """Returns the seconds of the last epoch, and the members."""
     models = [Mlp() for _ in range(options.members)]
     parameters, buffers = torch.func.stack_module_state(models)
     base = copy.deepcopy(models[0]).to("meta")
@@ -91,7 +90,7 @@ def serial(options, images, labels):
 
 
 class Epochs(logging.Handler):
-    """When TorchEnsemble says that an epoch begins."""
+    """Records when TorchEnsemble begins an epoch."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +103,7 @@ class Epochs(logging.Handler):
 
 def torchensemble(options, images, labels):
     sys.path.insert(0, str(options.packages))
-    os.environ["PYTHONPATH"] = str(options.packages)  # of its workers
+    os.environ["PYTHONPATH"] = str(options.packages)  # threads of its workers
     from torchensemble import BaggingClassifier
     from torch.utils.data import DataLoader, TensorDataset
     data = DataLoader(TensorDataset(images.float().div_(255), labels), batch_size=options.batch, shuffle=True)

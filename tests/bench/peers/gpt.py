@@ -37,7 +37,7 @@ class Transformer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Blocks [begin, end) of the whole: 0 is the embedding, layers + 1 the output, whose weight is the embedding's."""
+    """Blocks [begin, end) of the model: 0 is the embedding, layers + 1 the output, whose weight is the embedding's."""
 
     def __init__(self, options, begin=0, end=None):
         super().__init__()
@@ -68,7 +68,7 @@ def loss_of(logits, target):
 
 
 def adamw(model):
-    """Fused: one loop over all, the fastest there is on the CPU."""
+    """Returns the fused AdamW: one loop over all parameters, the fastest on the CPU."""
     decayed = [p for name, p in model.named_parameters() if not ("bias" in name or "norm" in name)]
     rest = [p for name, p in model.named_parameters() if "bias" in name or "norm" in name]
     groups = [{"params": decayed, "weight_decay": SETTINGS["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
@@ -76,7 +76,7 @@ def adamw(model):
 
 
 class Update:
-    """Clipping, learning rate and AdamW, as in the configuration."""
+    """Applies clipping, learning rate and AdamW, as in the configuration."""
 
     def __init__(self, model, steps):
         self.model, self.steps, self.step = model, steps, 0
@@ -97,7 +97,7 @@ class Update:
 
 
 class StageUpdate(Update):
-    """Of a stage: the norm is that over both, and the tied weight's gradient the sum of both stages'."""
+    """Updates a stage: sums the norm and the tied weight's gradient over both stages."""
 
     def clip(self):
         dist.all_reduce(self.model.tokens.weight.grad)
@@ -162,7 +162,7 @@ def train(rank, options, port, results):
     text = torch.frombuffer(bytearray(open(options.text, "rb").read()), dtype=torch.uint8)
     pipelined = options.how == "1f1b"
     step = (pipelined_step if pipelined else whole_step)(options, rank)
-    rows = options.batch if pipelined else options.batch // options.ranks  # of this rank; stages see the same ones
+    rows = options.batch if pipelined else options.batch // options.ranks  # rows of this rank; stages see the same ones
     generator = torch.Generator().manual_seed(1 if pipelined else 1 + rank)
     times = []
     for _ in range(options.warm + options.steps):

@@ -1,5 +1,5 @@
-"""The peers of `tests/bench/run ncf` and `gpu_ncf`: the same NeuMF in PyTorch, from a loop over rows to SparseAdam, DDP and a step
-as a CUDA graph; prints JSON."""
+"""The peers of `tests/bench/run ncf` and `gpu_ncf`: the same NeuMF in PyTorch, from a loop over rows to SparseAdam, DDP
+and a step as a CUDA graph; prints JSON."""
 import argparse
 import json
 import os
@@ -17,7 +17,7 @@ GMF, MLP, HIDDEN = 8, 32, (32, 16, 8)
 
 
 class Columns:
-    """What convoy made and trains on: users, items and 21 context columns of the training part."""
+    """Columns that convoy generated: users, items and 21 context columns of the training split."""
 
     def __init__(self, path, rows, users, items, device):
         with safe_open(path, "pt") as file:
@@ -48,7 +48,7 @@ class NeuMF(nn.Module):
 
 
 class PerRow(torch.utils.data.Dataset):
-    """One instance a call, as a first version of anybody's loop has it: a positive, then its negatives."""
+    """Reads one instance a call, like a first version of a loop: a positive, then its negatives."""
 
     def __init__(self, columns, negatives):
         self.columns, self.negatives = columns, negatives
@@ -64,7 +64,7 @@ class PerRow(torch.utils.data.Dataset):
 
 
 def per_row_batches(columns, options):
-    """Shuffled positives; a batch holds each with its negatives."""
+    """Shuffles positives; a batch contains each with its negatives."""
     width = 1 + options.negatives
     order = torch.randperm(columns.rows)[:options.batch * (options.warm + options.steps)]
     instances = (order[:, None] * width + torch.arange(width)).flatten().tolist()
@@ -73,14 +73,14 @@ def per_row_batches(columns, options):
 
 
 def whole_batches(columns, options, rank):
-    """The same by index tensors; a negative may be a positive of its user here, which saves the peer the look-up. On a GPU all
-    of it is there: columns, order and draws."""
+    """Does the same with index tensors. A negative may be a positive of its user, which saves the peer the look-up. On
+    a GPU columns, order and draws are all on the device."""
     width, device = 1 + options.negatives, options.device
     order = torch.randperm(columns.rows, generator=torch.Generator().manual_seed(1)).to(device)
     target = torch.zeros(options.batch, width, device=device)
     target[:, 0] = 1
     target = target.flatten()
-    for step in range(options.warm + options.steps + 1):  # one to record with
+    for step in range(options.warm + options.steps + 1):  # one more batch for recording
         begin = (step * options.ranks + rank) * options.batch % (columns.rows - options.batch)
         rows = order[begin:begin + options.batch]
         item = torch.randint(columns.items, (options.batch, width), device=device)
@@ -109,7 +109,7 @@ def plain_step(model, updates, loss_of, batch):
 
 
 def graph_step(model, updates, loss_of, first):
-    """A step as one launch, of a batch that is copied to where the recorded one lay."""
+    """Returns a step as one launch; each batch is copied into the recorded one's memory."""
     inputs = [tensor.clone() for tensor in first]
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())

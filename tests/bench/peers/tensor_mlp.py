@@ -25,7 +25,7 @@ def train(rank, options, port, results):
         layers += [nn.Linear(a, b), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     if options.ranks > 1:
-        # In pairs: the first leaves its output cut, the second takes it so and sums.
+        # In pairs: the first leaves its output sharded, the second takes it sharded and sums.
         plan = {str(2 * i): ColwiseParallel() if i % 2 == 0 else RowwiseParallel() for i in range(len(options.sizes) - 1)}
         parallelize_module(model, init_device_mesh("cpu", (options.ranks,)), plan)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)

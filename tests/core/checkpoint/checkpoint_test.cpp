@@ -25,7 +25,7 @@ namespace {
 
 using namespace saved_state;
 
-TEST(Checkpoint, AnyLayoutReadsAnyOther) {
+TEST(Checkpoint, EveryLayoutReadsEveryOther) {
   const std::pair<const char*, Layout> layouts[] = {
       {"whole", whole}, {"rows", rows}, {"columns", columns}, {"flat", flat}};
   for (const auto& [from_name, from] : layouts) {
@@ -56,7 +56,7 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
 }
 
 // `convoy verify` compares boxes and flat ranges of several ranks, assembled to whole tensors.
-TEST(Checkpoint, PiecesOfAnyLayoutMakeWholeTensors) {
+TEST(Checkpoint, PiecesOfEveryLayoutCoverTheTensors) {
   for (const Layout& layout : {Layout(whole), Layout(rows), Layout(columns), Layout(flat)}) {
     for (int size : {1, 3}) {
       const TemporaryFolder folder;
@@ -84,7 +84,7 @@ TEST(Checkpoint, PiecesOfAnyLayoutMakeWholeTensors) {
   }
 }
 
-TEST(Checkpoint, FilesHoldKeysInOrderAndNothingOfTheRun) {
+TEST(Checkpoint, FilesHaveSortedKeysAndNoRunData) {
   const TemporaryFolder a, b;
   save_alone(a.path(), 5);
   save_alone(b.path(), 7000);
@@ -96,7 +96,7 @@ TEST(Checkpoint, FilesHoldKeysInOrderAndNothingOfTheRun) {
   EXPECT_EQ(read_file(a / "latest", 100), "step-5\n");
 }
 
-TEST(Checkpoint, KeepsTheLastAndSweepsWhatWasLeft) {
+TEST(Checkpoint, KeepsTheLastAndRemovesLeftovers) {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / ".step-3.tmp-abc/sub");
   std::filesystem::create_directories(folder / ".old-step-1-abc");
@@ -110,7 +110,7 @@ TEST(Checkpoint, KeepsTheLastAndSweepsWhatWasLeft) {
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"latest", "step-30"}));
 }
 
-TEST(Checkpoint, NewestFallsBackOverDamage) {
+TEST(Checkpoint, NewestSkipsADamagedCheckpoint) {
   const TemporaryFolder folder;
   const Context context = alone();
   EXPECT_FALSE(Checkpoints(context, folder / "absent", 0).newest().has_value());
@@ -134,7 +134,7 @@ TEST(Checkpoint, NewestFallsBackOverDamage) {
   }
 }
 
-TEST(Checkpoint, NewestFallsBackOverFilesThatAreNone) {
+TEST(Checkpoint, NewestSkipsFilesThatAreNoCheckpoints) {
   const TemporaryFolder folder;
   const Context context = alone();
   for (int64_t step : {1, 2, 3, 4}) save_alone(folder.path(), step);
@@ -150,7 +150,7 @@ TEST(Checkpoint, NewestFallsBackOverFilesThatAreNone) {
   EXPECT_EQ(newest->step, 1);
 }
 
-TEST(Checkpoint, AnyFlippedByteIsFound) {
+TEST(Checkpoint, FindsEveryFlippedByte) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 1);
   for (const char* name : {"manifest.json", "rank-0.safetensors"}) {
@@ -171,7 +171,7 @@ TEST(Checkpoint, AnyFlippedByteIsFound) {
   EXPECT_NO_THROW(check_files(folder / "step-1", read_manifest_file(folder / "step-1")));
 }
 
-TEST(Checkpoint, AStepUnderAnotherNumberIsPassedOver) {
+TEST(Checkpoint, SkipsAStepFolderWithTheWrongNumber) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);
   std::filesystem::copy(folder / "step-3", folder / "step-9");
@@ -182,7 +182,7 @@ TEST(Checkpoint, AStepUnderAnotherNumberIsPassedOver) {
 }
 
 // The loss scaler's counters, for example, exist with fp16 only.
-TEST(Checkpoint, CountersOfOptionsMayComeAndGo) {
+TEST(Checkpoint, OptionalCountersMayAppearAndDisappear) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 1);
   const Context context = alone();
@@ -198,7 +198,7 @@ TEST(Checkpoint, CountersOfOptionsMayComeAndGo) {
   EXPECT_NO_THROW(checkpoints.load(fewer, *checkpoints.newest()));
 }
 
-TEST(Checkpoint, WhatDoesNotFitIsNamed) {
+TEST(Checkpoint, NamesMismatches) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 1);
   const Context context = alone();
@@ -254,7 +254,7 @@ class UserRows : public Dataset {
   const std::vector<std::string> users_;
 };
 
-TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
+TEST(Checkpoint, StoresTheDataFingerprintAndRefusesOtherData) {
   const TemporaryFolder folder;
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
@@ -273,7 +273,7 @@ TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
   EXPECT_FALSE(resumed_data("never", folder.path()).has_value());
 }
 
-TEST(Checkpoint, MembersOfAnEnsembleHaveOneNumbering) {
+TEST(Checkpoint, NumbersMembersOfAnEnsembleOnce) {
   const TemporaryFolder folder;
   const Context context = alone();
   StateOwner held = holder(whole, 0, 1, true);
@@ -311,7 +311,7 @@ TEST(Checkpoint, FindsStepFoldersAndRunFolders) {
   EXPECT_EQ(kind(folder / "nowhere"), Failure::config);
 }
 
-TEST(Checkpoint, OwnersMustMakeItWhole) {
+TEST(Checkpoint, RefusesASaveWithMissingOwners) {
   const TemporaryFolder folder;
   const Context context = alone();
   StateOwner held = holder(rows, 0, 2, true);  // half of it, and no rank holds the rest
@@ -320,7 +320,7 @@ TEST(Checkpoint, OwnersMustMakeItWhole) {
 }
 
 // Every operation of a save fails once: the old state stays, nothing new remains, and the error has the reason.
-TEST(Checkpoint, FailingStorageLeavesTheOldOne) {
+TEST(Checkpoint, KeepsTheOldCheckpointIfStorageFails) {
   for (int cause : {ENOSPC, EIO}) {
     for (int at = 0;; ++at) {
       const TemporaryFolder folder;
@@ -349,9 +349,9 @@ TEST(Checkpoint, FailingStorageLeavesTheOldOne) {
   }
 }
 
-TEST(Checkpoint, AllRanksHearOfOneRanksFailure) {
+TEST(Checkpoint, ReportsOneRanksFailureToAllRanks) {
   const TemporaryFolder folder;
-  std::atomic<int> told{0};
+  std::atomic<int> reported{0};
   over_ranks(3, [&](const Context& context) {
     FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
     StateOwner held = holder(rows, context.rank, context.size, true);
@@ -360,10 +360,10 @@ TEST(Checkpoint, AllRanksHearOfOneRanksFailure) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Failure::io);
       EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
-      ++told;
+      ++reported;
     }
   });
-  EXPECT_EQ(told, 3);
+  EXPECT_EQ(reported, 3);
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 

@@ -1,4 +1,4 @@
-// Manifests whose hash is right and whose values make no sense.
+// Manifests with a right hash and impossible values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using namespace saved_state;
 
 // Each with a good hash: 65 names the field.
-TEST(Checkpoint, TrainersFieldsMustMakeSense) {
+TEST(Checkpoint, ChecksTheTrainersFields) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);
   const Manifest good = read_manifest_file(folder / "step-3");
@@ -43,7 +43,7 @@ TEST(Checkpoint, TrainersFieldsMustMakeSense) {
       {"rows", {none, -1, 0, "8", 1.5, nullptr, INT64_MAX, UINT64_MAX, Json::array()}},
       {"global_rows", {0, -4, "4", 1e300}},
       {"steps_per_epoch", {0, "4"}},
-      {"world_size", {0, "2"}},
+      {"world_size", {0, "2", (1 << 24) + 1, int64_t{1} << 40}},
       {"seed", {-1, "x"}},
       {"train_seconds", {none, -1, "2", nullptr, 1e300}},
       {"generators", {1, Json::object(), {{"layout", 1}}}},
@@ -77,11 +77,38 @@ TEST(Checkpoint, TrainersFieldsMustMakeSense) {
           << field << " = " << (value.is_discarded() ? "missing" : value.dump()) << ": " << reason(field, value);
   const Json metrics = {{"loss", {{"last", 1.5}, {"best", "nan"}, {"best_step", 3}, {"members", {1, "inf"}}}}};
   EXPECT_EQ(reason("metrics", metrics), "believed");
-  EXPECT_EQ(reason("trainer", Json::object()), "believed");  // of `convoy verify`
+  EXPECT_EQ(reason("trainer", Json::object()), "believed");  // as `convoy verify` writes it
+}
+
+TEST(Checkpoint, TheConfigurationMustHaveItsSections) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 3);
+  const auto reason = [&](const Json& config, bool snapshot = false) -> std::string {
+    Manifest changed = read_manifest_file(folder / "step-3");
+    changed.config = config;
+    if (snapshot) changed.trainer = Json::object();
+    try {
+      manifest_from_text(to_text(changed), "m");
+      return "believed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::corrupt_data);
+      return error.what();
+    }
+  };
+  EXPECT_EQ(reason(Json::object()), "m: no valid manifest: 'config.model' is missing");
+  EXPECT_EQ(reason(Json::object(), true), "believed");  // of `convoy verify`
+  const Json good = read_manifest_file(folder / "step-3").config;
+  EXPECT_EQ(reason({{"program", {"mine"}}, {"model", nullptr}}), "believed");
+  for (const char* name : {"model", "data", "optimizer", "train", "strategy", "launch"})
+    for (const Json& value : {Json(5), Json("x"), Json::array()}) {
+      Json bad = good;
+      bad[name] = value;
+      EXPECT_NE(reason(bad).find(str("'config.", name, "' is ", value.dump())), std::string::npos) << reason(bad);
+    }
 }
 
 // 25 rows in batches of 10: 3 steps an epoch, and 6 steps in all.
-TEST(Checkpoint, TheLengthMustFitConfigurationAndData) {
+TEST(Checkpoint, ChecksTheLengthAgainstConfigurationAndData) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);
   Manifest good = read_manifest_file(folder / "step-3");
@@ -132,7 +159,7 @@ TEST(Checkpoint, TheLengthMustFitConfigurationAndData) {
   });
 }
 
-TEST(Checkpoint, NewestFallsBackOverAManifestWithoutSense) {
+TEST(Checkpoint, NewestSkipsAnInvalidManifest) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 2);
   save_alone(folder.path(), 3);
@@ -145,7 +172,7 @@ TEST(Checkpoint, NewestFallsBackOverAManifestWithoutSense) {
   EXPECT_EQ(info->step, 2);
 }
 
-TEST(Checkpoint, ManifestsWithGoodHashesAreStillChecked) {
+TEST(Checkpoint, ChecksManifestsWithGoodHashes) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 1);
   const Manifest good = read_manifest_file(folder / "step-1");

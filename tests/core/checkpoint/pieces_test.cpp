@@ -15,7 +15,7 @@
 namespace convoy {
 namespace {
 
-TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
+TEST(Pieces, OverlapsEqualTheElementwiseResult) {
   uint64_t drawn = 0;
   const auto below = [&](int64_t bound) { return int64_t(random_below(5, drawn++, uint64_t(bound))); };
   for (int round = 0; round < 2000; ++round) {
@@ -40,7 +40,7 @@ TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
     ASSERT_EQ(piece_error(to), "");
     const at::Tensor target = at::full(tensor_shape(to), -1, at::kInt);
     const int64_t copied = copy_overlap(to, target, from, piece_of(whole, from));
-    // Expected: what `to` holds of the whole where `from` has it, -1 elsewhere.
+    // Expected: elements of `to` that `from` has, -1 elsewhere.
     const std::vector<int64_t> flat_from = [&] {
       const at::Tensor flat = piece_of(whole, from).flatten().to(at::kLong);
       return std::vector<int64_t>(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
@@ -55,7 +55,7 @@ TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
   }
 }
 
-TEST(Pieces, FaultsAreNamed) {
+TEST(Pieces, NameInvalidPieces) {
   Piece piece = Piece::whole({4, 3});
   EXPECT_EQ(piece_error(piece), "");
   EXPECT_TRUE(piece.is_whole());

@@ -32,7 +32,7 @@ std::string file_of(const std::string& header, size_t data_bytes) {
   return bytes + header + std::string(data_bytes, '\1');
 }
 
-TEST(Safetensors, ReadsWhatItWrote) {
+TEST(Safetensors, ReadsBackItsOutput) {
   const TemporaryFolder folder;
   Entries entries;
   for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
@@ -59,7 +59,7 @@ TEST(Safetensors, ReadsWhatItWrote) {
   EXPECT_EQ(written.hash, hash_hex(bytes.data(), bytes.size()));
 }
 
-TEST(Safetensors, EqualTensorsGiveEqualBytes) {
+TEST(Safetensors, WritesEqualBytesForEqualTensors) {
   const TemporaryFolder folder;
   const Entries entries{{"a", at::ones({3})}, {"b", at::zeros({2}, at::kDouble)}};
   EXPECT_EQ(write_safetensors(folder / "a", entries, {}).hash, write_safetensors(folder / "b", entries, {}).hash);
@@ -136,8 +136,8 @@ TEST(Safetensors, RefusesEveryKindOfDamage) {
   EXPECT_THROW(SafetensorsFile(folder / "absent"), Error);
 }
 
-// Any byte of the header changed in any bit, any length: an Error or a file that reads within its bounds.
-TEST(Safetensors, SurvivesFlippedAndCutHeaders) {
+// Any bit of the header flipped, any length: an Error, or a file that reads within its bounds.
+TEST(Safetensors, RefusesFlippedAndTruncatedHeaders) {
   const TemporaryFolder folder;
   write_safetensors(folder / "a", {{"x", at::arange(6).to(at::kFloat)}, {"yy", at::ones({2, 3}, at::kByte)}},
                     {{"k", "v"}});

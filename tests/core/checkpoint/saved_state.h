@@ -1,4 +1,4 @@
-// A small state, held in several layouts, and checkpoints of it.
+// A small state, in several layouts, and checkpoints of it.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -18,7 +18,7 @@
 
 namespace convoy::saved_state {
 
-// A strategy of nothing but state.
+// A strategy that only has state.
 class StateOwner : public Strategy {
  public:
   explicit StateOwner(std::vector<StateEntry> entries) : entries(std::move(entries)) {}
@@ -52,7 +52,7 @@ inline at::Tensor weight_value() { return at::arange(35, at::kFloat).reshape({7,
 inline at::Tensor bias_value() { return at::arange(7, at::kDouble) - 3; }
 inline at::Tensor count_value() { return at::full({}, 41, at::kLong); }
 
-// How a weight [7, 5] is held by rank r of n; the rest is replicated, rank 0 its owner.
+// Distribution of a weight [7, 5] over n ranks, for rank r; the rest is replicated, and rank 0 owns it.
 using Layout = std::function<Piece(int rank, int size)>;
 
 inline Piece whole(int, int) { return Piece::whole({7, 5}); }
@@ -107,7 +107,7 @@ inline Context context_of(CommunicatorPtr world, std::shared_ptr<Channel> channe
   context.world = std::move(world);
   context.channel = std::move(channel);
   context.config.launch.collective = 20;
-  context.config.resolved = {{"name", "test"}};
+  context.config.resolved = {{"name", "test"}, {"model", {{"name", "numbers"}}}};
   return context;
 }
 inline Context alone() { return context_of(make_single_communicator(), make_local_channel()); }

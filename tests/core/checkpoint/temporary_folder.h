@@ -1,4 +1,4 @@
-// A folder for one test, removed with it.
+// A folder for one test, removed with the object.
 #pragma once
 #include <stdlib.h>
 

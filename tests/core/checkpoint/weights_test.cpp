@@ -33,7 +33,7 @@ void put_text(const std::string& path, const std::string& text) { std::ofstream(
 // Keys heads 2, 4 heads of queries, heads of 3 features: per key head two queries, the key, the value.
 WeightName grouped() { return {"blocks.7.qkv.weight", {"q", "k", "v"}, false, {2, 1, 1}, 2}; }
 
-TEST(WeightNames, KeepTheNumbersOfBlocks) {
+TEST(WeightNames, KeepBlockNumbers) {
   WeightNames names;
   names.table = {{"blocks.#.up.weight", {"h.#.mlp.c_fc.weight"}, true}, {"output.norm.weight", {"ln_f.weight"}}};
   names.ignored = {"h.#.attn.bias"};
@@ -70,12 +70,12 @@ TEST(WeightNames, FindOptionsThatContradictConfigJson) {
   const auto differences = config_differences(config, Json{{"activation", "relu"}});
   ASSERT_EQ(differences.size(), 3u);
   EXPECT_EQ(differences[0].first, "heads");
-  EXPECT_EQ(differences[0].second, "n_head is 12 there, and model.heads gives 4");
+  EXPECT_EQ(differences[0].second, "n_head = 12 conflicts with model.heads = 4");
   EXPECT_EQ(differences[1].first, "rotary_base");
   EXPECT_EQ(differences[2].first, "");
 }
 
-// What a strategy may hold of a tensor.
+// Pieces of a tensor that a strategy may have.
 std::vector<Piece> pieces_of(const std::vector<int64_t>& shape) {
   std::vector<Piece> pieces{Piece::whole(shape)};
   int64_t all = 1;
@@ -136,7 +136,7 @@ TEST(WeightSource, ReadsEveryPieceOfEveryLayout) {
   EXPECT_EQ(scalar.item<float>(), 3.5f);
 }
 
-TEST(WeightSource, ReadsFilesOfAnIndexAndNamesWhatIsWrongWithIt) {
+TEST(WeightSource, ReadsAnIndexAndNamesItsMistakes) {
   const TemporaryFolder folder;
   write_safetensors(folder / "model-00001-of-00002.safetensors", Entries{{"a", numbered({2})}}, {});
   write_safetensors(folder / "model-00002-of-00002.safetensors", Entries{{"b", numbered({3})}}, {});
@@ -198,7 +198,7 @@ TEST(InitialWeights, MatchesWithAndWithoutThePrefixAndByCanonicalNames) {
   EXPECT_FALSE(matches.found.at("blocks.0.up.weight").name.transposed);
 }
 
-TEST(InitialWeights, NamesTensorShapesAndFileThatDoNotFit) {
+TEST(InitialWeights, NamesMismatchedShapesWithTheirFile) {
   const Files files({{"h.0.fc.weight", numbered({6, 4})}});
   const std::string error = error_of([&] {
     match_weights(*files.source(), example_names(), {"x", true, {}}, {{"blocks.0.up.weight", {6, 4}}});
@@ -234,7 +234,7 @@ TEST(InitialWeights, RenamesAndListsTheRest) {
   EXPECT_TRUE(has(error_of([&] { match_weights(*files.source(), example_names(), same, {}); }), "the same name"));
 }
 
-TEST(SafetensorsFile, StaysReadableAfterItsMemoryWasReleased) {
+TEST(SafetensorsFile, StaysReadableAfterReleasingItsMemory) {
   const TemporaryFolder folder;
   const at::Tensor big = numbered({300, 1000});
   write_safetensors(folder / "a", Entries{{"small", numbered({3})}, {"big", big}, {"last", numbered({5})}}, {});

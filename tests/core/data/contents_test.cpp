@@ -33,7 +33,7 @@ DataContents contents(const std::string& fingerprint, int64_t rows, const std::m
   return made;
 }
 
-TEST(DataChange, SaysWhatIsNewWhatIsMissingAndWhatElseDiffers) {
+TEST(DataChange, NamesNewMissingAndChangedColumns) {
   const DataContents stored = contents("a", 10, {{"users", {"u1", "u2", "u3"}}, {"columns", {"x", "y"}}});
   EXPECT_TRUE(data_change(stored, stored).none());
   const auto change = [&](const std::map<std::string, Names>& lists, int64_t rows = 10) {
@@ -50,7 +50,7 @@ TEST(DataChange, SaysWhatIsNewWhatIsMissingAndWhatElseDiffers) {
               ElementsAre("user '?n' is new, and not in the checkpoint"));
   EXPECT_THAT(change({{"users", {"u1", "1", "2", "3", "4", "5"}}, {"columns", columns}}).unknown,
               ElementsAre("users '1', '2', '3' and 2 more are new, and not in the checkpoint"));
-  // Fewer users are fine; a column has to be there.
+  // Users may be missing; a column may not.
   EXPECT_THAT(change({{"users", {"u3"}}, {"columns", columns}}).unknown, IsEmpty());
   EXPECT_THAT(change({{"users", users}, {"columns", {"y"}}}).unknown, ElementsAre("column 'x' is missing"));
   EXPECT_THAT(
@@ -58,13 +58,13 @@ TEST(DataChange, SaysWhatIsNewWhatIsMissingAndWhatElseDiffers) {
       ElementsAre("it has classes, and the checkpoint has none", "it has no users, and the checkpoint has some"));
 }
 
-TEST(DataChange, EqualBytesDifferAtMostInTheirNumbers) {
+TEST(DataChange, EqualFingerprintsDifferAtMostInNumbering) {
   const DataContents stored = contents("a", 10, {{"users", {"u1", "u2"}}});
   const DataChange change = data_change(stored, contents("a", 8, {{"users", {"u2"}}}));
   EXPECT_TRUE(change.none() && change.renumber);
 }
 
-TEST(NameLists, AreCheckedWhenTheyComeFromAFile) {
+TEST(NameLists, AreCheckedWhenReadFromAFile) {
   const NameList names(Names{"", "a", "bc", ""});
   EXPECT_THAT(NameList(names.bytes(), names.ends()).strings(), ElementsAre("", "a", "bc", ""));
   for (const std::vector<int64_t>& ends : {std::vector<int64_t>{0, 2, 1, 3}, {-1, 0, 1, 3}, {0, 1, 2}, {0, 1, 2, 4}})
@@ -73,7 +73,7 @@ TEST(NameLists, AreCheckedWhenTheyComeFromAFile) {
 }
 
 // One row of a manifest is enough: lists are in a separate file, listed with its hash.
-TEST(StoredContents, AreWhatWasStored) {
+TEST(StoredContents, ReadBackUnchanged) {
   const WrittenFiles files;
   const DataContents data = contents("f00", 7, {{"users", {"u1", "ü2"}}, {"items", {}}, {"classes", {"cat"}}});
   Manifest manifest;
@@ -102,8 +102,8 @@ InteractionColumns with_context() {
   return columns;
 }
 
-// The same rows in another order: the rows that a batch has are those of the file, the numbers those of the checkpoint.
-TEST(NumberedAs, InteractionsTakeTheStoredIdsAndColumns) {
+// The same rows in another order: a batch has the file's rows and the checkpoint's numbers.
+TEST(NumberedAs, InteractionsUseStoredIdsAndColumns) {
   const WrittenFiles files;
   RankingOptions ranking;
   ranking.negatives = 0;
@@ -131,7 +131,7 @@ TEST(NumberedAs, InteractionsTakeTheStoredIdsAndColumns) {
 }
 
 // Features follow the stored ids and columns, and a feature file is part of the data.
-TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
+TEST(NumberedAs, InteractionsUseStoredFeatures) {
   const WrittenFiles files;
   RankingOptions ranking;
   ranking.negatives = 0;
@@ -161,7 +161,7 @@ TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
   EXPECT_TRUE(at::equal(batch.at("user_features"), at::tensor({5.f, 6.f, 3.f, 4.f, 1.f, 2.f}).view({3, 2})));
   EXPECT_FALSE(data_change(first->contents(), numbered->contents()).renumber);
 
-  // User x has no line any more. The features of x, which other users' rows may need, are those of the checkpoint.
+  // User x has no line any more. The features of x, which other users' rows may need, come from the checkpoint.
   const auto fewer = data(head + "z,m,5,6\ny,l,3,4\n", {"b", "a"}, "i,size,price\nm,9,3\nl,8,2\n");
   EXPECT_THAT(data_change(first->contents(), fewer->contents()).unknown, IsEmpty());
   const auto kept = fewer->numbered_as(first->contents());
@@ -192,7 +192,7 @@ TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
               ElementsAre("item feature column 'size' is missing"));
 }
 
-TEST(NumberedAs, TheFingerprintIsOfTheBytesWhereverTheyLie) {
+TEST(NumberedAs, TheFingerprintDependsOnBytesAndNotOnThePath) {
   const WrittenFiles files;
   const std::string text = "u,i,a,b\nx,k,1,2\ny,l,3,4\n";
   const auto fingerprint = [&](const std::string& name, const std::string& written) {
@@ -214,7 +214,7 @@ std::string one_pixel() {
   return bytes;
 }
 
-TEST(NumberedAs, ImagesTakeTheStoredClasses) {
+TEST(NumberedAs, ImagesUseStoredClasses) {
   const WrittenFiles files;
   ImagesDataset::Shape shape;
   shape.evaluate_fraction = 0;
@@ -229,7 +229,7 @@ TEST(NumberedAs, ImagesTakeTheStoredClasses) {
   files.write("b/zebra/1.png", "");
   EXPECT_THAT(data_change(stored.contents(), ImagesDataset(files.path("b"), shape, 1).contents()).unknown,
               ElementsAre("class 'zebra' is new, and not in the checkpoint"));
-  // The seed splits; the data is the same. Another size of a file is other data.
+  // The seed splits; the data is the same. A file of another size is other data.
   shape.evaluate_fraction = 0.5;
   const std::string before = stored.contents().fingerprint;
   EXPECT_EQ(ImagesDataset(files.path("a"), shape, 5).contents().fingerprint, before);
@@ -240,7 +240,7 @@ TEST(NumberedAs, ImagesTakeTheStoredClasses) {
   DataContents changed = ImagesDataset(files.path("a"), shape, 5).contents();
   EXPECT_NE(changed.fingerprint, before);
   EXPECT_THAT(data_change(stored.contents(), changed).other, ElementsAre("its contents differ"));
-  // A checkpoint of an earlier version knows names and sizes only.
+  // A checkpoint of an earlier version has only names and sizes.
   changed.fingerprint = before.substr(0, before.find('-'));
   EXPECT_TRUE(data_change(changed, stored.contents()).none());
   files.write("a/cat/1.png", "longer");
@@ -257,7 +257,7 @@ Json table_values(const std::string& path) {
           {"evaluate", {{"fraction", 0}}}};
 }
 
-TEST(NumberedAs, TablesTakeTheStoredColumnsAndClasses) {
+TEST(NumberedAs, TablesUseStoredColumnsAndClasses) {
   const WrittenFiles files;
   const auto table = [&](const std::string& text) {
     return make_table(Options(table_values(files.write("t.csv", text))), 1);
@@ -276,7 +276,7 @@ TEST(NumberedAs, TablesTakeTheStoredColumnsAndClasses) {
 }
 
 // Columns of a separate evaluation file are found by name too.
-TEST(NumberedAs, RowsToEvaluateOnHaveTheColumnsOfTheTrainingData) {
+TEST(NumberedAs, EvaluationRowsHaveTheTrainingColumns) {
   const WrittenFiles files;
   Json values = table_values(files.write("t.csv", "x,kind,y\n1,ash,2\n3,elm,4\n"));
   values["evaluate"]["path"] = files.write("e.csv", "y,x,kind\n8,7,elm\n");
@@ -291,7 +291,7 @@ TEST(NumberedAs, RowsToEvaluateOnHaveTheColumnsOfTheTrainingData) {
   }
 }
 
-TEST(NumberedAs, TextTakesTheStoredTokens) {
+TEST(NumberedAs, TextUsesStoredTokens) {
   const WrittenFiles files;
   TextDataset::Shape shape;
   shape.length = 4;

@@ -51,7 +51,7 @@ TEST(FashionMnist, MapsPlainFiles) {
     EXPECT_EQ(batch.at("target")[0].item<int64_t>(), 11);
     EXPECT_EQ(data.schema().fields.at("target").cardinality, 12);
   }
-  const auto told = [&] {
+  const auto message = [&] {
     try {
       FashionMnist data(files.folder());
     } catch (const Error& error) {
@@ -60,14 +60,14 @@ TEST(FashionMnist, MapsPlainFiles) {
     return std::string("no error");
   };
   files.write("t10k-labels-idx1-ubyte", idx({4}, "abc"));
-  EXPECT_THAT(told(), HasSubstr("t10k-labels-idx1-ubyte: ends too early"));
+  EXPECT_THAT(message(), HasSubstr("t10k-labels-idx1-ubyte: ends too early"));
   files.write("t10k-labels-idx1-ubyte", idx({3}, "abcd"));
-  EXPECT_THAT(told(), HasSubstr("is longer than its header says"));
+  EXPECT_THAT(message(), HasSubstr("is longer than its header says"));
   files.write("t10k-labels-idx1-ubyte", idx({3, 1}, "abc"));
-  EXPECT_THAT(told(), HasSubstr("is not an IDX file of bytes in 1 dimensions"));
+  EXPECT_THAT(message(), HasSubstr("is not an IDX file of bytes in 1 dimensions"));
 }
 
-TEST(FashionMnist, MapsWhatWasDecodedFromTheUsersCache) {
+TEST(FashionMnist, MapsDecodedFilesOfTheUsersCache) {
   const std::string folder = "/usr/share/datasets/fashion-mnist";
   if (!std::filesystem::exists(folder + "/train-images-idx3-ubyte.gz"))
     GTEST_SKIP() << "dataset-fashion-mnist is not installed";

@@ -72,7 +72,7 @@ double apart(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kFloat) - b.to(at::kFloat)).abs().max().item<double>();
 }
 
-std::string told(const std::function<void()>& doing) {
+std::string reported(const std::function<void()>& doing) {
   try {
     doing();
   } catch (const Error& error) {
@@ -107,11 +107,11 @@ TEST(ImageFile, JpegIsClose) {
   }
 }
 
-TEST(ImageFile, DamageIsToldByFile) {
+TEST(ImageFile, NamesADamagedFile) {
   const WrittenFiles files;
   const std::string png = png_of(noise(30, 30, 3), PNG_FORMAT_RGB), jpeg = jpeg_of(slope(64, 64, 3));
   const auto reading = [&](const std::string& name, const std::string& bytes) {
-    return told([&] { read_image(files.write(name, bytes), 3); });
+    return reported([&] { read_image(files.write(name, bytes), 3); });
   };
   for (const auto& [name, bytes] :
        std::vector<std::pair<std::string, std::string>>{{"cut.png", png.substr(0, png.size() / 2)},
@@ -128,7 +128,7 @@ TEST(ImageFile, DamageIsToldByFile) {
   flipped[png.size() / 2] = static_cast<char>(flipped[png.size() / 2] ^ 0x20);
   EXPECT_NE(reading("flipped.png", flipped), "no error");
   EXPECT_THAT(reading("words.png", "not a picture"), HasSubstr("is neither PNG nor JPEG"));
-  EXPECT_THAT(told([&] { read_image(files.path("absent.png"), 3); }), HasSubstr("absent.png: cannot open it"));
+  EXPECT_THAT(reported([&] { read_image(files.path("absent.png"), 3); }), HasSubstr("absent.png: cannot open it"));
   // A header that promises 32,639 × 32,639 pixels.
   std::string huge = jpeg;
   for (size_t at = 2; at + 9 < huge.size(); ++at) {
@@ -139,11 +139,11 @@ TEST(ImageFile, DamageIsToldByFile) {
   EXPECT_THAT(reading("huge.jpg", huge), HasSubstr("are the most"));
 }
 
-TEST(ImageFile, FitsByCuttingOrStretching) {
+TEST(ImageFile, CropsOrStretches) {
   const at::Tensor image = noise(12, 20, 3);
   const at::Tensor same = fitted_image(image, 12, 20, true);
   EXPECT_LE(apart(same * 255, image.permute({2, 0, 1})), 1e-4);
-  // Half as high: the average of 2 × 2 pixels is what shrinking means inside a smooth picture; the middle is cut out.
+  // Half the height: shrinking a smooth picture gives the average of 2 × 2 pixels; the middle is cropped.
   const at::Tensor smooth = slope(24, 40, 1);
   const at::Tensor middle = fitted_image(smooth, 12, 12, true);
   EXPECT_EQ(middle.sizes(), (std::vector<int64_t>{1, 12, 12}));
@@ -213,7 +213,7 @@ TEST(Images, TrainAndTestFolders) {
   EXPECT_EQ(data.gather_once(Split::train, at::empty({0}, at::kLong), 0).rows, 0);
 
   files.write("test/c/1.png", png_of(noise(8, 5, 3), PNG_FORMAT_RGB));
-  EXPECT_THAT(told([&] { ImagesDataset(files.folder(), grey, 1); }), HasSubstr("test/c: is a class that"));
+  EXPECT_THAT(reported([&] { ImagesDataset(files.folder(), grey, 1); }), HasSubstr("test/c: is a class that"));
 }
 
 double cpu_seconds(clockid_t clock) {
@@ -222,7 +222,7 @@ double cpu_seconds(clockid_t clock) {
   return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
 }
 
-TEST(Images, SeveralThreadsDecodeTheSame) {
+TEST(Images, SeveralThreadsDecodeTheSameImages) {
   const WrittenFiles files;
   constexpr int64_t count = 48;
   for (int64_t i = 0; i < count; ++i)
@@ -242,21 +242,22 @@ TEST(Images, SeveralThreadsDecodeTheSame) {
   EXPECT_TRUE(at::equal(alone, with(100).gather_once(Split::train, all, 0).at("features")));
   EXPECT_TRUE(at::equal(alone, with(0).gather_once(Split::train, all, 0).at("features")));
   EXPECT_GT(others, 0.25 * (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread)) << "one thread has decoded nearly all";
-  // The first in order is named, however many fail.
+  // The first in order is named, for any number of failures.
   for (const int64_t i : {9, 10, 11, 40}) files.write(str("a/", 100 + i, ".png"), "broken");
   for (const int64_t decoders : {1, 2, 4, 4, 4, 4, 16})
-    EXPECT_THAT(told([&] { with(decoders).gather_once(Split::train, all, 0); }), HasSubstr("a/109.png: is neither"));
+    EXPECT_THAT(reported([&] { with(decoders).gather_once(Split::train, all, 0); }),
+                HasSubstr("a/109.png: is neither"));
 }
 
-TEST(Images, SaysWhatIsMissing) {
+TEST(Images, ReportsMissingFiles) {
   const WrittenFiles files;
-  EXPECT_THAT(told([&] { ImagesDataset(files.path("nowhere"), shape(4, 0), 1); }),
+  EXPECT_THAT(reported([&] { ImagesDataset(files.path("nowhere"), shape(4, 0), 1); }),
               HasSubstr("nowhere: cannot list it"));
   files.write("a/notes.txt", "none here");
-  EXPECT_THAT(told([&] { ImagesDataset(files.folder(), shape(4, 0), 1); }), HasSubstr("holds no images"));
+  EXPECT_THAT(reported([&] { ImagesDataset(files.folder(), shape(4, 0), 1); }), HasSubstr("holds no images"));
   files.write("a/1.png", "broken");
   const ImagesDataset data(files.folder(), shape(4, 0), 1);
-  EXPECT_THAT(told([&] { data.gather_once(Split::train, at::zeros({1}, at::kLong), 0); }),
+  EXPECT_THAT(reported([&] { data.gather_once(Split::train, at::zeros({1}, at::kLong), 0); }),
               HasSubstr("a/1.png: is neither PNG nor JPEG"));
 }
 

@@ -61,7 +61,7 @@ std::vector<T> values(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<T>(), tensor.const_data_ptr<T>() + tensor.numel()};
 }
 
-TEST(InteractionsReader, IdsAreNumberedByAppearance) {
+TEST(InteractionsReader, NumbersIdsByFirstAppearance) {
   const auto all = parse_interactions("f.inter", small, typed());
   EXPECT_EQ(all.users, 2);
   EXPECT_EQ(all.items, 2);
@@ -71,8 +71,8 @@ TEST(InteractionsReader, IdsAreNumberedByAppearance) {
   EXPECT_FALSE(all.context.defined() || all.weight.defined());
 }
 
-// Short words, words with equal beginnings, and more words than the table has cells at first.
-TEST(InteractionsReader, ManyWordsOfAllLengths) {
+// Short words, words with equal beginnings, and more words than the table's first capacity.
+TEST(InteractionsReader, ReadsManyIdsOfAllLengths) {
   std::vector<std::string> words;
   for (int number = 0; number < 4000; ++number) {
     words.push_back(std::to_string(number));
@@ -100,7 +100,7 @@ TEST(InteractionsReader, CsvWithContextWeightQuotesAndWindowsLineEnds) {
   EXPECT_EQ(values<double>(all.time), (std::vector<double>{7, 8}));
 }
 
-TEST(InteractionsReader, WithoutAHeaderColumnsAreNumbers) {
+TEST(InteractionsReader, NamesColumnsByNumberWithoutAHeader) {
   InteractionColumns columns;
   columns.header = false;
   columns.user = "2";
@@ -110,7 +110,7 @@ TEST(InteractionsReader, WithoutAHeaderColumnsAreNumbers) {
   EXPECT_EQ(all.users, 1);
 }
 
-TEST(InteractionsReader, ErrorsSayFileLineAndColumn) {
+TEST(InteractionsReader, ReportsErrorsWithFileLineAndColumn) {
   using ::testing::HasSubstr;
   const std::string head = "who,what,when,a,b,w\n";
   EXPECT_THAT(failure(head + "u,i,1,0,0,1\nu,i,x7,0,0,1\n", csv()),
@@ -144,7 +144,7 @@ InteractionColumns priced() {
   return columns;
 }
 
-TEST(InteractionsReader, FeaturesHaveOneValuePerId) {
+TEST(InteractionsReader, RefusesSeveralFeatureValuesPerId) {
   const auto all =
       parse_interactions("f.csv", "age,user_id,item_id,price,size\n30,u,i,1.5,7\n41,v,j,2,8\n41,v,i,1.5,7\n", priced());
   EXPECT_EQ(values<float>(all.item_features), (std::vector<float>{1.5f, 7, 2, 8}));
@@ -161,8 +161,8 @@ TEST(InteractionsReader, FeaturesHaveOneValuePerId) {
               ::testing::HasSubstr("f.csv:2:8: '1e300' does not fit into a 32-bit real"));
 }
 
-// Enough text for several threads: what one of them sees of an id and what others see of it fit together.
-TEST(InteractionsReader, FeaturesAreThoseOfAllPartsOfAFile) {
+// Text for several threads: the values of an id that they read are merged.
+TEST(InteractionsReader, MergesFeaturesOfAllChunksOfAFile) {
   InteractionColumns columns = priced();
   columns.context = {"clock"};
   const std::string head = "age,user_id,item_id,price,size,clock\n";
@@ -181,7 +181,7 @@ TEST(InteractionsReader, FeaturesAreThoseOfAllPartsOfAFile) {
   EXPECT_THAT(wrong, ::testing::HasSubstr(":11: differs from an earlier line of item 'i999'"));
 }
 
-TEST(InteractionsReader, ContextThatDescribesAnItemOrAUserIsKnown) {
+TEST(InteractionsReader, FindsContextOfItemsOrUsers) {
   InteractionColumns columns;
   columns.context = {"hour", "price", "age", "version"};
   std::string text = "user_id,item_id,hour,price,age,version\n";
@@ -191,7 +191,7 @@ TEST(InteractionsReader, ContextThatDescribesAnItemOrAUserIsKnown) {
   EXPECT_EQ(values<uint8_t>(all.context_kinds),
             (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction), uint8_t(ContextKind::of_item),
                                   uint8_t(ContextKind::of_user), uint8_t(ContextKind::same_everywhere)}));
-  // Each item once: there is no evidence.
+  // Each item occurs once, so nothing shows its context.
   columns.context = {"price"};
   const auto few = parse_interactions("f.csv", "user_id,item_id,price\nu,i,1\nv,j,2\nw,k,3\n", columns);
   EXPECT_EQ(values<uint8_t>(few.context_kinds), (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction)}));
@@ -216,7 +216,7 @@ std::string features_failure(const std::string& text, const FeatureFile& file,
   return "no failure";
 }
 
-TEST(Features, AreJoinedByIdAndOtherLinesAreLeftOut) {
+TEST(Features, AreJoinedByIdWithoutOtherLines) {
   const Features features = parse_features(items_file(), "price,item_id,size\n1,i,7\n2,j,8\n3,k,9\n");
   EXPECT_EQ(features.names, (std::vector<std::string>{"price", "size"}));
   const std::vector<std::string> ids{"k", "i"};
@@ -227,7 +227,7 @@ TEST(Features, AreJoinedByIdAndOtherLinesAreLeftOut) {
   EXPECT_EQ(values<float>(parse_features(some, "name,item_id,size\nx,i,7\n").values), (std::vector<float>{7}));
 }
 
-TEST(Features, ErrorsSayFileLineAndColumn) {
+TEST(Features, ReportErrorsWithFileLineAndColumn) {
   using ::testing::HasSubstr;
   const FeatureFile file = items_file();
   EXPECT_THAT(features_failure("item_id,price\ni,1\nj,x\n", file),
@@ -258,7 +258,7 @@ class Cache : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(Cache, GivesBackWhatWasParsed) {
+TEST_F(Cache, ReturnsTheParsedData) {
   const auto parsed = read_interactions(source(), typed());
   ASSERT_TRUE(fs::exists(cache()));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);  // no temporary is left
@@ -271,7 +271,7 @@ TEST_F(Cache, GivesBackWhatWasParsed) {
   EXPECT_EQ(cached.items, 2);
 }
 
-TEST_F(Cache, KeepsFeaturesAndFollowsTheirFile) {
+TEST_F(Cache, StoresFeaturesAndFollowsTheirFile) {
   write("user_id:token\titem_id:token\tage:float\nu9\ti5\t3\nu2\ti1\t1\nu9\ti1\t3\n");
   auto columns = typed();
   columns.user_features = {"age"};
@@ -298,7 +298,7 @@ TEST_F(Cache, KeepsFeaturesAndFollowsTheirFile) {
 }
 
 TEST_F(Cache, IsUsed) {
-  // A cache with other contents and the right hashes would be believed: so it is the cache that is read.
+  // A cache with other contents and the right hashes is accepted, which shows that the cache is read.
   read_interactions(source(), typed());
   const auto parse = []() -> Columns {
     ADD_FAILURE() << "parsed again";
@@ -309,14 +309,14 @@ TEST_F(Cache, IsUsed) {
   EXPECT_EQ(parsed.count("user"), 1u);
 }
 
-TEST_F(Cache, FollowsItsSource) {
+TEST_F(Cache, IsRebuiltWhenItsSourceChanges) {
   read_interactions(source(), typed());
   write(std::string(small) + "u7\ti1\t4\t80\n");
   EXPECT_EQ(read_interactions(source(), typed()).users, 3);
   EXPECT_EQ(read_interactions(source(), typed()).users, 3);
 }
 
-TEST_F(Cache, FollowsHowItIsRead) {
+TEST_F(Cache, IsRebuiltWhenOptionsChange) {
   read_interactions(source(), typed());
   auto columns = typed();
   columns.weight = "rating";
@@ -360,7 +360,7 @@ void forge(const std::string& path, const std::function<void(Columns&)>& change)
   fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
 }
 
-TEST_F(Cache, ForgedNumbersOutOfRangeAreNotTaken) {
+TEST_F(Cache, RefusesForgedNumbersOutOfRange) {
   const auto parsed = read_interactions(source(), typed());
   const auto set = [](const char* column, int64_t index, int64_t value) {
     return [=](Columns& columns) { columns[column][index] = value; };
@@ -385,12 +385,12 @@ TEST_F(Cache, ForgedNumbersOutOfRangeAreNotTaken) {
     EXPECT_TRUE(at::equal(parsed.user, again.user) && at::equal(parsed.item, again.item)) << what;
     EXPECT_TRUE(at::equal(parsed.time, again.time) && again.user_names == parsed.user_names) << what;
   }
-  // Within the ranges it is believed, as it is the user's own: so the cases above fail for their numbers.
+  // Within the ranges it is accepted, because it belongs to the user. So the cases above fail because of their numbers.
   forge(cache(), set("item", 1, 1));
   EXPECT_FALSE(at::equal(parsed.item, read_interactions(source(), typed()).item));
 }
 
-TEST_F(Cache, OneThatOthersMayWriteIsNotTaken) {
+TEST_F(Cache, IgnoresACacheWritableByOthers) {
   const auto parsed = read_interactions(source(), typed());
   for (const fs::perms others : {fs::perms::group_write, fs::perms::others_write}) {
     forge(cache(), [](Columns& columns) { columns["item"][1] = 1; });
@@ -407,7 +407,7 @@ TEST_F(Cache, OneThatOthersMayWriteIsNotTaken) {
   EXPECT_EQ(fs::last_write_time(cache()), written) << "a cache written under umask 0 is of no use";
 }
 
-TEST_F(Cache, OneOfAnotherUserIsLeftAndNotTaken) {
+TEST_F(Cache, IgnoresTheCacheOfADifferentUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root may give a file away";
   const auto parsed = read_interactions(source(), typed());
   forge(cache(), [](Columns& columns) { columns["item"][1] = 1; });
@@ -423,14 +423,14 @@ TEST_F(Cache, OneOfAnotherUserIsLeftAndNotTaken) {
   EXPECT_FALSE(fs::is_empty(folder_ / "own" / "convoy"));
 }
 
-TEST_F(Cache, WhatAKilledProcessLeftIsOverwritten) {
+TEST_F(Cache, OverwritesLeftoversOfAKilledProcess) {
   std::ofstream(cache() + ".partial") << "half";
   read_interactions(source(), typed());
   EXPECT_TRUE(fs::exists(cache()));
   EXPECT_FALSE(fs::exists(cache() + ".partial"));
 }
 
-TEST_F(Cache, IsLeftOutWhereTheFolderMayNotBeWritten) {
+TEST_F(Cache, IsSkippedInAReadOnlyFolder) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
   EXPECT_EQ(read_interactions(source(), typed()).users, 2);
@@ -438,7 +438,7 @@ TEST_F(Cache, IsLeftOutWhereTheFolderMayNotBeWritten) {
   fs::permissions(folder_, fs::perms::owner_all);
 }
 
-TEST_F(Cache, AMissingFileIsSaid) { EXPECT_THROW(read_interactions(source() + "x", typed()), Error); }
+TEST_F(Cache, ReportsAMissingFile) { EXPECT_THROW(read_interactions(source() + "x", typed()), Error); }
 
 }  // namespace
 }  // namespace convoy

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t users = 20;
 constexpr int64_t items = 60;
 
-// User u takes items u, u+1, …, at times that fall as items rise: the latest is item u.
+// User u takes items u, u+1, …, at decreasing times: the latest is item u.
 Interactions ladder(int64_t each = 10) {
   Interactions all;
   all.users = users;
@@ -41,7 +41,7 @@ InteractionsDataset dataset(RankingOptions options = {}, uint64_t seed = 1, Hold
 
 at::Tensor all_rows(const Dataset& data, Split split) { return at::arange(data.size(split), at::kLong); }
 
-TEST(Interactions, LatestIsHeldOut) {
+TEST(Interactions, HoldsOutTheLatest) {
   const Interactions all = ladder();
   const auto split = split_interactions(all, Holdout::latest, 1);
   ASSERT_EQ(split.held_out.size(), size_t(users));
@@ -49,13 +49,13 @@ TEST(Interactions, LatestIsHeldOut) {
   for (int64_t u = 0; u < users; ++u) EXPECT_EQ(split.held_out[size_t(u)], u * 10);
 }
 
-TEST(Interactions, OfEqualTimesTheLastInTheFileIsHeldOut) {
+TEST(Interactions, HoldsOutTheLastLineOfEqualTimes) {
   Interactions all = ladder();
   all.time.zero_();
   EXPECT_EQ(split_interactions(all, Holdout::latest, 1).held_out[0], 9);
 }
 
-TEST(Interactions, RandomHoldoutFollowsTheSeedAndNoneHoldsNothing) {
+TEST(Interactions, RandomHoldoutFollowsTheSeedAndNoneKeepsAllRows) {
   const Interactions all = ladder();
   const auto one = split_interactions(all, Holdout::random, 1), two = split_interactions(all, Holdout::random, 2);
   EXPECT_EQ(one.held_out, split_interactions(all, Holdout::random, 1).held_out);
@@ -64,7 +64,7 @@ TEST(Interactions, RandomHoldoutFollowsTheSeedAndNoneHoldsNothing) {
   EXPECT_TRUE(split_interactions(all, Holdout::none, 1).held_out.empty());
 }
 
-TEST(Interactions, AUserWithOneInteractionKeepsIt) {
+TEST(Interactions, KeepsTheOnlyInteractionOfAUser) {
   Interactions all = ladder();
   all.users = users + 1;
   all.user[5] = int(users);
@@ -72,7 +72,7 @@ TEST(Interactions, AUserWithOneInteractionKeepsIt) {
   EXPECT_EQ(split.held_out.size(), size_t(users));
 }
 
-TEST(Interactions, LatestWithoutTimeSaysWhatToDo) {
+TEST(Interactions, ExplainsLatestWithoutATimeColumn) {
   Interactions all = ladder();
   all.time = at::Tensor();
   EXPECT_THROW(split_interactions(all, Holdout::latest, 1), Error);
@@ -94,7 +94,7 @@ TEST(Interactions, ATrainingRowIsAPositiveWithItsNegatives) {
   }
 }
 
-TEST(Interactions, NegativesAreNeverTrainingPositivesAndMayBeTheHeldOutItem) {
+TEST(Interactions, NegativesExcludeOnlyTrainingPositives) {
   const auto data = dataset();
   int64_t held_out_drawn = 0;
   std::set<int64_t> drawn;
@@ -111,13 +111,13 @@ TEST(Interactions, NegativesAreNeverTrainingPositivesAndMayBeTheHeldOutItem) {
       }
     }
   }
-  // 14,400 draws over 51 items each: 282 of the held-out one are expected.
+  // 14,400 draws over 51 items each: 282 draws of the held-out item are expected.
   EXPECT_GT(held_out_drawn, 200);
   EXPECT_LT(held_out_drawn, 370);
   EXPECT_EQ(drawn.size(), size_t(items));
 }
 
-TEST(Interactions, NegativesFollowSeedEpochAndSampleAlone) {
+TEST(Interactions, NegativesDependOnSeedEpochAndRowOnly) {
   const auto data = dataset();
   const auto whole = data.gather_once(Split::train, all_rows(data, Split::train), 3).at("item");
   const auto some = data.gather_once(Split::train, at::tensor({170, 3, 77}, at::kLong), 3).at("item");
@@ -126,7 +126,7 @@ TEST(Interactions, NegativesFollowSeedEpochAndSampleAlone) {
   EXPECT_FALSE(at::equal(whole, dataset({}, 2).gather_once(Split::train, all_rows(data, Split::train), 3).at("item")));
 }
 
-TEST(Interactions, CandidatesAreDistinctNewToTheUserAndFixed) {
+TEST(Interactions, CandidatesAreDistinctUntouchedAndFixed) {
   const auto data = dataset();
   ASSERT_EQ(data.size(Split::evaluate), users);
   const Batch batch = data.gather_once(Split::evaluate, all_rows(data, Split::evaluate), 0);
@@ -166,7 +166,7 @@ Interactions with_features() {
   return all;
 }
 
-TEST(Interactions, DrawnItemsHaveFeaturesOfTheirOwn) {
+TEST(Interactions, NegativesHaveTheirItemsFeatures) {
   for (const bool full : {false, true}) {
     RankingOptions options;
     options.full = full;
@@ -187,7 +187,7 @@ TEST(Interactions, DrawnItemsHaveFeaturesOfTheirOwn) {
   }
 }
 
-TEST(Interactions, APartOfTheUsersIsEvaluated) {
+TEST(Interactions, EvaluatesASampleOfUsers) {
   RankingOptions options;
   options.evaluate_users = 7;
   const auto one = dataset(options, 1), other = dataset(options, 2);
@@ -200,7 +200,7 @@ TEST(Interactions, APartOfTheUsersIsEvaluated) {
   EXPECT_FALSE(at::equal(users_of(one), users_of(other)));
 }
 
-TEST(Interactions, EmptySharesWork) {
+TEST(Interactions, SupportsEmptyShares) {
   const auto data = dataset();
   for (Split split : {Split::train, Split::evaluate}) {
     const Batch batch = data.gather_once(split, at::empty({0}, at::kLong), 0);
@@ -209,7 +209,7 @@ TEST(Interactions, EmptySharesWork) {
   }
 }
 
-TEST(Interactions, TooFewItemsToDrawFromIsSaidAtTheStart) {
+TEST(Interactions, ReportsTooFewItemsAtTheStart) {
   const Interactions all = ladder(items - 1);  // all but one item: negatives still go, candidates do not
   const auto split = split_interactions(all, Holdout::latest, 1);
   RankingOptions options;
@@ -226,7 +226,7 @@ TEST(Interactions, TooFewItemsToDrawFromIsSaidAtTheStart) {
   EXPECT_THROW(InteractionsDataset(everything, split_interactions(everything, Holdout::none, 1), {}, 1), Error);
 }
 
-TEST(Positives, HashedAndExactAgreeWithASet) {
+TEST(Positives, HashedAndExactEqualASet) {
   for (int64_t many : {100, 400000}) {  // users × items below and above what an exact bitmap holds
     const int64_t wide = 1000;
     std::vector<int32_t> user, item, rows;

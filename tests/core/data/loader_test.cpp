@@ -18,7 +18,7 @@
 namespace convoy {
 namespace {
 
-// A row is its own number, and the epoch it was gathered for.
+// A row is its number, and the epoch of its gather.
 class Numbers : public Dataset {
  public:
   Numbers(int64_t rows, int64_t evaluate, int64_t fails_at = -1)
@@ -60,7 +60,7 @@ std::vector<int64_t> first_column(const Batch& batch) {
   return {column.const_data_ptr<int64_t>(), column.const_data_ptr<int64_t>() + column.numel()};
 }
 
-TEST(Loader, TheSamplesOfAnEpochAreEachSeenOnceWhateverTheWorldSize) {
+TEST(Loader, VisitsEachRowOnceAnEpochForAnyWorldSize) {
   const auto data = std::make_shared<Numbers>(203, 0);
   const Sampler sampler(203, 16, 5);
   std::vector<std::vector<int64_t>> global;  // batch t on one rank
@@ -93,7 +93,7 @@ TEST(Loader, TheSamplesOfAnEpochAreEachSeenOnceWhateverTheWorldSize) {
   }
 }
 
-TEST(Loader, ResumingInTheMiddleGivesTheSameBatches) {
+TEST(Loader, ResumesInTheMiddleWithTheSameBatches) {
   const auto data = std::make_shared<Numbers>(100, 0);
   const Sampler sampler(100, 8, 5);
   Loader whole(data, {}, sampler, 0, 30, {}), resumed(data, {}, sampler, 17, 30, {});
@@ -132,7 +132,7 @@ TEST(Loader, EvaluationIsExactAndSharesMayBeEmpty) {
   }
 }
 
-TEST(Loader, TransformsOfTrainingStayOutOfEvaluation) {
+TEST(Loader, EvaluationAppliesNoTrainingTransforms) {
   const auto data = std::make_shared<Numbers>(4, 4);
   const std::vector<std::shared_ptr<const Transform>> transforms{std::make_shared<AddHundred>(false),
                                                                  std::make_shared<AddHundred>(true)};
@@ -173,7 +173,7 @@ std::vector<std::vector<int64_t>> batches_of(const DatasetPtr& data, std::option
   return batches;
 }
 
-TEST(Loader, BatchesAreTheSameWhoeverAssemblesThem) {
+TEST(Loader, BatchesDoNotDependOnWorkers) {
   const auto ahead = std::make_shared<Watched>(true), now = std::make_shared<Watched>(true);
   const auto wanted = batches_of(ahead, 4);
   EXPECT_EQ(wanted.size(), 9u);
@@ -182,7 +182,7 @@ TEST(Loader, BatchesAreTheSameWhoeverAssemblesThem) {
   EXPECT_EQ(now->by(), std::this_thread::get_id());
 }
 
-TEST(Loader, NoThreadOnASingleCoreWhereRowsAreAtHand) {
+TEST(Loader, StartsNoThreadOnOneCoreForRowsInMemory) {
   std::thread([] {
     cpu_set_t all, one;
     ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
@@ -203,13 +203,13 @@ TEST(Loader, NoThreadOnASingleCoreWhereRowsAreAtHand) {
   }).join();
 }
 
-TEST(Loader, WhatTheDataSetThrowsComesOutOfNext) {
+TEST(Loader, NextRethrowsErrorsOfTheDataSet) {
   Loader loader(std::make_shared<Numbers>(10, 0, 7), {}, Sampler(10, 2, 1, false), 0, 5, {});
   for (int step = 0; step < 3; ++step) EXPECT_TRUE(loader.next());
   EXPECT_THROW(loader.next(), Error);
 }
 
-TEST(Loader, MemoryIsTakenAgainButNeverWhileHeld) {
+TEST(Loader, ReusesMemoryOnlyAfterItsRelease) {
   const auto data = std::make_shared<Numbers>(64, 0);
   std::set<const void*> places;
   std::optional<Batch> held;
@@ -219,7 +219,7 @@ TEST(Loader, MemoryIsTakenAgainButNeverWhileHeld) {
     auto batch = loader.next();
     places.insert(batch->at("x").const_data_ptr());
     if (step == 3) {
-      // A view alone has to keep the memory, as a graph's saved tensor does.
+      // A view alone must keep the memory, like a graph's saved tensor.
       held = batch->slice(2, 5);
       before = first_column(*held);
     }

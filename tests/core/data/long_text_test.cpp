@@ -69,7 +69,7 @@ void expect_equal(const Interactions& a, const Interactions& b) {
   EXPECT_TRUE(at::equal(a.weight, b.weight));
 }
 
-TEST(LongText, ThreadsReadWhatOneReads) {
+TEST(LongText, SeveralThreadsReadTheSameTokens) {
   const std::string text = long_text();
   ASSERT_GT(text.size(), size_t(4) << 20);
   const Interactions one = parsed(text, 1);
@@ -81,7 +81,7 @@ TEST(LongText, ThreadsReadWhatOneReads) {
   expect_equal(one, parsed(text + "\r\n\n\n", 3));
 }
 
-TEST(LongText, WhatIsWrongIsSaidAlike) {
+TEST(LongText, SeveralThreadsReportTheSameError) {
   const std::string good = long_text();
   // In the first part, in the middle and near the end.
   for (const size_t part : {size_t(20), good.size() / 2, good.size() - 200}) {
@@ -89,9 +89,9 @@ TEST(LongText, WhatIsWrongIsSaidAlike) {
     for (const char* wrong : {"u,i,not a number,1,2,3\n", "u,i,1,2\n", "u,i,1,2,3,4,5\n", "\n", ",i,1,2,3,4\n",
                               "u,i,1,2,3,-4\n", "\"u,i,1,2,3,4\n"}) {
       const std::string text = good.substr(0, line) + wrong + good.substr(line);
-      const std::string told = failure(text, 1);
-      EXPECT_THAT(told, HasSubstr("f.csv:"));
-      EXPECT_EQ(failure(text, 3), told) << wrong;
+      const std::string message = failure(text, 1);
+      EXPECT_THAT(message, HasSubstr("f.csv:"));
+      EXPECT_EQ(failure(text, 3), message) << wrong;
     }
   }
 }

@@ -39,7 +39,7 @@ SyntheticVectors::Shape shape(bool classification) {
   return made;
 }
 
-TEST(FewRows, OfMadeUpDataAreMadeInAMomentAndNotKept) {
+TEST(FewRows, OfSyntheticDataAreFastAndNotCached) {
   const auto rows_of = [](const std::string& name, int64_t rows) {
     return with_few_rows({name, Options(Json{{"rows", rows}, {"cache", "folder"}})}).options;
   };
@@ -65,7 +65,7 @@ TEST(Synthetic, RowsAreFunctionsOfTheSeed) {
   }
 }
 
-TEST(Synthetic, ClassesCanBeTold) {
+TEST(Synthetic, ClassesAreSeparable) {
   const SyntheticVectors data(shape(true), 1);
   const auto batch = data.gather_once(Split::train, at::arange(1000, at::kLong), 0);
   const auto x = batch.at("features").flatten(1);
@@ -88,7 +88,7 @@ TEST(Synthetic, TargetsFollowFromFeatures) {
   EXPECT_GT(y.pow(2).mean().item<double>(), 0.2);
 }
 
-TEST(Synthetic, InteractionsAreZipfWithAPlantedPreference) {
+TEST(Synthetic, InteractionsAreZipfWithAKnownPreference) {
   SyntheticInteractions sizes;
   sizes.rows = 20000;
   sizes.users = 500;
@@ -103,7 +103,7 @@ TEST(Synthetic, InteractionsAreZipfWithAPlantedPreference) {
   EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);  // a tenth of the items takes a third and more
   EXPECT_GE(planted.all.context.min().item<float>(), 0.f);
   EXPECT_LT(planted.all.context.max().item<float>(), 1.f);
-  // Four of five choices are of one group of eight, given which half the first context column is in.
+  // Four of five items are from one of eight groups, given the half of the first context column.
   const auto low = planted.all.context.select(1, 0).lt(0.5);
   const auto group = planted.all.item.remainder(8).to(at::kLong);
   int64_t best = 0, all = 0;
@@ -113,7 +113,7 @@ TEST(Synthetic, InteractionsAreZipfWithAPlantedPreference) {
     all += own.numel();
   }
   EXPECT_NEAR(double(best) / double(all), 0.8 + 0.2 / 8, 0.05);
-  // A held-out item was never trained on by its user.
+  // A held-out item is never a training row of its user.
   const Positives positives(500, 400, planted.all.user.const_data_ptr<int32_t>(),
                             planted.all.item.const_data_ptr<int32_t>(), planted.split.train);
   for (int32_t row : planted.split.held_out) {
@@ -121,7 +121,7 @@ TEST(Synthetic, InteractionsAreZipfWithAPlantedPreference) {
   }
 }
 
-TEST(FashionMnist, ReadsWhatTheDistributionHas) {
+TEST(FashionMnist, ReadsThePublishedFiles) {
   const char* const folder = "/usr/share/datasets/fashion-mnist";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
   const FashionMnist data(folder);
@@ -136,7 +136,7 @@ TEST(FashionMnist, ReadsWhatTheDistributionHas) {
 }
 
 // A model's input must not depend on the storage of the batch.
-TEST(FashionMnist, BytesAreTheSameFiguresAfterConversion) {
+TEST(FashionMnist, BytesEqualFloatsAfterConversion) {
   const char* const folder = "/usr/share/datasets/fashion-mnist";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
   const FashionMnist floats(folder), bytes(folder, true);
@@ -148,7 +148,7 @@ TEST(FashionMnist, BytesAreTheSameFiguresAfterConversion) {
   EXPECT_TRUE(at::equal(a.at("target"), b.at("target")));
 }
 
-TEST(FashionMnist, SaysWhatToInstall) {
+TEST(FashionMnist, NamesThePackageToInstall) {
   try {
     FashionMnist("/nowhere");
     FAIL();
@@ -164,7 +164,7 @@ Batch images(int64_t rows) {
   return batch;
 }
 
-TEST(Transforms, TreatBytesAsTheFloatsThatTheyStandFor) {
+TEST(Transforms, TreatBytesLikeFloats) {
   const auto samples = at::arange(40, at::kLong);
   const Flip flip(0.5);
   const Shift shift(2);
@@ -185,7 +185,7 @@ TEST(Transforms, TreatBytesAsTheFloatsThatTheyStandFor) {
   }
 }
 
-TEST(Transforms, FlipMirrorsHalfOfTheRowsByTheirNumber) {
+TEST(Transforms, FlipMirrorsHalfOfTheRowsByRowNumber) {
   Batch batch = images(200);
   const auto before = batch.at("features").clone();
   Flip(0.5).apply(batch, at::arange(200, at::kLong), 1, 0);
@@ -221,7 +221,7 @@ TEST(Transforms, ShiftMovesAndFillsWithZeros) {
   EXPECT_THROW(Shift(4).apply(batch, at::arange(300, at::kLong), 1, 0), Error);
 }
 
-TEST(Transforms, NormaliseIsPerChannelAndForEvaluationToo) {
+TEST(Transforms, NormaliseIsPerChannelAlsoInEvaluation) {
   Batch batch = images(3);
   const auto before = batch.at("features").clone();
   const Normalise normalise({1, 2}, {2, 4});

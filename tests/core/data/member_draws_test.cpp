@@ -42,18 +42,19 @@ std::vector<int64_t> held_out(const MemberSample& draw, int64_t rows) {
   return all;
 }
 
-TEST(MemberDraws, ABootstrapLeavesOutAsManyRowsAsChanceWould) {
+TEST(MemberSamples, BootstrapsLeaveOutTheExpectedNumberOfRows) {
   constexpr int64_t rows = 20000;
   const auto one = drawn(draw(Rows::bootstrap, 7), rows);
   ASSERT_EQ(one.size(), static_cast<size_t>(rows));
   std::vector<int64_t> times(rows, 0);
   for (int64_t row : one) ++times.at(static_cast<size_t>(row));
-  // How often a row comes follows Poisson's law with mean 1; standard deviations of the shares are below 0.004.
+  // The number of times that a row occurs follows Poisson's law with mean 1; standard deviations of the fractions are
+  // below 0.004.
   for (int64_t k = 0; k < 4; ++k) {
     const auto share = static_cast<double>(std::count(times.begin(), times.end(), k)) / rows;
     EXPECT_NEAR(share, std::exp(-1) / std::tgamma(k + 1.0), 0.015) << k << " times";
   }
-  // Two members have as many draws in common as chance gives.
+  // Two members have as many rows in common as by chance.
   const auto other = drawn(draw(Rows::bootstrap, 8), rows);
   EXPECT_NE(one, other);
   const std::set<int64_t> mine(one.begin(), one.end()), theirs(other.begin(), other.end());
@@ -62,7 +63,7 @@ TEST(MemberDraws, ABootstrapLeavesOutAsManyRowsAsChanceWould) {
   EXPECT_NEAR(static_cast<double>(both.size()) / rows, std::pow(1 - std::exp(-1), 2), 0.015);
 }
 
-TEST(MemberDraws, ASubsetIsDrawnWithoutReplacement) {
+TEST(MemberSamples, SubsetsHaveDistinctRows) {
   for (int64_t rows : {1, 2, 10, 1003}) {
     const auto one = drawn(draw(Rows::subset, 7), rows);
     EXPECT_EQ(one.size(), static_cast<size_t>(std::max<int64_t>(1, std::llround(0.3 * static_cast<double>(rows)))));
@@ -72,7 +73,7 @@ TEST(MemberDraws, ASubsetIsDrawnWithoutReplacement) {
   EXPECT_NE(drawn(draw(Rows::subset, 7), 1003), drawn(draw(Rows::subset, 8), 1003));
 }
 
-TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
+TEST(MemberSamples, FoldsPartitionTheRowsForAnySeed) {
   for (int64_t rows : {7, 70, 1003}) {
     std::vector<int64_t> left_out;
     for (int64_t member = 0; member < 7; ++member) {
@@ -86,7 +87,7 @@ TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
       ASSERT_EQ(trained.size(), static_cast<size_t>(rows));
       for (int64_t row = 0; row < rows; ++row) ASSERT_EQ(trained[static_cast<size_t>(row)], row);
     }
-    // No row is held out twice, and all but the few that 7 does not divide are once.
+    // No row is held out twice, and all but the few that 7 does not divide are held out once.
     EXPECT_EQ(std::set<int64_t>(left_out.begin(), left_out.end()).size(), left_out.size());
     EXPECT_EQ(left_out.size(), static_cast<size_t>(rows / 7 * 7));
   }
@@ -94,7 +95,7 @@ TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
   EXPECT_THROW(RowSample(draw(Rows::fold, 1), 6), Error) << "seven folds of six rows";
 }
 
-TEST(MemberDraws, EveryEpochReadsTheSameDrawInAnotherOrder) {
+TEST(MemberSamples, EpochsReadTheSameRowsInDifferentOrder) {
   for (Rows rows : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     const Sampler sampler(101, 10, draw(rows, 5, 3));
     std::vector<std::vector<int64_t>> epochs;
@@ -117,7 +118,7 @@ TEST(MemberDraws, EveryEpochReadsTheSameDrawInAnotherOrder) {
   }
 }
 
-// A row is its own number as bytes would not hold it, and as a byte.
+// A row is its number, which exceeds a byte, and the number as a byte.
 class Numbered : public Dataset {
  public:
   Schema schema() const override { return {}; }
@@ -136,7 +137,7 @@ class Numbered : public Dataset {
 };
 
 // A member among others sees the same rows as a single model, in every share and micro-batch.
-TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
+TEST(MemberSamples, AMemberReadsTheSameRowsAsAlone) {
   const auto data = std::make_shared<Numbered>();
   for (Rows rows : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     LoaderOptions options;
@@ -173,7 +174,7 @@ TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
   }
 }
 
-TEST(MemberDraws, OneWhoEndsEarlyChangesNothingForTheOthers) {
+TEST(MemberSamples, EarlyStoppingDoesNotAffectOtherMembers) {
   const auto data = std::make_shared<Numbered>();
   LoaderOptions all, left;
   for (int64_t member : {0, 1, 2}) all.samples.push_back(draw(Rows::bootstrap, static_cast<uint64_t>(member), member));
@@ -187,13 +188,13 @@ TEST(MemberDraws, OneWhoEndsEarlyChangesNothingForTheOthers) {
   }
 }
 
-TEST(MemberDraws, MembersWhoReadDifferentlyManyRowsAreADefect) {
+TEST(MemberSamples, RefuseMembersWithDifferentNumbersOfRows) {
   LoaderOptions options;
   options.samples = {draw(Rows::all, 1), draw(Rows::subset, 1)};
   EXPECT_THROW(Loader(std::make_shared<Numbered>(), {}, Sampler(203, 16, 1), 0, 1, options), std::exception);
 }
 
-TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
+TEST(MemberSamples, HeldOutRowsAreEvaluatedOnce) {
   const auto data = std::make_shared<Numbered>();
   LoaderOptions options;
   for (int64_t member = 0; member < 7; ++member)
@@ -229,7 +230,7 @@ TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
 }
 
 // Rows for `convoy verify`: within its steps an epoch ends with a batch whose shares differ.
-TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
+TEST(MemberSamples, UnevenRowsEndAnEpochWithUnequalShares) {
   for (const Rows how : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     for (const int64_t shares : {1, 2, 3, 8}) {
       for (const int64_t rows : {100, 1000, 100000000}) {
@@ -243,14 +244,14 @@ TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
       }
     }
   }
-  // None where no batch can be ragged: too few steps or rows, or a row for each share.
+  // Returns none if no batch can be uneven: too few steps or rows, or a row for each share.
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 16, 1, 2), std::nullopt);
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 12, 16, 5, 2), std::nullopt);
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 4, 5, 4), std::nullopt);
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 1, 5, 1), std::nullopt);
 }
 
-TEST(MemberDraws, AnUnevenBatchGivesRanksDifferentNumbersOfRows) {
+TEST(MemberSamples, AnUnevenBatchGivesRanksDifferentNumbersOfRows) {
   EXPECT_FALSE(has_uneven_batch(40, 40, 5, 2));
   EXPECT_TRUE(has_uneven_batch(41, 40, 5, 2)) << "the last batch has one row";
   EXPECT_FALSE(has_uneven_batch(42, 40, 5, 2));

@@ -55,7 +55,7 @@ std::vector<fs::path> caches(const std::string& folder) {
   return found;
 }
 
-TEST(PlantedCache, IsWhatWouldBeMade) {
+TEST(PlantedCache, EqualsTheGeneratedData) {
   const TemporaryFolder folder;
   const std::string place = folder / "deeper/still";
   const auto made = plant_interactions(sizes(), 3);
@@ -67,7 +67,7 @@ TEST(PlantedCache, IsWhatWouldBeMade) {
   for (const auto& entry : fs::directory_iterator(place)) EXPECT_NE(entry.path().extension(), ".partial");
 }
 
-TEST(PlantedCache, OtherSizesAndSeedsAreOthers) {
+TEST(PlantedCache, DependsOnSizeAndSeed) {
   const TemporaryFolder folder;
   SyntheticInteractions steeper = sizes();
   steeper.item_exponent = 1.2;
@@ -88,16 +88,16 @@ TEST(PlantedCache, IsRebuiltWhenDamaged) {
   EXPECT_EQ(fs::file_size(cache), size);
 }
 
-// As a cache folder of another user: its error is another one than that of a missing file.
-TEST(PlantedCache, WithoutAReachableFolderThereIsNone) {
+// Like a cache folder of another user, whose error differs from that of a missing file.
+TEST(PlantedCache, IsSkippedWithoutAFolder) {
   const TemporaryFolder folder;
   const std::string loop = folder / "loop";
   fs::create_symlink(loop, loop);
   expect_equal(plant_interactions(sizes(), 3), plant_interactions(sizes(), 3, loop + "/deeper"));
 }
 
-// All come at the same time: one makes them, the others wait and map.
-TEST(PlantedCache, IsMadeOnce) {
+// All start at the same time: one generates the data, the others wait and map it.
+TEST(PlantedCache, IsGeneratedOnce) {
   const TemporaryFolder folder;
   std::atomic<int> made{0};
   std::vector<std::thread> threads;
@@ -115,7 +115,7 @@ TEST(PlantedCache, IsMadeOnce) {
   EXPECT_EQ(made, 1);
 }
 
-TEST(PlantedCache, WhereNoFolderCanBeItIsMadeAnew) {
+TEST(PlantedCache, IsRegeneratedIfNoFolderCanBeCreated) {
   const TemporaryFolder folder;
   std::ofstream(folder / "file") << "in the way";
   expect_equal(plant_interactions(sizes(), 3), plant_interactions(sizes(), 3, folder / "file/cache"));
@@ -128,7 +128,7 @@ std::vector<std::string> partial_names(const std::string& folder) {
   return found;
 }
 
-TEST(PlantedCache, RemovesWhatDeadWritersLeftAndNothingElse) {
+TEST(PlantedCache, RemovesOnlyLeftoversOfDeadWriters) {
   const TemporaryFolder folder, victim;
   const auto made = plant_interactions(sizes(), 3, folder.path());
   const fs::path cache = caches(folder.path())[0];
@@ -150,7 +150,7 @@ TEST(PlantedCache, RemovesWhatDeadWritersLeftAndNothingElse) {
   EXPECT_EQ(fs::file_size(victim / "columns"), 8u);
 }
 
-TEST(PlantedCache, AFifoAsLockFileHoldsNobodyUp) {
+TEST(PlantedCache, DoesNotBlockOnAFifoAsLockFile) {
   const TemporaryFolder folder;
   const auto made = plant_interactions(sizes(), 3, folder.path());
   const fs::path cache = caches(folder.path())[0];
@@ -161,7 +161,7 @@ TEST(PlantedCache, AFifoAsLockFileHoldsNobodyUp) {
   EXPECT_FALSE(fs::exists(cache));
 }
 
-// A process of the given name that holds the lock of `path` until this object ends.
+// A process with the given name that holds the lock of `path` until this object ends.
 class LockHolder {
  public:
   LockHolder(const std::string& path, const char* name) {
@@ -193,7 +193,7 @@ class LockHolder {
   pid_t pid_;
 };
 
-TEST(PlantedCache, WaitsForARankNoLongerThanItsLimit) {
+TEST(PlantedCache, LimitsTheWaitForAnotherRank) {
   const TemporaryFolder folder;
   const auto made = plant_interactions(sizes(), 3, folder.path());
   const fs::path cache = caches(folder.path())[0];

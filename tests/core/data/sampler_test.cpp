@@ -1,4 +1,4 @@
-// The order of an epoch, and that it does not depend on how many read it.
+// The order of an epoch, and its independence of the number of readers.
 #include "core/data/sampler.h"
 
 #include <ATen/core/Tensor.h>
@@ -46,7 +46,7 @@ TEST(Sampler, OrderLooksRandom) {
   EXPECT_NEAR(apart, 4096 / 3.0, 80);
 }
 
-TEST(Sampler, AGlobalBatchIsTheSameRowsOnOneToFourRanks) {
+TEST(Sampler, GlobalBatchesAreEqualOnOneToFourRanks) {
   const Sampler sampler(1003, 50, 9);
   EXPECT_EQ(sampler.steps_per_epoch(), 21);
   for (int64_t step : {0, 3, 20, 21, 45}) {
@@ -64,7 +64,7 @@ TEST(Sampler, AGlobalBatchIsTheSameRowsOnOneToFourRanks) {
   }
 }
 
-TEST(Sampler, TheLastBatchIsRaggedAndNeverEmpty) {
+TEST(Sampler, TheLastBatchIsSmallerAndNeverEmpty) {
   const Sampler ragged(1003, 50, 9), even(1000, 50, 9);
   EXPECT_EQ(ragged.rows_of(20), 3);
   EXPECT_EQ(ragged.rows_of(21), 50);
@@ -75,7 +75,7 @@ TEST(Sampler, TheLastBatchIsRaggedAndNeverEmpty) {
   EXPECT_EQ(ragged.indices(20, 3, 4).numel(), 0);  // three rows for four ranks
 }
 
-TEST(Sampler, WithoutShufflingRowsComeInOrder) {
+TEST(Sampler, KeepsTheOrderWithoutShuffling) {
   const Sampler sampler(7, 3, 1, false);
   EXPECT_EQ(values(sampler.indices(1, 0, 1)), (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(values(sampler.indices(2, 0, 1)), (std::vector<int64_t>{6}));

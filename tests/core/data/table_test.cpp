@@ -64,14 +64,14 @@ TableOptions classes() {
   return options;
 }
 
-TEST_F(Tables, CsvClassesByName) {
+TEST_F(Tables, NumberCsvClassesByName) {
   const auto part = read_table(write("a.csv", "x,kind,y\n1,oak,2\n3,ash,4\n5,oak,6\n"), classes());
   EXPECT_TRUE(at::equal(part.features, at::tensor({1.f, 2.f, 3.f, 4.f, 5.f, 6.f}).view({3, 2})));
   EXPECT_EQ(part.labels, (std::vector<std::string>{"ash", "oak"}));
   EXPECT_TRUE(at::equal(part.target, at::tensor({1, 0, 1}, at::kLong)));
 }
 
-TEST_F(Tables, NumberedClassesKeepTheirOrder) {
+TEST_F(Tables, KeepTheOrderOfNumberedClasses) {
   const auto part = read_table(write("a.csv", "kind,x\n10,0\n9,0\n0,0\n"), classes());
   EXPECT_EQ(part.labels, (std::vector<std::string>{"0", "9", "10"}));
 }
@@ -88,7 +88,7 @@ TEST_F(Tables, CsvRegressionWithChosenColumnsAndWeight) {
   EXPECT_TRUE(at::equal(part.weight, at::tensor({0.5f, 1.f})));
 }
 
-TEST_F(Tables, CsvErrorsSayWhere) {
+TEST_F(Tables, ReportCsvErrorsWithTheirLocation) {
   const auto bad = write("a.csv", "x,kind\n1,a\nzwei,b\n");
   EXPECT_THAT(failure([&] { read_table(bad, classes()); }), HasSubstr("a.csv:3:1: 'zwei' is not a number"));
   const auto none = write("b.csv", "x,kind\n1,\n");
@@ -96,7 +96,7 @@ TEST_F(Tables, CsvErrorsSayWhere) {
   EXPECT_THAT(failure([&] { read_table(write("c.csv", "x,kind\n"), classes()); }), HasSubstr("holds no rows"));
 }
 
-TEST_F(Tables, ArraysOfNumpy) {
+TEST_F(Tables, ReadNumpyArrays) {
   const std::string data("\x01\x02\x03\x04\x05\x06", 6);
   const auto x = write("x.npy", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 2), }", data));
   const auto y = write("y.npy", npy("{'descr': '|i1', 'fortran_order': False, 'shape': (3,), }", data.substr(0, 3)));
@@ -111,7 +111,7 @@ TEST_F(Tables, ArraysOfNumpy) {
   EXPECT_TRUE(at::equal(batch.at("target"), at::tensor({3, 1}, at::kLong)));
 }
 
-TEST_F(Tables, BadNumpyFilesAreRefused) {
+TEST_F(Tables, RefuseBadNumpyFiles) {
   const auto refused = [&](const std::string& text) { return failure([&] { read_npy(write("bad.npy", text)); }); };
   const std::string four(4, '\0');
   EXPECT_THAT(refused("hello"), HasSubstr("is not an .npy file"));
@@ -125,7 +125,7 @@ TEST_F(Tables, BadNumpyFilesAreRefused) {
   EXPECT_THAT(refused(std::string("\x93NUMPY\x01\x00\xff\xff", 10) + four), HasSubstr("header"));
 }
 
-TEST_F(Tables, ArraysOfSafetensors) {
+TEST_F(Tables, ReadSafetensorsArrays) {
   const auto path = (folder_ / "a.safetensors").string();
   write_safetensors(
       path, {{"features", at::arange(12, at::kDouble).view({4, 3})}, {"label", at::tensor({0, 2, 1, 2}, at::kInt)}},
@@ -140,7 +140,7 @@ TEST_F(Tables, ArraysOfSafetensors) {
   EXPECT_THAT(failure([&] { read_table(path, options); }), HasSubstr("whole numbers"));
 }
 
-TEST_F(Tables, AFractionIsSplitOffBySeed) {
+TEST_F(Tables, SplitOffAFractionBySeed) {
   TableData part;
   part.features = at::arange(100, at::kFloat).unsqueeze(1);
   part.target = at::zeros({100}, at::kLong);
@@ -155,7 +155,7 @@ TEST_F(Tables, AFractionIsSplitOffBySeed) {
   EXPECT_FALSE(at::equal(rows(one, Split::evaluate), rows(other, Split::evaluate)));
 }
 
-TEST_F(Tables, APartOfItsOwnIsEvaluatedWithTheSameClasses) {
+TEST_F(Tables, EvaluationFilesUseTheTrainingClasses) {
   Json values{{"path", write("a.csv", "x,kind\n1,b\n2,a\n3,c\n")},
               {"delimiter", ","},
               {"header", true},

@@ -19,21 +19,21 @@ std::vector<std::string> pieces(const TextSplitter& splitter, const std::string&
   return all;
 }
 
-TEST(TextSplitter, ARunOfSpacesLeavesItsLastToTheWord) {
+TEST(TextSplitter, JoinsTheLastSpaceWithTheNextWord) {
   const TextSplitter gpt2(gpt2_pieces, "test");
   EXPECT_THAT(pieces(gpt2, "it's  two   words!"), ElementsAre("it", "'s", " ", " two", "  ", " words", "!"));
   EXPECT_THAT(pieces(gpt2, "a\n\nb\n\n"), ElementsAre("a", "\n", "\n", "b", "\n\n"));
   EXPECT_THAT(pieces(gpt2, " \n a"), ElementsAre(" \n", " a"));
   EXPECT_THAT(pieces(gpt2, "   "), ElementsAre("   "));
   EXPECT_THAT(pieces(gpt2, "x 12 3"), ElementsAre("x", " 12", " 3"));
-  // U+3000 and U+00A0 are spaces, and no letter takes them along.
+  // U+3000 and U+00A0 are spaces that do not join with letters.
   EXPECT_THAT(pieces(gpt2, "a\u3000\u3000b\u00a0c"), ElementsAre("a", "\u3000", "\u3000", "b", "\u00a0", "c"));
   EXPECT_THAT(pieces(gpt2, "\u00e9t\u00e9 \u65e5\u672c \u0661\u0662"),
               ElementsAre("\u00e9t\u00e9", " \u65e5\u672c", " \u0661\u0662"));
   EXPECT_THAT(pieces(gpt2, ""), ElementsAre());
 }
 
-TEST(TextSplitter, RunsThatAnotherAlternativeTookStayWhole) {
+TEST(TextSplitter, KeepsRunsOfEarlierAlternativesWhole) {
   const TextSplitter llama(
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
       "test");
@@ -41,12 +41,12 @@ TEST(TextSplitter, RunsThatAnotherAlternativeTookStayWhole) {
   EXPECT_THAT(pieces(llama, "a   \n  b"), ElementsAre("a", "   \n", " ", " b"));
 }
 
-TEST(TextSplitter, BytesThatAreNotUtf8AreAPiece) {
+TEST(TextSplitter, KeepsInvalidUtf8AsAPiece) {
   const TextSplitter gpt2(gpt2_pieces, "test");
   EXPECT_THAT(pieces(gpt2, "ab\xff\xfe cd\xe2\x82"), ElementsAre("ab", "\xff\xfe", " cd", "\xe2\x82"));
 }
 
-TEST(TextSplitter, TakesTheLongestLiteral) {
+TEST(TextSplitter, MatchesTheLongestLiteral) {
   const TextSplitter special(std::vector<std::string>{"<|a|>", "<|a|>b", "."});
   std::vector<std::string> found;
   special.each("x<|a|>b.<|a|>", [&](std::string_view piece, bool matched) {
@@ -55,7 +55,7 @@ TEST(TextSplitter, TakesTheLongestLiteral) {
   EXPECT_THAT(found, ElementsAre("-x", "+<|a|>b", "+.", "+<|a|>"));
 }
 
-TEST(TextSplitter, NamesTheExpressionThatItCannotTake) {
+TEST(TextSplitter, NamesAnUnsupportedExpression) {
   for (const char* expression : {"(?=a)b", "a(?<!b)", "[^\\S]", "(a"}) {
     try {
       const TextSplitter splitter(expression, "tokenizer.json");

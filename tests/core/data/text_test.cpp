@@ -40,7 +40,7 @@ TEST(Text, EveryTokenIsATargetOnceAnEpoch) {
   shape.length = 10;
   shape.evaluate_fraction = 0.2;
   const TextDataset data(files.write("text", text), shape);
-  // 100 whole sequences and six bytes that make none.
+  // 100 whole sequences and six remaining bytes.
   ASSERT_EQ(data.size(Split::train), 80);
   ASSERT_EQ(data.size(Split::evaluate), 20);
   std::string seen;
@@ -96,16 +96,16 @@ TEST(Text, VocabularyTokensAndTheirCache) {
   const auto written = std::filesystem::last_write_time(path + ".cache.safetensors");
   EXPECT_TRUE(at::equal(all_of(TextDataset(path, shape), Split::train).at("tokens"), first));
   EXPECT_EQ(std::filesystem::last_write_time(path + ".cache.safetensors"), written);
-  // Another vocabulary of the same file's name, and another text, are noticed.
+  // Another vocabulary under the same file name, and another text, are noticed.
   files.write("words.txt", "cat\\s\nthe\\s\nc\na\nt\n");
   EXPECT_EQ(all_of(TextDataset(path, shape), Split::train).at("tokens")[0][0].item<int64_t>(), 1);
   files.write("text.txt", "c" + text);
   EXPECT_EQ(all_of(TextDataset(path, shape), Split::train).at("tokens")[0][0].item<int64_t>(), 2);
 }
 
-TEST(Text, SaysWhatIsWrong) {
+TEST(Text, ReportsMistakes) {
   const WrittenFiles files;
-  const auto told = [&](const std::string& path, const TextDataset::Shape& shape) {
+  const auto message = [&](const std::string& path, const TextDataset::Shape& shape) {
     try {
       TextDataset(path, shape);
     } catch (const Error& error) {
@@ -115,17 +115,17 @@ TEST(Text, SaysWhatIsWrong) {
   };
   TextDataset::Shape shape;
   shape.length = 8;
-  EXPECT_THAT(told(files.path("absent"), shape), HasSubstr("absent: cannot open it"));
-  EXPECT_THAT(told(files.write("short", "12345678"), shape),
+  EXPECT_THAT(message(files.path("absent"), shape), HasSubstr("absent: cannot open it"));
+  EXPECT_THAT(message(files.write("short", "12345678"), shape),
               HasSubstr("holds 8 tokens; a sequence of data.length 8 takes 9"));
-  EXPECT_THAT(told(files.write("empty", ""), shape), HasSubstr("holds 0 tokens"));
-  EXPECT_EQ(told(files.write("enough", "123456789"), shape), "no error");
+  EXPECT_THAT(message(files.write("empty", ""), shape), HasSubstr("holds 0 tokens"));
+  EXPECT_EQ(message(files.write("enough", "123456789"), shape), "no error");
   shape.vocabulary = files.write("words", "1\n2\n");
-  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("short: byte 2 (value 51) begins no token"));
+  EXPECT_THAT(message(files.path("short"), shape), HasSubstr("short: byte 2 (value 51) begins no token"));
   shape.unknown = "?";
-  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("'?' is not a token of data.vocabulary"));
+  EXPECT_THAT(message(files.path("short"), shape), HasSubstr("'?' is not a token of data.vocabulary"));
   shape.unknown = "2";
-  EXPECT_EQ(told(files.path("enough"), shape), "no error");
+  EXPECT_EQ(message(files.path("enough"), shape), "no error");
 }
 
 TEST(Text, TokenFilesAreMappedAndChecked) {
@@ -145,7 +145,7 @@ TEST(Text, TokenFilesAreMappedAndChecked) {
   EXPECT_TRUE(at::equal(batch.at("tokens").slice(1, 1), batch.at("target").slice(1, 0, 3)));
   EXPECT_FALSE(std::filesystem::exists(path + ".cache.safetensors"));
 
-  const auto told = [&](const TextDataset::Shape& changed) {
+  const auto message = [&](const TextDataset::Shape& changed) {
     try {
       const TextDataset made(path, changed);
     } catch (const Error& error) {
@@ -155,17 +155,17 @@ TEST(Text, TokenFilesAreMappedAndChecked) {
   };
   TextDataset::Shape other = shape;
   other.vocabulary_size = 515;
-  EXPECT_THAT(told(other), HasSubstr("corrupt_data"));
-  EXPECT_THAT(told(other), HasSubstr("token 5 (byte 10) is 517, and the vocabulary has 0 to 514"));
+  EXPECT_THAT(message(other), HasSubstr("corrupt_data"));
+  EXPECT_THAT(message(other), HasSubstr("token 5 (byte 10) is 517, and the vocabulary has 0 to 514"));
   other.vocabulary_size = 0;
-  EXPECT_THAT(told(other), HasSubstr("data.vocabulary_size: is needed"));
+  EXPECT_THAT(message(other), HasSubstr("data.vocabulary_size: is needed"));
   other = shape;
   other.length = 60;
-  EXPECT_THAT(told(other), HasSubstr("holds 50 tokens; a sequence of data.length 60 takes 61"));
+  EXPECT_THAT(message(other), HasSubstr("holds 50 tokens; a sequence of data.length 60 takes 61"));
   other = shape;
   other.format = "uint32";
   other.vocabulary_size = 1 << 26;
-  EXPECT_EQ(told(other), "no error");
+  EXPECT_EQ(message(other), "no error");
   EXPECT_NE(TextDataset(path, other).contents().fingerprint, data.contents().fingerprint);
 }
 
@@ -194,7 +194,7 @@ TEST(Text, TokenizersEncodeAndAreKept) {
   larger.vocabulary_size = 4;
   EXPECT_THROW(TextDataset(path, larger), Error);
 
-  // Equal tokens with other merges are other data, and are encoded anew.
+  // Equal tokens with other merges are other data, and are encoded again.
   files.write("merges.txt", "a b\n");
   const TextDataset other(path, shape);
   const DataChange change = data_change(contents, other.contents());
@@ -204,7 +204,7 @@ TEST(Text, TokenizersEncodeAndAreKept) {
                         at::tensor({3, 2, 3, 2}, at::kLong)));
 }
 
-TEST(SyntheticTokens, FollowFromEachOtherAndFromTheSeed) {
+TEST(SyntheticTokens, FollowAKnownPatternAndTheSeed) {
   SyntheticTokens::Shape shape;
   shape.rows = 200;
   shape.evaluate_rows = 30;

@@ -35,7 +35,7 @@ std::vector<int64_t> tokens_of(const std::string& format, const std::string& tex
   return tokens;
 }
 
-std::string told_of(const std::string& format, const std::string& text, int64_t size = 100) {
+std::string message_of(const std::string& format, const std::string& text, int64_t size = 100) {
   try {
     const TokenFile file = read_token_file(format, "t.npy", text);
     check_tokens(file, "t.npy", text, 0, file.count, size);
@@ -59,20 +59,21 @@ TEST(TokenFile, ReadsEveryType) {
   EXPECT_TRUE(holds_tokens("uint16", "a.bin"));
 }
 
-TEST(TokenFile, SaysWhatIsWrong) {
+TEST(TokenFile, ReportsMistakes) {
   const std::string two = raw<uint16_t>({5, 6});
-  EXPECT_EQ(told_of("npy", npy_of("<u2", "2,", two)), "no error");
-  EXPECT_THAT(told_of("npy", npy_of("<u2", "3,", two)), HasSubstr("declares 3 tokens, and there are 2"));
-  EXPECT_THAT(told_of("npy", npy_of("<f4", "1,", two)), HasSubstr("numbers of type <f4"));
-  EXPECT_THAT(told_of("npy", npy_of(">u2", "2,", two)), HasSubstr("numbers of type >u2"));
-  EXPECT_THAT(told_of("npy", npy_of("<u2", "1, 2", two)), HasSubstr("has the shape [1, 2]"));
-  EXPECT_THAT(told_of("npy", "not numpy at all"), HasSubstr("is not an .npy file"));
-  EXPECT_THAT(told_of("uint32", two + "xy"), HasSubstr("no whole number of tokens of 4 bytes"));
-  EXPECT_THAT(told_of("uint16", two + "x"), HasSubstr("has 5 bytes, which are no whole number of tokens of 2 bytes"));
-  EXPECT_THAT(told_of("uint16", npy_of("<u2", "2,", two)), HasSubstr("is an .npy array"));
-  EXPECT_THAT(told_of("npy", npy_of("<u2", "2,", two), 6),
+  EXPECT_EQ(message_of("npy", npy_of("<u2", "2,", two)), "no error");
+  EXPECT_THAT(message_of("npy", npy_of("<u2", "3,", two)), HasSubstr("declares 3 tokens, but the file has 2"));
+  EXPECT_THAT(message_of("npy", npy_of("<f4", "1,", two)), HasSubstr("numbers of type <f4"));
+  EXPECT_THAT(message_of("npy", npy_of(">u2", "2,", two)), HasSubstr("numbers of type >u2"));
+  EXPECT_THAT(message_of("npy", npy_of("<u2", "1, 2", two)), HasSubstr("has the shape [1, 2]"));
+  EXPECT_THAT(message_of("npy", "not numpy at all"), HasSubstr("is not an .npy file"));
+  EXPECT_THAT(message_of("uint32", two + "xy"), HasSubstr("no whole number of tokens of 4 bytes"));
+  EXPECT_THAT(message_of("uint16", two + "x"),
+              HasSubstr("has 5 bytes, which are no whole number of tokens of 2 bytes"));
+  EXPECT_THAT(message_of("uint16", npy_of("<u2", "2,", two)), HasSubstr("is an .npy array"));
+  EXPECT_THAT(message_of("npy", npy_of("<u2", "2,", two), 6),
               HasSubstr("token 1 (byte 130) is 6, and the vocabulary has 0 to 5"));
-  EXPECT_THAT(told_of("npy", npy_of("<i4", "2,", raw<int32_t>({3, -1}))), HasSubstr("token 1 (byte 132) is -1"));
+  EXPECT_THAT(message_of("npy", npy_of("<i4", "2,", raw<int32_t>({3, -1}))), HasSubstr("token 1 (byte 132) is -1"));
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ Tokenizer made(const Json& json) {
   return Tokenizer::read(files.write("tokenizer.json", json.dump()));
 }
 
-std::string told(const Json& json) {
+std::string message(const Json& json) {
   try {
     made(json);
   } catch (const Error& error) {
@@ -79,7 +79,7 @@ TEST(Tokenizer, SpecialTokensAreFoundInTheText) {
   EXPECT_EQ(tokenizer.decode(tokens.data(), 4), "ab<|end|> a\xc3\xa9");
 }
 
-TEST(Tokenizer, AWholePieceMayStay) {
+TEST(Tokenizer, MayKeepAWholePiece) {
   Json json = tokenizer_json();
   json["model"]["vocab"]["cab"] = 14;
   EXPECT_THAT(made(json).encode("cab", "x"), ElementsAre(2, 8));
@@ -87,7 +87,7 @@ TEST(Tokenizer, AWholePieceMayStay) {
   EXPECT_THAT(made(json).encode("cab", "x"), ElementsAre(14));
 }
 
-TEST(Tokenizer, BytesWithoutTokenAreAnErrorOrUnknown) {
+TEST(Tokenizer, BytesWithoutATokenAreUnknownOrAnError) {
   Json json = tokenizer_json();
   try {
     made(json).encode("ab z", "book.txt");
@@ -100,7 +100,7 @@ TEST(Tokenizer, BytesWithoutTokenAreAnErrorOrUnknown) {
   EXPECT_THAT(made(json).encode("az", "x"), ElementsAre(0, 4));
 }
 
-TEST(Tokenizer, SplitsAndPrefixes) {
+TEST(Tokenizer, AppliesSplitsAndPrefixes) {
   Json json = tokenizer_json();
   json["pre_tokenizer"]["add_prefix_space"] = true;
   EXPECT_THAT(made(json).encode("ab", "x"), ElementsAre(5, 8));
@@ -145,11 +145,11 @@ TEST(Tokenizer, ReadsVocabularyAndMerges) {
   EXPECT_THROW(Tokenizer::read(files.path("merges.txt")), Error);
 }
 
-TEST(Tokenizer, NamesWhatItDoesNotSupport) {
+TEST(Tokenizer, NamesUnsupportedFeatures) {
   const auto changed = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json();
     json[Json::json_pointer(pointer)] = value;
-    return told(json);
+    return message(json);
   };
   EXPECT_THAT(changed("/model/type", "WordPiece"), HasSubstr("config"));
   EXPECT_THAT(changed("/model/type", "WordPiece"), HasSubstr("the model WordPiece is not supported"));
@@ -162,11 +162,11 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(changed("/added_tokens/0/lstrip", true), HasSubstr("the added token <|end|> with lstrip is not"));
 }
 
-TEST(Tokenizer, SaysWhatIsWrong) {
+TEST(Tokenizer, ReportsMistakes) {
   const auto changed = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json();
     json[Json::json_pointer(pointer)] = value;
-    return told(json);
+    return message(json);
   };
   EXPECT_THAT(changed("/model/vocab/ab", 8.5), HasSubstr("corrupt_data"));
   EXPECT_THAT(changed("/model/vocab/ab", -1), HasSubstr("token 'ab' has the number -1"));
@@ -176,7 +176,7 @@ TEST(Tokenizer, SaysWhatIsWrong) {
   EXPECT_THAT(changed("/model/merges", 3), HasSubstr("model.merges is no list"));
   EXPECT_THAT(changed("/model/type", 3), HasSubstr("is no tokenizer"));
   EXPECT_THAT(changed("/added_tokens/0/content", 3), HasSubstr("added_tokens has the entry"));
-  EXPECT_THAT(told("text"), HasSubstr("is no map"));
+  EXPECT_THAT(message("text"), HasSubstr("is no map"));
   const WrittenFiles files;
   EXPECT_THROW(Tokenizer::read(files.write("t.json", "{\"model\": ")), Error);
   EXPECT_THROW(Tokenizer::read(files.path("absent.json")), Error);

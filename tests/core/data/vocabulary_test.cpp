@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::WrittenFiles;
 
-std::string told(const std::string& name, const std::string& contents) {
+std::string message(const std::string& name, const std::string& contents) {
   const WrittenFiles files;
   try {
     Vocabulary::read(files.write(name, contents));
@@ -25,7 +25,7 @@ std::string told(const std::string& name, const std::string& contents) {
   return "no error";
 }
 
-TEST(Vocabulary, TakesTheLongestTokenThatFits) {
+TEST(Vocabulary, MatchesTheLongestToken) {
   const Vocabulary words({"a", "ab", "abcd", "b", "c", "d"});
   EXPECT_THAT(words.encode("abcd", -1, "x"), ElementsAre(2));
   EXPECT_THAT(words.encode("abcab", -1, "x"), ElementsAre(1, 4, 1));  // abc leads nowhere: back to ab
@@ -34,7 +34,7 @@ TEST(Vocabulary, TakesTheLongestTokenThatFits) {
   EXPECT_EQ(words.number_of("abcd"), 2);
 }
 
-TEST(Vocabulary, RoundTripOfAnyBytes) {
+TEST(Vocabulary, DecodesAnyEncodedBytes) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
   for (uint64_t i = 0; i < 500; ++i) {
@@ -78,19 +78,19 @@ TEST(Vocabulary, ReadsLinesAndJson) {
   EXPECT_NE(Vocabulary({"ab", "c"}).hash(), Vocabulary({"a", "bc"}).hash());
 }
 
-TEST(Vocabulary, SaysWhatIsWrongAndWhere) {
-  EXPECT_THAT(told("v.txt", "a\n\nb\n"), HasSubstr("v.txt:2: the line is empty"));
-  EXPECT_THAT(told("v.txt", "a\nb\\q\n"), HasSubstr("v.txt:2: a backslash stands before"));
-  EXPECT_THAT(told("v.txt", "a\\x4"), HasSubstr("v.txt:1: a backslash"));
-  EXPECT_THAT(told("v.txt", "a\nb\na\n"), HasSubstr("'a' is there twice, as number 0 and 2"));
-  EXPECT_THAT(told("v.txt", " \n"), HasSubstr("holds no tokens"));
-  EXPECT_THAT(told("v.json", "[\"a\", "), HasSubstr("is not JSON: error at byte"));
-  EXPECT_THAT(told("v.json", "[\"a\", 3]"), HasSubstr("holds strings, and this one holds 3"));
-  EXPECT_THAT(told("v.json", "[]"), HasSubstr("holds no tokens"));
-  EXPECT_THAT(told("v.json", R"({"a": 0, "b": 2})"),
+TEST(Vocabulary, ReportsMistakesWithTheirLocation) {
+  EXPECT_THAT(message("v.txt", "a\n\nb\n"), HasSubstr("v.txt:2: the line is empty"));
+  EXPECT_THAT(message("v.txt", "a\nb\\q\n"), HasSubstr("v.txt:2: a backslash stands before"));
+  EXPECT_THAT(message("v.txt", "a\\x4"), HasSubstr("v.txt:1: a backslash"));
+  EXPECT_THAT(message("v.txt", "a\nb\na\n"), HasSubstr("'a' is there twice, as number 0 and 2"));
+  EXPECT_THAT(message("v.txt", " \n"), HasSubstr("holds no tokens"));
+  EXPECT_THAT(message("v.json", "[\"a\", "), HasSubstr("is not JSON: error at byte"));
+  EXPECT_THAT(message("v.json", "[\"a\", 3]"), HasSubstr("holds strings, and this one holds 3"));
+  EXPECT_THAT(message("v.json", "[]"), HasSubstr("holds no tokens"));
+  EXPECT_THAT(message("v.json", R"({"a": 0, "b": 2})"),
               HasSubstr("token 'b' has the number 2; those of 2 tokens are 0 to 1"));
-  EXPECT_THAT(told("v.json", R"({"a": 0, "b": 0})"), HasSubstr("both have the number 0"));
-  EXPECT_THAT(told("v.json", R"({"": 0})"), HasSubstr("token number 0 is empty"));
+  EXPECT_THAT(message("v.json", R"({"a": 0, "b": 0})"), HasSubstr("both have the number 0"));
+  EXPECT_THAT(message("v.json", R"({"": 0})"), HasSubstr("token number 0 is empty"));
   EXPECT_THROW(Vocabulary::read("/nowhere/v.txt"), Error);
 }
 

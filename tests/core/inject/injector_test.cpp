@@ -69,7 +69,7 @@ Layers& no_layers() {
 
 const TensorList input{at::ones({3}), at::ones({3}, at::kLong)};
 
-TEST(Injector, LeavesAloneWhatNoFaultConcerns) {
+TEST(Injector, ChangesNothingWithoutAFault) {
   const auto model = std::make_shared<const DoublingModel>();
   const CommunicatorPtr group = make_single_communicator();
   for (const auto& none : {injector({}), injector({"nan@step=3", "mismatch", "enospc"}, 1),
@@ -83,7 +83,7 @@ TEST(Injector, LeavesAloneWhatNoFaultConcerns) {
   }
 }
 
-TEST(Injector, ABlockGivesNoNumberOnce) {
+TEST(Injector, ABlockReturnsNaNOnce) {
   const auto faults = injector({"nan:block=1@step=3"});
   const ModelPtr model = faults->decorate(std::make_shared<const DoublingModel>());
   const BlockPtr first = model->block(0, no_layers()), second = model->block(1, no_layers());
@@ -105,7 +105,7 @@ TEST(Injector, ABlockGivesNoNumberOnce) {
   EXPECT_EQ(sum(second), 6) << "the next micro-batch is well again";
 }
 
-TEST(Injector, ABlockIsItselfInAllElse) {
+TEST(Injector, KeepsOtherPropertiesOfABlock) {
   const auto faults = injector({"throw:block=0@step=3"});
   const BlockPtr block = faults->decorate(std::make_shared<const DoublingModel>())->block(0, no_layers());
   const auto parameters = block->named_parameters();
@@ -123,7 +123,7 @@ TEST(Injector, ABlockIsItselfInAllElse) {
   EXPECT_NO_THROW(block->forward(input));
 }
 
-TEST(Injector, FaultsOfOnePointHappenInOrder) {
+TEST(Injector, FaultsAtOnePointHappenInOrder) {
   const auto faults = injector({"sleep:0.2s@epoch=2", "throw@epoch=2", "throw@evaluate=1"});
   faults->reached(InjectPoint::epoch, 1);
   const auto start = std::chrono::steady_clock::now();
@@ -135,7 +135,7 @@ TEST(Injector, FaultsOfOnePointHappenInOrder) {
               ThrowsMessage<std::runtime_error>(HasSubstr("@evaluate=1")));
 }
 
-// Records the calls that are really made.
+// Records the calls that reach the communicator.
 class Noting : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -181,7 +181,7 @@ class Noting : public Communicator {
   CommunicatorPtr inner_ = make_single_communicator();
 };
 
-TEST(Injector, OneCollectiveIsAnotherThanItsPeersCall) {
+TEST(Injector, ReplacesOneCollective) {
   struct Case {
     const char* fault;
     const char* called;
@@ -210,7 +210,7 @@ TEST(Injector, OneCollectiveIsAnotherThanItsPeersCall) {
   }
 }
 
-TEST(Injector, EveryCollectiveCanDiffer) {
+TEST(Injector, ReplacesEveryKindOfCollective) {
   for (const char* fault : {"mismatch:shape@step=1", "mismatch:dtype@step=1", "mismatch:operation@step=1"}) {
     using Call = std::function<WorkPtr(Communicator&)>;
     const std::map<std::string, Call> calls{
@@ -237,7 +237,7 @@ TEST(Injector, EveryCollectiveCanDiffer) {
   }
 }
 
-TEST(Injector, TheDiskIsFullInOneCall) {
+TEST(Injector, FailsOneWriteWithAFullDisk) {
   const auto folder = std::filesystem::temp_directory_path() / ("convoy-inject-" + random_token());
   std::filesystem::create_directories(folder);
   for (const std::string part : {"write", "fsync", "close"}) {

@@ -52,7 +52,7 @@ TEST(Losses, BceEqualsTorch) {
               1e-12);
 }
 
-TEST(Losses, ALastDimensionOfOneIsDropped) {
+TEST(Losses, DropALastDimensionOfOne) {
   LossLayers layers;
   const at::Tensor prediction = at::randn({4, 1}), target = at::randn({4});
   EXPECT_NEAR(value((*make_mse({}))({prediction, target, {}}, layers).sum),
@@ -74,7 +74,7 @@ TEST(Losses, WeightsPerRowAndPerElement) {
 }
 
 // Every member has the same loss as alone, for any shared inputs.
-TEST(Losses, MembersAreApart) {
+TEST(Losses, KeepMembersSeparate) {
   constexpr int64_t members = 3, rows = 4, classes = 5;
   LossLayers stacked(members), single;
   const at::Tensor scores = at::randn({members, rows, classes}, at::kDouble);
@@ -162,7 +162,7 @@ TEST(Losses, GradientsReachThePrediction) {
   }
 }
 
-TEST(Losses, HalfPrecisionIsSummedInFloat) {
+TEST(Losses, SumHalfPrecisionInFloat) {
   LossLayers layers;
   const at::Tensor prediction = at::full({70000}, 2, at::kHalf), target = at::zeros({70000}, at::kHalf);
   const Loss loss = (*make_mse({}))({prediction, target, {}}, layers);
@@ -171,7 +171,7 @@ TEST(Losses, HalfPrecisionIsSummedInFloat) {
   EXPECT_EQ(value(loss.weight), 70000);
 }
 
-TEST(Losses, WhatDoesNotFitIsSaid) {
+TEST(Losses, ReportMismatchedShapes) {
   LossLayers layers;
   const auto refused = [&](const std::shared_ptr<const LossFunction>& loss, at::Tensor prediction, at::Tensor target) {
     try {

@@ -17,7 +17,7 @@
 namespace convoy {
 namespace {
 
-TEST(Ranking, CountsWhatIsNotBelow) {
+TEST(Ranking, CountsScoresNotBelow) {
   const auto scores = at::tensor({3.f, 1.f, 2.f, 0.f, /**/ 1.f, 2.f, 3.f, 0.f, /**/ 1.f, 1.f, 0.f, 1.f}).view({3, 4});
   EXPECT_TRUE(at::equal(rank_of_first(scores), at::tensor({0, 2, 2}, at::kLong)));
   const auto members = at::stack({scores, -scores});
@@ -31,7 +31,7 @@ Batch full_ranking(const at::Tensor& excluded) {
   return batch;
 }
 
-TEST(Ranking, ExcludedCandidatesDoNotCount) {
+TEST(Ranking, IgnoresExcludedCandidates) {
   const auto scores = at::tensor({1.f, 2.f, 3.f, 0.f}).view({1, 4});
   const Batch batch = full_ranking(at::tensor({0, 0, 1, 0}).view({1, 4}));
   EXPECT_EQ(rank_of_first(scores_of_new_items({scores}, batch)[0]).item<int64_t>(), 1);
@@ -41,7 +41,7 @@ TEST(Ranking, ExcludedCandidatesDoNotCount) {
   EXPECT_EQ(rank_of_first(scores_of_new_items({scores}, Batch())[0]).item<int64_t>(), 2) << "sampled ranking";
 }
 
-TEST(Ranking, ExcludedItemsAreNoNegativesOfTheLoss) {
+TEST(Ranking, ExcludedItemsAreNotNegatives) {
   const Batch batch = full_ranking(at::tensor({0, 1, 0, 0, 1, 0}).view({2, 3}));
   Examples examples;
   examples.prediction = at::ones({2, 3});
@@ -64,7 +64,7 @@ TEST(Ranking, AFullRankingNeedsAScoreForEachItem) {
   }
 }
 
-TEST(Ranking, WhatIsNoNumberIsLast) {
+TEST(Ranking, RanksNaNLast) {
   const float nan = std::nanf("");
   EXPECT_EQ(rank_of_first(at::tensor({nan, 1.f, 2.f}).view({1, 3})).item<int64_t>(), 2);
   EXPECT_EQ(rank_of_first(at::tensor({1.f, nan, 0.f}).view({1, 3})).item<int64_t>(), 1);

@@ -26,7 +26,7 @@ Record record(int64_t step) {
   return made;
 }
 
-TEST(JsonlSink, AppendsWholeLinesAndSaysWhatIsNotFinite) {
+TEST(JsonlSink, AppendsWholeLinesAndNamesNonFiniteValues) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   make_jsonl_sink(path, 9)->write(record(1));
@@ -43,7 +43,7 @@ TEST(JsonlSink, AppendsWholeLinesAndSaysWhatIsNotFinite) {
   EXPECT_FALSE(json.contains("remaining_seconds"));
 }
 
-TEST(JsonlSink, DropsACutLine) {
+TEST(JsonlSink, DropsAnIncompleteLine) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   std::ofstream(path) << "{\"kind\": \"tra";
@@ -53,7 +53,7 @@ TEST(JsonlSink, DropsACutLine) {
   EXPECT_EQ(Json::parse(lines[0])["step"], 3);
 }
 
-TEST(JsonlSink, DropsWhatIsToBeDoneAgain) {
+TEST(JsonlSink, DropsRecordsOfRepeatedSteps) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   {
@@ -69,7 +69,7 @@ TEST(JsonlSink, DropsWhatIsToBeDoneAgain) {
   EXPECT_EQ(lines_of(path).size(), 0u);
 }
 
-TEST(JsonlSink, NamesTheFileThatCannotBeWritten) {
+TEST(JsonlSink, NamesAnUnwritableFile) {
   const TemporaryFolder folder;
   try {
     make_jsonl_sink(folder / "absent/metrics.jsonl", 0);

@@ -28,7 +28,7 @@ TEST(SquareSum, EqualsTheSumInDouble) {
   }
 }
 
-TEST(SquareSum, FindsWhatIsNotFiniteAnywhere) {
+TEST(SquareSum, FindsNonFiniteValuesAnywhere) {
   const double bad[] = {NAN, INFINITY, -INFINITY};
   for (auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (int64_t at : {0, 20, 65536, 99998, 99999}) {
@@ -45,11 +45,11 @@ TEST(SquareSum, LargeButFiniteIsFinite) {
   const at::Tensor floats = at::full({100000}, std::numeric_limits<float>::max(), at::kFloat);
   EXPECT_TRUE(square_sum(floats).finite.item<bool>());
   EXPECT_TRUE(std::isfinite(square_sum(floats).sum.item<double>()));
-  // The square of this leaves double, the element does not.
+  // The square of this overflows double, the element does not.
   EXPECT_TRUE(square_sum(at::full({100}, 1e300, at::kDouble)).finite.item<bool>());
 }
 
-TEST(SquareSum, PerMember) {
+TEST(SquareSum, SumsPerMember) {
   at::Tensor values = at::ones({3, 70000});
   values[1].mul_(2);
   values[2][69999] = NAN;

@@ -24,7 +24,7 @@
 namespace convoy {
 namespace {
 
-// Gradients of very different sizes, as a model's are; another order at each step.
+// Gradients of very different sizes, as in a model; in a different order at each step.
 at::Tensor gradient_of(int64_t n, int64_t step, at::ScalarType dtype) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
   const at::Tensor base = at::randn({997}, generator, at::kDouble) * at::logspace(-4, 1, 997, 10, at::kDouble);
@@ -65,13 +65,13 @@ std::vector<Case> cases() {
           {"nesterov", sgd(0.9, true), 0.1, sgd_peer(0.9, true, 0.1)}};
 }
 
-// Relative to the value where that is above 1.
+// Relative to the value if that is above 1.
 double worst(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
   return ((x - y).abs() / y.abs().clamp_min(1)).max().item<double>();
 }
 
-TEST(Optimizers, AgreeWithTorchAfterAHundredSteps) {
+TEST(Optimizers, MatchTorchAfterAHundredSteps) {
   constexpr int64_t n = 10001;  // no multiple of a vector
   for (auto [dtype, tolerance] : {std::pair{at::kFloat, 1e-6}, std::pair{at::kDouble, 1e-12}}) {
     for (const Case& one : cases()) {
@@ -127,7 +127,7 @@ TEST(Optimizers, LoopsAndTensorOperationsAgree) {
   }
 }
 
-TEST(Optimizers, MembersEqualOnesTrainedAlone) {
+TEST(Optimizers, MembersEqualModelsTrainedAlone) {
   constexpr int64_t members = 3, n = 70000;
   for (const Case& one : cases()) {
     at::Tensor stacked = at::linspace(-1, 1, members * n, at::kFloat).reshape({members, n});
@@ -141,7 +141,7 @@ TEST(Optimizers, MembersEqualOnesTrainedAlone) {
       return gradient_of(members * n, step, at::kFloat).reshape({members, n});
     };
     for (int64_t step = 1; step <= 3; ++step) {
-      // The second member sits out the second step.
+      // The second member skips the second step.
       together->update(slot, {gradient(step), {}, {}},
                        {rates, at::tensor({step, step > 1 ? step - 1 : step, step}, at::kLong),
                         at::ones({1}, at::kDouble), at::tensor({1, step == 2 ? 0 : 1, 1}).to(at::kBool)});
@@ -172,7 +172,7 @@ TEST(Optimizers, ScaleMultipliesGradients) {
   }
 }
 
-TEST(Optimizers, NothingIsAppliedWhenToldSo) {
+TEST(Optimizers, SkipAnUpdateOnRequest) {
   for (const Case& one : cases()) {
     at::Tensor values = at::linspace(-1, 1, 5000, at::kFloat);
     const auto optimizer = make_optimizer(one.optimizer);

@@ -36,7 +36,7 @@ at::Tensor normal(at::IntArrayRef shape, const std::string& name, at::ScalarType
   return out.to(dtype);
 }
 
-// Some of the first rows often, one in a while any: those in between are skipped for hundreds of updates.
+// Some of the first rows often, any row sometimes: others are skipped for hundreds of updates.
 at::Tensor rows_of(int64_t step) {
   at::Tensor drawn = at::empty({6}, at::kDouble);
   fill_uniform(drawn, random_key(4, "rows", uint64_t(step)), 0, 0, 1);
@@ -55,7 +55,7 @@ struct RowCase {
   Component optimizer;
   double weight_decay = 0;
   bool schedule = false;
-  double tolerance = 1e-14;  // of the largest value; fp64
+  double tolerance = 1e-14;  // share of the largest value; fp64
 };
 
 struct Trained {
@@ -128,7 +128,7 @@ TEST(RowOptimizer, ReachesTheDenseValuesInDouble) {
   }
 }
 
-// The closed form is not the sum itself where eps counts: within 5e-3 of how far the table moved.
+// The closed form differs from the sum if eps matters: within 5e-3 of the table's change.
 TEST(RowOptimizer, ClosedFormStaysNearTheDenseValuesInFloat) {
   for (const RowCase& one : row_cases()) {
     const Trained dense = train_dense(one, at::kFloat, 300);
@@ -152,7 +152,7 @@ TEST(RowOptimizer, ClosedFormAndReplayAgree) {
   }
 }
 
-// A row that has no gradient for longer than terms count still decays.
+// A row without gradient for longer than the window of terms still decays.
 TEST(RowOptimizer, LongSkipsKeepDecay) {
   const RowCase one{"", adam("adamw"), 0.5, false};
   at::Tensor values = at::ones({2, 3}, at::kDouble), dense = values.clone();
@@ -180,7 +180,7 @@ TEST(RowOptimizer, LongSkipsKeepDecay) {
   EXPECT_LE(relative_to_largest(values, dense), 1e-12);
 }
 
-TEST(RowOptimizer, LookUpsChangeNothingAndSettlingInBetweenHardlyAnything) {
+TEST(RowOptimizer, LookUpsAndFlushesKeepResults) {
   const RowCase one{"", adam("adamw"), 0.1, true};
   const auto a = make_row_optimizer(one.optimizer), b = make_row_optimizer(one.optimizer);
   const Trained once = train_rows(one, at::kDouble, 200, *a), often = train_rows(one, at::kDouble, 200, *b, 3);
@@ -202,7 +202,7 @@ TEST(RowOptimizer, DoesNotDependOnThreads) {
 }
 
 // The path of devices without convoy's loops.
-TEST(RowOptimizer, TensorsDoAsLoops) {
+TEST(RowOptimizer, TensorOperationsMatchLoops) {
   for (const RowCase& one : row_cases()) {
     RowPaths ways = row_paths(one.optimizer.options);
     ways.tensors = true;
@@ -217,7 +217,7 @@ TEST(RowOptimizer, TensorsDoAsLoops) {
   }
 }
 
-TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
+TEST(RowOptimizer, ASkippedUpdateChangesNothing) {
   const auto optimizer = make_row_optimizer(adam("adamw"));
   at::Tensor values = normal({rows, width}, "values", at::kDouble);
   const at::Tensor before = values.clone();
@@ -230,8 +230,8 @@ TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
   EXPECT_TRUE(values.equal(before));
 }
 
-// A row without gradient stays, and one with takes torch's SparseAdam's step.
-TEST(RowOptimizer, LazyRowsStay) {
+// A row without gradient stays, and one with a gradient makes the step of torch's SparseAdam.
+TEST(RowOptimizer, LazyRowsKeepTheirValues) {
   const auto optimizer = make_row_optimizer(adam("adam", {{"lazy", true}}));
   at::Tensor values = at::zeros({3, 1}, at::kDouble);
   optimizer->add_table(values, {});
@@ -250,7 +250,7 @@ TEST(RowOptimizer, LazyRowsStay) {
   EXPECT_NEAR(values[0][0].item<double>(), after - step, 1e-12);
 }
 
-TEST(RowOptimizer, RefusesWhatNeedsAllRows) {
+TEST(RowOptimizer, RefusesOptionsThatNeedAllRows) {
   SlotOptions decayed;
   decayed.weight_decay = 0.1;
   for (const Component& optimizer : {adam("adam"), sgd(0.9, false), adagrad()})

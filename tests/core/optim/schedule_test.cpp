@@ -33,7 +33,7 @@ TEST(Schedule, WarmupRisesLinearly) {
   EXPECT_DOUBLE_EQ(epochs.learning_rate(20), 0.5);
 }
 
-TEST(Schedule, LinearAndCosineEndWhereTheyShould) {
+TEST(Schedule, LinearAndCosineEndAtTheirTarget) {
   for (const char* name : {"linear", "cosine"}) {
     const auto s = schedule({{"name", name}, {"final", 0.2}, {"warmup", interval(20, "steps")}});
     EXPECT_DOUBLE_EQ(s.learning_rate(20), 0.5) << name;
@@ -43,7 +43,7 @@ TEST(Schedule, LinearAndCosineEndWhereTheyShould) {
   }
   const auto cosine = schedule({{"name", "cosine"}, {"final", 0.0}});
   EXPECT_NEAR(cosine.learning_rate(25), 0.5 * (1 + std::cos(std::acos(-1.0) / 4)) / 2, 1e-12);
-  // A warm-up as long as the training leaves nothing to divide by.
+  // A warm-up as long as the training leaves no steps for the decay.
   EXPECT_DOUBLE_EQ(schedule({{"name", "linear"}, {"final", 0.0}, {"warmup", interval(100, "steps")}}).learning_rate(99),
                    0.5);
 }

@@ -33,7 +33,7 @@ class Plugins : public ::testing::Test {
   // A library from a few lines of C++ without any header.
   std::string build(const std::string& code) {
     const auto source = (folder_ / "p.cpp").string();
-    // A unique name: a library that is loaded already is not read again.
+    // Use a unique name, because a loaded library is not read again.
     const auto library = (folder_ / str("lib", ++built_, ".so")).string();
     std::ofstream(source) << code;
     const std::string command = str("c++ -shared -fPIC -o '", library, "' '", source, "'");
@@ -61,7 +61,7 @@ class Plugins : public ::testing::Test {
 const std::string fitting = str("extern \"C\" const char* convoy_plugin_version() { return \"", CONVOY_PLUGIN_BUILD,
                                 "\"; }\nextern \"C\" void convoy_plugin_register(void*) {}\n");
 
-TEST_F(Plugins, AFittingOneIsLoaded) {
+TEST_F(Plugins, LoadAMatchingPlugin) {
   Registry registry;
   const auto path = build(fitting);
   load_plugin(path, registry);
@@ -69,7 +69,7 @@ TEST_F(Plugins, AFittingOneIsLoaded) {
   EXPECT_THROW(load_plugin(path, registry), Error);  // named twice
 }
 
-TEST_F(Plugins, PathsAreAbsoluteAndThere) {
+TEST_F(Plugins, RefuseRelativeAndMissingPaths) {
   EXPECT_EQ(refusal("libp.so", message_), Failure::config);
   EXPECT_THAT(message_, HasSubstr("absolute"));
   EXPECT_EQ(refusal((folder_ / "none.so").string(), message_), Failure::config);
@@ -78,7 +78,7 @@ TEST_F(Plugins, PathsAreAbsoluteAndThere) {
   EXPECT_THAT(message_, HasSubstr("is no file"));
 }
 
-TEST_F(Plugins, WhatOthersMayWriteIsRefused) {
+TEST_F(Plugins, RefuseAFileWritableByOthers) {
   const auto path = build(fitting);
   for (mode_t mode : {0775, 0757}) {
     chmod(path.c_str(), mode);
@@ -92,7 +92,7 @@ TEST_F(Plugins, WhatOthersMayWriteIsRefused) {
   EXPECT_EQ(refusal(path, message_), Failure::internal) << message_;
 }
 
-TEST_F(Plugins, AFolderFurtherUpThatOthersMayWriteIsRefused) {
+TEST_F(Plugins, RefuseAnAncestorWritableByOthers) {
   const auto path = build(fitting);
   const auto up = folder_ / "up";
   fs::create_directories(up / "mine");
@@ -106,7 +106,7 @@ TEST_F(Plugins, AFolderFurtherUpThatOthersMayWriteIsRefused) {
   EXPECT_EQ(refusal(inside, message_), Failure::internal) << message_;
 }
 
-TEST_F(Plugins, ALinkDoesNotHideWhereTheFileLies) {
+TEST_F(Plugins, CheckTheTargetOfALink) {
   const auto path = build(fitting);
   const auto open_folder = folder_ / "open";
   fs::create_directories(open_folder);
@@ -116,7 +116,7 @@ TEST_F(Plugins, ALinkDoesNotHideWhereTheFileLies) {
   EXPECT_EQ(refusal(path, message_), Failure::refused);
 }
 
-TEST_F(Plugins, AnotherUsersFileIsRefused) {
+TEST_F(Plugins, RefuseAFileOfADifferentUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   const auto path = build(fitting);
   ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
@@ -124,12 +124,17 @@ TEST_F(Plugins, AnotherUsersFileIsRefused) {
   EXPECT_THAT(message_, HasSubstr("12345"));
 }
 
-TEST_F(Plugins, OtherVersionsAndOtherLibrariesAreSaid) {
+TEST_F(Plugins, NameOtherVersionsAndLibraries) {
   EXPECT_EQ(refusal(build("extern \"C\" const char* convoy_plugin_version() { return \"convoy-0\"; }\n"
                           "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n"),
                     message_),
             Failure::config);
   EXPECT_THAT(message_, HasSubstr("built for convoy-0"));
+  EXPECT_EQ(refusal(build("extern \"C\" const char* convoy_plugin_version() { return \"convoy\\n0\\033[2J\"; }\n"
+                          "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n"),
+                    message_),
+            Failure::config);
+  EXPECT_THAT(message_, HasSubstr("built for convoy\\x0a0\\x1b[2J, and"));
   EXPECT_EQ(refusal(build("extern \"C\" const char* convoy_plugin_version() { return nullptr; }\n"
                           "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n"),
                     message_),
@@ -137,22 +142,22 @@ TEST_F(Plugins, OtherVersionsAndOtherLibrariesAreSaid) {
   EXPECT_THAT(message_, HasSubstr("its convoy_plugin_version returns null"));
 }
 
-TEST_F(Plugins, AnotherLibTorchIsSaid) {
+TEST_F(Plugins, NameADifferentLibTorch) {
   EXPECT_EQ(refusal(build(str("extern \"C\" const char* convoy_plugin_version() { return \"", CONVOY_PLUGIN_VERSION,
                               ", LibTorch 1.0.0\"; }\n",
                               "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n")),
                     message_),
             Failure::config);
-  EXPECT_THAT(message_, HasSubstr(str("built for ", CONVOY_PLUGIN_VERSION, ", LibTorch 1.0.0, and this is")));
+  EXPECT_THAT(message_, HasSubstr(str("built for ", CONVOY_PLUGIN_VERSION, ", LibTorch 1.0.0, but this is")));
   EXPECT_THAT(message_, HasSubstr("LibTorch " TORCH_VERSION));
 }
 
-TEST_F(Plugins, ALibraryThatIsNoPluginIsSaid) {
+TEST_F(Plugins, RefuseALibraryThatIsNoPlugin) {
   EXPECT_EQ(refusal(build("int nothing = 0;\n"), message_), Failure::config);
   EXPECT_THAT(message_, HasSubstr("CONVOY_PLUGIN(registry)"));
 }
 
-TEST_F(Plugins, TextIsNoLibrary) {
+TEST_F(Plugins, RefuseATextFile) {
   const auto path = (folder_ / "text.so").string();
   std::ofstream(path) << "hello";
   chmod(path.c_str(), 0644);

@@ -1,4 +1,4 @@
-// What `convoy verify --against` tells about the first tensor that differs.
+// Report of `convoy verify --against` about the first tensor that differs.
 #include <gtest/gtest.h>
 
 #include "launch/cli/commands.h"

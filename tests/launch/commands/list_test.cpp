@@ -54,16 +54,16 @@ TEST(List, NamesEverything) {
   }
 }
 
-TEST(List, OneEntry) {
+TEST(List, PrintsOneEntry) {
   const std::string text = listed({"optimizer", "sgd"});
   EXPECT_EQ(text.substr(0, 4), "sgd:");
   EXPECT_TRUE(has(text, "momentum"));
   EXPECT_FALSE(has(text, "adam:"));
 }
 
-TEST(List, EntriesShowWhatTheirKindTakes) { EXPECT_TRUE(has(listed({"data", "synthetic"}), "prefetch")); }
+TEST(List, EntriesShowTheOptionsOfTheirKind) { EXPECT_TRUE(has(listed({"data", "synthetic"}), "prefetch")); }
 
-TEST(List, KeysOfTheFile) {
+TEST(List, PrintsTheKeysOfTheFile) {
   const std::string text = listed({"config", ""});
   EXPECT_TRUE(has(text, "heartbeat"));
   EXPECT_TRUE(has(text, "(duration, above 0, at most 2592000, in seconds, default 60)"));
@@ -188,7 +188,7 @@ void check_option(const Option& option, const std::string& path, OptionReader& r
   }
 }
 
-TEST(Catalogues, DescriptionsFitThemselves) {
+TEST(Catalogues, DefaultsPassTheirOwnChecks) {
   const Catalogues all = all_catalogues();
   OptionReader reader(all, {});
   for (const auto& [kind, entries] : all.kinds) {

@@ -108,7 +108,7 @@ TEST(FarmAttemptResult, TakesTheCauseFromTheFarm) {
   EXPECT_EQ(classify({143, 0}, StopReason::stopped, "", {}).outcome, AttemptResult::Outcome::stopped);
   EXPECT_EQ(classify({0, SIGTERM}, StopReason::preempt, "", {}).outcome, AttemptResult::Outcome::preempted)
       << "before it could listen";
-  EXPECT_EQ(classify({0, SIGTERM}, StopReason::none, "", {}).cause, "signal") << "by somebody else";
+  EXPECT_EQ(classify({0, SIGTERM}, StopReason::none, "", {}).cause, "signal") << "by another process";
   EXPECT_EQ(classify({70, 0}, StopReason::preempt, "", summary_of("failed", "training")).cause, "training");
 }
 

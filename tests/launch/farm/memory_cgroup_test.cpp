@@ -102,7 +102,7 @@ TEST_F(FakeCgroups, IgnoresACgroupVisibleOnTheHostOnly) {
   EXPECT_THAT(why_, HasSubstr("no memory cgroup"));
 }
 
-// Does its work once it is let go, by when it is in its group.
+// Starts its work when it is in its cgroup.
 class HeldChild {
  public:
   explicit HeldChild(const std::function<void()>& work) {
@@ -149,7 +149,7 @@ TEST(MemoryCgroup, TheKernelKillsAtTheBound) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-// Pages of a file that are taken back and read again and again would slow it down to a crawl.
+// Pages of a file that are evicted and read again and again would slow it down extremely.
 TEST(MemoryCgroup, KeepsAFileLargerThanTheLimit) {
   constexpr int64_t much = 704 << 20;
   std::string why;

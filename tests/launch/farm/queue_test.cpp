@@ -173,7 +173,7 @@ TEST(FarmQueue, PreemptsOnlyLowerPriorities) {
   queue.drop(3);
   queue.add(4, urgent(5, true));
   EXPECT_THAT(queue.preempt(0), ElementsAre(0)) << "the least urgent is enough";
-  EXPECT_THAT(queue.preempt(0), IsEmpty()) << "told once";
+  EXPECT_THAT(queue.preempt(0), IsEmpty()) << "reported once";
   queue.ended(0);
   queue.add(0, urgent(1));
   EXPECT_THAT(started(queue), ElementsAre(4));
@@ -238,7 +238,7 @@ TEST(FarmQueue, PreemptsAsManyAsNeeded) {
   for (int job = 0; job < 4; ++job) queue.add(job, {});
   EXPECT_EQ(started(queue).size(), 4u);
   queue.add(9, urgent(5, true, 2));
-  EXPECT_THAT(queue.preempt(0), UnorderedElementsAre(2, 3)) << "those that started last have the least behind them";
+  EXPECT_THAT(queue.preempt(0), UnorderedElementsAre(2, 3)) << "the latest ones have made the least progress";
 }
 
 TEST(FarmQueue, PreemptsOneAtMaxParallel) {
@@ -259,7 +259,7 @@ TEST(FarmQueue, SparesJobsOnOtherSlots) {
   queue.add(1, second);
   EXPECT_EQ(started(queue).size(), 2u);
   queue.add(2, wanted);
-  EXPECT_THAT(queue.preempt(0), ElementsAre(0)) << "1 started last, and is in nobody's way";
+  EXPECT_THAT(queue.preempt(0), ElementsAre(0)) << "1 started last, and blocks no other";
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ void burn(double seconds) {
   }
 }
 
-// Machines that run tests may have little time for one of them.
+// Test machines may have little CPU time for one of the pipelines.
 bool eventually(const std::function<bool()>& holds) {
   for (int i = 0; i < 1500; ++i) {
     if (holds()) return true;
@@ -166,14 +166,14 @@ TEST(ProcessTrees, FindsChildrenOfOtherThreads) {
     trees.refresh(true);
     return trees.processes("a").size() == 2;
   }));
-  // And after some time in any case.
+  // It is written after some time in any case.
   ProcessTrees others;
   others.add("a", child.pid());
   for (int i = 0; i < 10; ++i) others.refresh();
   EXPECT_EQ(others.processes("a").size(), 2u);
 }
 
-// Checks what a watch reports; returns how many seconds after the limit was passed it did so.
+// Checks the reports of a watch; returns the seconds between exceeding the limit and the report.
 double delay_of_one_above_its_limit() {
   EventLoop loop;
   std::vector<ResourceSample> samples;
@@ -190,11 +190,11 @@ double delay_of_one_above_its_limit() {
     touch_anonymous(24 * mib);
     while (true) pause();
   });
-  double told = 0;
+  double message = 0;
   ResourceWatch watch(
       loop, [&](const std::vector<ResourceSample>& all) { samples = all; },
       [&](const ResourceSample& sample, int64_t of) {
-        told = unix_seconds();
+        message = unix_seconds();
         over += sample.pipeline;
         used = sample.memory;
         limit = of;
@@ -207,14 +207,14 @@ double delay_of_one_above_its_limit() {
   EXPECT_EQ(over, "large");
   EXPECT_GT(used, limit);
   EXPECT_EQ(limit, int64_t(64 * mib));
-  // The report may come before the child could note the time.
+  // The report may arrive before the child could record the time.
   EXPECT_TRUE(eventually([&] { return *passed > 0; }));
-  const double delay = told - *passed;
+  const double delay = message - *passed;
   bool more = false;
   loop.after(std::chrono::milliseconds(1500), [&] { more = true; });
   // The watch samples less often on a slow machine: the use of all pipelines is reported later than an exceeded limit.
   loop.run_until([&] { return late || (more && samples.size() == 2 && samples[0].memory_peak >= int64_t(72 * mib)); });
-  EXPECT_EQ(over, "large") << "told once";
+  EXPECT_EQ(over, "large") << "reported once";
   EXPECT_EQ(samples.size(), 2u);
   if (samples.size() != 2) return delay;
   EXPECT_EQ(samples[0].pipeline, "large");
@@ -227,7 +227,7 @@ double delay_of_one_above_its_limit() {
   return delay;
 }
 
-// A machine that does other work may take a core away at any moment, but hardly in each of three tries.
+// A machine with other load may take a core away at any moment, but hardly in each of three attempts.
 TEST(ResourceWatch, ReportsTheOneAboveItsLimitWithinASecond) {
   std::vector<double> delays;
   do delays.push_back(delay_of_one_above_its_limit());
@@ -245,7 +245,7 @@ TEST(ResourceWatch, CostsLittleForTwoHundred) {
       [](const ResourceSample&, int64_t) {});
   for (size_t i = 0; i < children.size(); ++i) watch.add({str("p", i), children[i]->pid(), int64_t(4096 * mib), {}});
   bool done = false;
-  loop.after(std::chrono::seconds(1), [&] { done = true; });  // what is new is looked at more closely
+  loop.after(std::chrono::seconds(1), [&] { done = true; });  // new processes are sampled more often
   loop.run_until([&] { return done; });
   const double before = watch.cost();
   const auto start = std::chrono::steady_clock::now();
@@ -266,7 +266,7 @@ TEST(GpuShare, UsesWhatTheDriverReports) {
   EXPECT_DOUBLE_EQ(share.use, 0.5);
   EXPECT_EQ(share.memory, 400);
   EXPECT_FALSE(share.of_device);
-  EXPECT_EQ(share_of({own}, {12}, {10, 11, 12}, false).memory, 0) << "it has not come to its GPU yet";
+  EXPECT_EQ(share_of({own}, {12}, {10, 11, 12}, false).memory, 0) << "it has not used its GPU yet";
 
   const GpuReading idle{0, 500, {}, {}};
   const GpuShare two = share_of({own, idle}, {10}, {10}, true);

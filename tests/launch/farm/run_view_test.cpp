@@ -43,7 +43,7 @@ class View : public ::testing::Test {
 };
 
 TEST_F(View, RefusesAFolderWithoutARun) {
-  const auto told = [](const std::string& folder) {
+  const auto message = [](const std::string& folder) {
     try {
       RunReader reader(folder);
     } catch (const Error& error) {
@@ -51,18 +51,18 @@ TEST_F(View, RefusesAFolderWithoutARun) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told(folder_ + "/nowhere"), HasSubstr("there is no such folder"));
-  EXPECT_THAT(told(folder_), HasSubstr("holds no run"));
+  EXPECT_THAT(message(folder_ + "/nowhere"), HasSubstr("no such folder"));
+  EXPECT_THAT(message(folder_), HasSubstr("is no run folder"));
   write("file", "x");
-  EXPECT_THAT(told(folder_ + "/file"), HasSubstr("is no folder"));
+  EXPECT_THAT(message(folder_ + "/file"), HasSubstr("is no folder"));
   const FolderLock lock(folder_);
-  EXPECT_EQ(told(folder_), "no error") << "it has just begun";
+  EXPECT_EQ(message(folder_), "no error") << "it has just begun";
 }
 
 TEST_F(View, ShowsARunThatLostItsSummary) {
   write("summary.json", "");
   write("logs/rank0.log", "x\n");
-  write("checkpoints/step-7/manifest.json", R"({"config": {}})");
+  write("checkpoints/step-7/manifest.json", R"({"config": {"model": {}}})");
   const RunView view = RunReader(folder_).read();
   EXPECT_TRUE(view.over);
   EXPECT_THAT(view_heading(view), HasSubstr("ended, and its summary.json is missing"));
@@ -77,7 +77,7 @@ TEST_F(View, FindsTheOwnerOfTheLock) {
     EXPECT_EQ(lock_owner(folder_).pid, getpid());
     EXPECT_TRUE(lock.held());
   }
-  write(".lock", "");  // of one that was killed
+  write(".lock", "");  // a killed process leaves it
   EXPECT_FALSE(lock_owner(folder_).held);
 }
 

@@ -1,4 +1,4 @@
-// An MPI program with jobs on two communicators of its own, one after the other, and its own messages between steps.
+// An MPI program with jobs on two of its communicators, one after the other, and MPI messages between steps.
 #include <convoy/mpi.h>
 
 #include <cstdio>
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Adds the ranks of a communicator by a job on it, and by the application itself.
+// Adds the ranks of a communicator by a job on it, and by MPI.
 void add(MPI_Comm comm) {
   convoy::Job job(comm, {"launch.rendezvous=30", "launch.collective=30"});
   int rank = 0, size = 0;

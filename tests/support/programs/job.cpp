@@ -3,8 +3,8 @@
 //   job [--steps N] [--pause SECONDS] [--at STEP] [--rank RANK] [--do ACTION]
 //
 // ACTION happens on that rank before that step: throw, catch (an exception that main catches), exit, leave (_exit(0)),
-// kill, hang, crash, mesh (another call than the others), return (from main without the end of the job), nested (starts
-// itself as a run of its own).
+// kill, hang, crash, mesh (a different call), return (from main without the end of the job), nested (starts itself as
+// an independent run).
 #include <ATen/Functions.h>
 #include <unistd.h>
 

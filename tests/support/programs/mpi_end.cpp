@@ -1,4 +1,4 @@
-// A rank of an mpirun that ends as soon as its backend is gone, while another thread still holds the group, as the
+// A rank of an mpirun that ends as soon as its backend is gone, while another thread still uses the group, as the
 // control channel's thread may.
 #include <unistd.h>
 

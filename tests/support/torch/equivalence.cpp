@@ -92,7 +92,7 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   return batch;
 }
 
-// The plan, checked with the model's blocks.
+// Returns the plan, checked with the model's blocks.
 JobPlan checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
   JobPlan job = planned(layout, config);
   check_blocks(strategy_entry(layout.strategy), job, describe_model(*subject.model(), config.precision));
@@ -126,7 +126,7 @@ class RankTraining {
       const int64_t begin = step % per_epoch * training_.global_rows;
       const int64_t end = std::min(begin + training_.global_rows, rows);
       const bool last = step + 1 == training_.steps || (training_.epoch_flush && (step + 1) % per_epoch == 0);
-      at::Tensor figures = at::zeros({2}, at::kDouble);
+      at::Tensor sums = at::zeros({2}, at::kDouble);
       const int64_t before = context_.world->bytes_sent();
       for (int64_t part = 0; part < training_.parts; ++part) {
         StepInput input;
@@ -135,14 +135,14 @@ class RankTraining {
         input.step = step;
         input.flush = last && part + 1 == training_.parts;
         const StepResult out = strategy_->step(input);
-        figures += at::stack({out.metrics.front().sum, out.metrics.front().weight});
+        sums += at::stack({out.metrics.front().sum, out.metrics.front().weight});
         if (out.updated) {
           CONVOY_CHECK(out.finite.item<bool>(), "an update of the test is not finite");
           result.norms.push_back(out.gradient_norm.item<double>());
         }
       }
       result.bytes_sent = context_.world->bytes_sent() - before;
-      result.losses.push_back(over_all(figures));
+      result.losses.push_back(over_all(sums));
     }
     result.evaluated = evaluate(sampling);
     strategy_->flush();
@@ -153,9 +153,9 @@ class RankTraining {
   }
 
  private:
-  double over_all(at::Tensor figures) {
-    context_.world->all_reduce(figures, ReduceOp::sum, {"figures", {}})->wait();
-    return (figures[0] / figures[1]).item<double>();
+  double over_all(at::Tensor sums) {
+    context_.world->all_reduce(sums, ReduceOp::sum, {"figures", {}})->wait();
+    return (sums[0] / sums[1]).item<double>();
   }
 
   double evaluate(const Sampling& sampling) {
@@ -238,7 +238,7 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       context.size = context.process_ranks = layout.ranks;
       context.host = "here";
       context.mesh = job.mesh;
-      // Devices that are cores; their threads are not bound here, where there may be fewer.
+      // Devices are sets of cores; their threads are not bound here, because there may be fewer cores.
       context.devices.assign(job.ranks[static_cast<size_t>(rank)].devices.size(), at::Device(at::kCPU));
       context.channel = channel;
       context.state = std::make_shared<StateFile>(folder.file(convoy::str("rank", rank, ".state")));
@@ -248,8 +248,8 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       run(context);
       context.world->barrier({"end", {}})->wait();
     } catch (const std::exception& error) {
-      const auto* told = dynamic_cast<const Error*>(&error);
-      const bool lost = told != nullptr && told->kind() == Failure::peer_lost;
+      const auto* reported = dynamic_cast<const Error*>(&error);
+      const bool lost = reported != nullptr && reported->kind() == Failure::peer_lost;
       {
         std::lock_guard<std::mutex> lock(mutex);
         if (!failure || (symptom && !lost)) {
@@ -258,7 +258,7 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
         }
       }
       if (context.world) context.world->abort(error.what());
-      // As the launcher does: groups that were split from the world wake too.
+      // As in the launcher: groups that were split from the world wake too.
       Abort reason;
       reason.rank = rank;
       reason.message = error.what();

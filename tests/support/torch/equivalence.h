@@ -1,7 +1,7 @@
 // Trains a model in several layouts on the same global batches and compares the results.
 //
-// A layout is a strategy with its options and a number of ranks, which run as threads over the backend `local`. The table
-// of tests/equivalence is layouts × models × options; `single` is the reference.
+// A layout is a strategy with its options and a number of ranks, which run as threads over the backend `local`. The
+// table of tests/equivalence is layouts × models × options; `single` is the reference.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -31,7 +31,7 @@ struct Subject {
   std::function<ModelPtr()> model;
   std::shared_ptr<const LossFunction> loss;
   Batch data;
-  std::string section = "{name: net}";  // of the model in a configuration, where plans look at it
+  std::string section = "{name: net}";  // section of the model in a configuration, for plans
 };
 
 constexpr int64_t subject_rows = 75;  // four global batches of 16 and a ragged one of 11
@@ -41,8 +41,8 @@ struct Training {
   std::string precision = "fp64";
   int64_t global_rows = 16;  // the last batch of a pass over the data is what is left
   int64_t steps = 10;        // global batches
-  // Each global batch is fed in this number of parts, one after another: the shares of a layout with as many ranks. For
-  // the reference of layers with results that depend on the share (batch norm).
+  // Each global batch is fed in this number of parts, one after another: the shares of a layout with as many ranks. The
+  // reference needs it for layers whose results depend on the share (batch norm).
   int64_t parts = 1;
   bool epoch_flush = true;  // an epoch's last batch ends accumulation
 };
@@ -51,18 +51,18 @@ struct Training {
 struct Trajectory {
   std::map<std::string, at::Tensor> initial;
   std::map<std::string, at::Tensor> final;
-  std::map<std::string, at::Tensor> gradients;  // of the last update
+  std::map<std::string, at::Tensor> gradients;  // gradients of the last update
   std::vector<double> losses;                   // per global batch, over all ranks: sum ÷ weight
-  std::vector<double> norms;                    // of updates
+  std::vector<double> norms;                    // norms of updates
   double evaluated = 0;                         // loss over the data set at the end
   int64_t bytes_sent = 0;                       // by rank 0 in the last step
 };
 
-// Throws what the first rank to fail threw.
+// Throws the exception of the rank that failed first.
 Trajectory train(const Layout& layout, const Subject& subject, const Training& training);
 
-// The worst error as core/tensors/compare.h defines it, and its key; entries whose key begins with one of `ignored` are left out. A
-// tensor that is missing on one side, or of another shape, fails the test.
+// Returns the worst error as core/tensors/compare.h defines it, and its key. Leaves out keys that begin with one of
+// `ignored`. A tensor that is missing on one side, or has a different shape, fails the test.
 struct Difference {
   double worst = 0;
   std::string key;
@@ -71,21 +71,21 @@ Difference difference(const std::map<std::string, at::Tensor>& a, const std::map
                       const std::vector<std::string>& ignored = {});
 bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b);
 
-// The parts, for tests that drive ranks themselves. `run` is called once per rank, each in its own thread.
+// Building blocks for tests that drive ranks themselves. `run` is called once per rank, each in a separate thread.
 RunConfig test_config(const Layout& layout, const Training& training, const std::string& model = "{name: net}");
-// Where the strategy puts ranks, on a host with cores enough.
+// Plans the ranks of a strategy on a host with enough cores.
 JobPlan planned(const Layout& layout, const RunConfig& config);
-// The key at which the layout is refused before any rank starts: by its plan, or by the check of the model's blocks, as
-// in `convoy`. "nothing is refused".
+// Returns the key at which the layout is refused before any rank starts: by its plan, or by the check of the model's
+// blocks, as in `convoy`. Otherwise "nothing is refused".
 std::string refused_key(const Layout& layout, const Subject& subject, const Training& training);
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
-std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // of a rank that holds everything; without gradients
-// Runs `body` on every rank with a strategy that is set up, and returns what it threw, as "key: message" of a configuration
-// and "kind: message" of anything else; "no error".
+std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // for a rank that has everything
+// Runs `body` on every rank with a strategy after setup. Returns the exception, as "key: message" for a configuration
+// and "kind: message" for all others; "no error".
 std::string run(const Layout& layout, const Subject& subject,
                 const std::function<void(const Context&, Strategy&)>& body);
-// A rank's share of all of the subject's rows.
+// Returns a rank's share of all of the subject's rows.
 Batch share(const Subject& subject, const Sampling& sampling);
 
 }  // namespace convoy::testing

@@ -8,8 +8,8 @@
 
 namespace convoy {
 
-// Calls `body` on every rank. `settings`: as of --set, such as "seed=3"; `device` is cpu. Throws what the first rank to
-// fail threw; a rank that only lost a peer did not fail first.
+// Calls `body` on every rank. `settings`: those of --set, such as "seed=3"; `device` is cpu. Throws the exception of
+// the rank that failed first; a rank that only lost a peer did not fail first.
 void test_jobs(int size, const std::function<void(Job&)>& body, const std::vector<std::string>& settings = {});
 
 }  // namespace convoy

@@ -16,7 +16,7 @@ inline at::Tensor normal(at::IntArrayRef shape, const std::string& name, uint64_
   return out;
 }
 
-// From 0 to bound − 1.
+// Integers from 0 to bound − 1.
 inline at::Tensor integers(at::IntArrayRef shape, const std::string& name, int64_t bound, uint64_t seed) {
   at::Tensor out = at::empty(shape, at::kDouble);
   fill_uniform(out, random_key(seed, name), 0, 0, static_cast<double>(bound));

@@ -23,7 +23,7 @@ int environment_number(const char* name) {
   return value ? std::atoi(value) : 0;
 }
 
-// Holds what has to end before main does.
+// Owns objects that must end before main does.
 class Home final : public ::testing::Environment {
  public:
   void TearDown() override {
@@ -75,7 +75,7 @@ Home& home() {
   static Home* const one = static_cast<Home*>(::testing::AddGlobalTestEnvironment(new Home));
   return *one;
 }
-// Environments have to be known before the tests run.
+// Environments must be registered before the tests run.
 [[maybe_unused]] const Home& known = home();
 
 }  // namespace
@@ -101,7 +101,7 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
   request.timeout = group.timeout;
   request.rendezvous = std::chrono::milliseconds(20000);
   request.waiting = group.waiting;
-  // A rank whose call fails at once must not hang up while another still connects: that would be another failure.
+  // A rank whose call fails at once must not disconnect while another still connects: that would be another failure.
   std::atomic<int> connected{0};
   auto all_connected = [&] {
     ++connected;

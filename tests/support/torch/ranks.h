@@ -25,7 +25,7 @@ struct RankGroup {
 // failure with the rank's number. Assertions within `body` count as usual.
 void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>& body);
 
-// The backends of this process, made once and given back before it ends (MPI cannot be started twice).
+// The backends of this process, created once and destroyed before it ends, because MPI cannot be started twice.
 Registry& test_registry();
 
 }  // namespace convoy

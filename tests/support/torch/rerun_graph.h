@@ -1,5 +1,5 @@
-// A recording without a GPU: it runs the step again with the input, and the host's decisions, of the time of recording.
-// Threads: the rank's whose step it is.
+// A recording without a GPU: it runs the step again with the input, and the host's decisions, at the time of recording.
+// Threads: the rank's thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

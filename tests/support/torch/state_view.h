@@ -15,7 +15,7 @@ inline StateView view_of(const std::map<std::string, at::Tensor>& state) {
   return view;
 }
 
-// The piece's elements of `whole`, in its own order; a copy.
+// Returns a copy of the piece's elements of `whole`, in the piece's order.
 inline at::Tensor piece_of(const at::Tensor& whole, const Piece& piece) {
   at::Tensor box = whole;
   for (size_t d = 0; d < piece.length.size(); ++d) box = box.narrow(int64_t(d), piece.offset[d], piece.length[d]);
@@ -23,7 +23,7 @@ inline at::Tensor piece_of(const at::Tensor& whole, const Piece& piece) {
   return box.clone(at::MemoryFormat::Contiguous);
 }
 
-// The entry with the largest error; null if there are no entries.
+// Returns the entry with the largest error; null if there are no entries.
 inline const TensorDifference* worst_of(const std::vector<TensorDifference>& differences) {
   const auto worst = std::max_element(differences.begin(), differences.end(),
                                       [](const auto& a, const auto& b) { return a.relative < b.relative; });

@@ -43,7 +43,7 @@ class WeightedBinary : public LossFunction {
 
 using Forward = std::function<TensorList(const TensorList&)>;
 
-// A block that is its forward; `keep` holds the layers it was made of.
+// A block with the given forward; `keep` owns its layers.
 class FunctionBlock : public Block {
  public:
   explicit FunctionBlock(Forward forward) : forward_(std::move(forward)) {}
@@ -142,8 +142,8 @@ Subject pairs_subject() {
 Subject norms_subject() {
   const auto build = [](int64_t index, Layers& layers) {
     if (index == 1) return chain({layers.linear("out", 8, 5)}, false);
-    // No bias before batch norm, whose gradient is zero but for rounding; a large eps, since of shares of two or three rows
-    // the variance may be tiny: Adam and batch norm would make rounding errors a thousand times larger.
+    // No bias before batch norm, because its gradient is zero except for rounding. A large eps, because shares of two
+    // or three rows may have a tiny variance: Adam and batch norm would make rounding errors a thousand times larger.
     LinearOptions plain;
     plain.bias = false;
     return chain({layers.linear("linear", 6, 8, plain), layers.batch_norm("batch", 8, 1e-2),
