@@ -118,8 +118,8 @@ Option train_section() {
                                 watch_options({})),
               describe::section(
                   "early_stop", "ends the training when the metric no longer improves",
-                  watch_options(
-                      {describe::integer("patience", "evaluations without improvement", 3).between(1, most_steps)})),
+                  watch_options({describe::integer("patience", "evaluations without improvement", default_patience)
+                                     .between(1, most_steps)})),
               describe::text("resume",
                              "auto: resume an unfinished run of this name; never: start from the beginning; the path "
                              "of a checkpoint or "

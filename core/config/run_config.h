@@ -31,6 +31,8 @@ struct BatchSize {
   bool per_rank = false;  // rows are per data-parallel rank, not for all ranks
 };
 
+constexpr int64_t default_patience = 3;  // of train.early_stop
+
 // A metric of evaluations that decides something.
 struct WatchConfig {
   std::string metric;              // "": nothing is watched

@@ -86,7 +86,7 @@ void check_length(Json& values, const Options& train, const SourceLocations& loc
 }
 
 // Metrics that train.keep_best and train.early_stop watch. Only ranks know which metrics there are.
-void check_watched(const Options& train, const SourceLocations& locations) {
+void check_watched(const Options& train) {
   for (const char* name : {"keep_best", "early_stop"}) {
     const Options section = train.section(name);
     if (section.has("metric")) {
@@ -97,9 +97,11 @@ void check_watched(const Options& train, const SourceLocations& locations) {
                          "is never; give an interval, such as 1 epoch"));
       continue;
     }
-    for (const char* key : {"direction", "patience"})
-      if (locations.count(str("train.", name, ".", key)) != 0 && locations.count(str("train.", name, ".metric")) == 0)
-        section.fail(key, str("has no effect without a metric; add metric: loss, or leave ", name, " out"));
+    // A resolved file has the defaults of every key, but no metric.
+    const std::string reason = str("has no effect without a metric; add metric: loss, or leave ", name, " out");
+    if (section.text("direction") != "auto") section.fail("direction", reason);
+    if (section.json().contains("patience") && section.integer("patience") != default_patience)
+      section.fail("patience", reason);
   }
 }
 
@@ -189,7 +191,7 @@ void check_key(const std::string& key, Json& values, const SourceLocations& loca
   if (key == "train" && values["train"].contains("batch")) {
     attempt([&] { check_batch(run.section("train").section("batch")); });
     attempt([&] { check_length(values, run.section("train"), locations); });
-    attempt([&] { check_watched(run.section("train"), locations); });
+    attempt([&] { check_watched(run.section("train")); });
   }
   if (key == "data") attempt([&] { check_samples(run.section("data")); });
   if (key != "launch") return;
