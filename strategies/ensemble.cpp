@@ -214,10 +214,14 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   Metric by_member_number(const Metric& metric, int64_t rows) const {
     const at::Tensor index = numbers_.narrow(0, 0, rows);
     const auto among_all = [&](const at::Tensor& values) {
-      const at::Tensor whole = at::zeros({int64_t(all_.size())}, at::TensorOptions(at::kDouble).device(device_));
-      return rows == 0 ? whole : whole.index_copy(0, index, values.to(at::kDouble).reshape({-1}).to(device_));
+      std::vector<int64_t> shape = values.sizes().vec();  // [members], or [members, items]
+      if (shape.empty()) shape = {1};
+      const std::vector<int64_t> own = shape;
+      shape[0] = int64_t(all_.size());
+      const at::Tensor whole = at::zeros(shape, at::TensorOptions(at::kDouble).device(device_));
+      return rows == 0 ? whole : whole.index_copy(0, index, values.to(at::kDouble).reshape(own).to(device_));
     };
-    return {metric.name, among_all(metric.sum), among_all(metric.weight), metric.lower_is_better};
+    return {metric.name, among_all(metric.sum), among_all(metric.weight), metric.lower_is_better, metric.form};
   }
 
   // Metrics of an evaluation, by member number.

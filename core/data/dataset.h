@@ -34,6 +34,7 @@ struct Schema {
 enum class Split { train, evaluate };
 
 class Dataset;
+struct Interactions;
 using DatasetPtr = std::shared_ptr<const Dataset>;
 
 class Dataset {
@@ -57,6 +58,9 @@ class Dataset {
   // The same rows with the numbers that `stored` gives to ids, classes and columns; `stored` contains all of them.
   // Null: this data set cannot take other numbers.
   virtual DatasetPtr numbered_as(const DataContents& /*stored*/) const { return nullptr; }
+  // All interactions of users with items, for `convoy recommend` (core/data/sets/interactions.h). Valid as long as the
+  // data set. Null: rows are something else.
+  virtual const Interactions* interactions() const { return nullptr; }
 };
 
 // Augmentation of a gathered batch, in the thread that gathered it. Draws are functions of (seed, epoch, sample index).

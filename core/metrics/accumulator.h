@@ -38,6 +38,7 @@ class MetricAccumulator {
 
   std::vector<std::string> names_;
   std::vector<bool> lower_is_better_;
+  std::vector<Metric::Form> forms_;
   std::vector<at::Tensor> sums_, weights_;  // float64, 1-d
 };
 

@@ -142,6 +142,7 @@ class CheckedDataset : public Dataset {
       return batch;
     });
   }
+  const Interactions* interactions() const override { return inner_->interactions(); }
   // Computed once: a fingerprint may read all files.
   DataContents contents() const override {
     std::call_once(hashed_, [this] { contents_ = call("contents", [&] { return inner_->contents(); }); });

@@ -366,8 +366,8 @@ StackedMembers::Evaluation StackedMembers::evaluate_single(const Batch& given, b
     all.outputs.push_back(of_members([&](size_t row) { return outputs[row][i]; }));
   all.metrics = metrics.front();
   for (size_t i = 0; i < all.metrics.size(); ++i) {
-    all.metrics[i].sum = of_members([&](size_t row) { return metrics[row][i].sum.reshape({}); });
-    all.metrics[i].weight = of_members([&](size_t row) { return metrics[row][i].weight.reshape({}); });
+    all.metrics[i].sum = of_members([&](size_t row) { return metrics[row][i].sum; });
+    all.metrics[i].weight = of_members([&](size_t row) { return metrics[row][i].weight; });
   }
   return all;
 }

@@ -13,6 +13,8 @@
 #include "core/data/rows.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
+#include "core/ranking/forward_scorer.h"
+#include "core/ranking/item_ranking.h"
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
@@ -379,7 +381,35 @@ TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {
   at::NoGradGuard no_grad;
   set_rows(batch);
   set_training(false);
+  if (TensorList ranked = ranked_outputs(batch); !ranked.empty()) return ranked;
   return outputs_of(batch, inputs);
+}
+
+// Null if the model has no scorer, or if blocks do more than a forward: hooks may gather weights.
+std::shared_ptr<PairScorer> ModelPart::model_scorer() const {
+  const bool plain = hooks_ == nullptr && !store_->boundaries && first() && last() && !autocast_ && device().is_cpu();
+  return plain ? model_->pair_scorer(blocks_) : nullptr;
+}
+
+// The outputs for a batch that ranks all items, without a forward of each pair. Empty without a scorer.
+TensorList ModelPart::ranked_outputs(const Batch& batch) {
+  if (batch.find("excluded") == nullptr) return {};
+  try {
+    const std::shared_ptr<PairScorer> scorer = model_scorer();
+    if (!scorer) return {};
+    const at::Tensor scores = full_ranking_scores(*scorer, prepared(batch, device(), dtype()));
+    return scores.defined() ? TensorList{scores} : TensorList();
+  } catch (...) {
+    rethrow(convoy::str("model ", model_name_, ", its scores of all items"));
+  }
+}
+
+std::shared_ptr<PairScorer> ModelPart::pair_scorer() {
+  CONVOY_CHECK(first() && last(), "scores of a part of a model");
+  set_training(false);
+  if (std::shared_ptr<PairScorer> scorer = model_scorer()) return scorer;
+  const at::ScalarType scores = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  return std::make_shared<ForwardScorer>([this](const Batch& batch) { return evaluate(batch); }, scores);
 }
 
 std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& batch) {

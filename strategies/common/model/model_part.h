@@ -85,6 +85,9 @@ class ModelPart {
 
   // Forward without gradients and dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
+  // Scores of many items for each row: the model's PairScorer if it has one for these layers, else by forward. The part
+  // is the whole model. Valid as long as the part, until parameters change.
+  std::shared_ptr<PairScorer> pair_scorer();
   // Metrics of the last part's outputs: "loss" first, then the model's metrics.
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch);
 
@@ -97,6 +100,8 @@ class ModelPart {
   void set_training(bool training);
   void set_rows(const Batch& batch);
   TensorList outputs_of(const Batch& batch, const TensorList& inputs);
+  TensorList ranked_outputs(const Batch& batch);
+  std::shared_ptr<PairScorer> model_scorer() const;
   TensorList run_block(size_t index, const TensorList& inputs);
   TensorList run_recomputed(size_t index, const TensorList& inputs);
   TensorList boundary(size_t index, const TensorList& values);

@@ -1,0 +1,299 @@
+#include "core/ranking/recommendation_writer.h"
+
+#include <ATen/Dispatch.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/base/text.h"
+#include "core/control/channel.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t buffer_bytes = size_t{1} << 20;
+constexpr char16_t replacement = 0xFFFD;  // for bytes that are no UTF-8
+
+// A new file with a temporary name, until `publish`.
+class TemporaryOutput {
+ public:
+  TemporaryOutput(const std::string& path, bool replace, FileSystem& files)
+      : files_(files), path_(fs::path(absolute_path(path)).lexically_normal().string()), replace_(replace) {
+    check();
+    const fs::path final_path(path_);
+    temporary_ = str(final_path.parent_path().string(), "/.", final_path.filename().string(), ".tmp-", random_token());
+    file_ = files_.create(temporary_);
+    buffer_.reserve(buffer_bytes);
+  }
+  ~TemporaryOutput() {
+    if (published_) return;
+    file_.reset();
+    try {
+      files_.remove_all(temporary_);
+    } catch (const Error&) {  // the first cause is reported
+    }
+  }
+  TemporaryOutput(const TemporaryOutput&) = delete;
+  TemporaryOutput& operator=(const TemporaryOutput&) = delete;
+
+  std::string& buffer() { return buffer_; }
+  // Writes the buffer if it is full.
+  void flush(bool all = false) {
+    if (buffer_.empty() || (!all && buffer_.size() < buffer_bytes)) return;
+    file_->write(buffer_.data(), buffer_.size());
+    buffer_.clear();
+  }
+  void publish() {
+    flush(true);
+    file_->close();
+    check();
+    files_.rename(temporary_, path_);
+    published_ = true;
+    files_.sync_folder(fs::path(path_).parent_path().string());
+  }
+
+ private:
+  void check() const {
+    std::error_code none;
+    const fs::file_status there = fs::symlink_status(path_, none);
+    if (!fs::exists(there)) return;
+    if (!fs::is_regular_file(there))
+      throw Error(Failure::output, path_, " exists and is no regular file; choose another --to");
+    if (!replace_)
+      throw Error(Failure::output, path_, " exists already; choose another --to, or replace it with --force");
+  }
+
+  FileSystem& files_;
+  const std::string path_;
+  const bool replace_;
+  std::string temporary_;
+  std::unique_ptr<WritableFile> file_;
+  std::string buffer_;
+  bool published_ = false;
+};
+
+template <class Number>
+void append_number(std::string& out, Number number) {
+  char text[64];
+  if constexpr (std::is_floating_point_v<Number>)
+    if (!std::isfinite(number)) {
+      out += number != number ? "nan" : number > 0 ? "inf" : "-inf";
+      return;
+    }
+  out.append(text, std::to_chars(text, text + sizeof text, number).ptr);
+}
+
+// Calls visit(item, score) for each item of a row's list.
+template <class Visit>
+void each_item(const TopItems& top, int64_t row, const Visit& visit) {
+  const int64_t k = top.items.size(1), count = top.counts.const_data_ptr<int64_t>()[row];
+  AT_DISPATCH_FLOATING_TYPES(top.scores.scalar_type(), "recommended_items", [&] {
+    const int64_t* items = top.items.const_data_ptr<int64_t>() + row * k;
+    const scalar_t* scores = top.scores.const_data_ptr<scalar_t>() + row * k;
+    for (int64_t place = 0; place < count; ++place) visit(items[place], scores[place]);
+  });
+}
+
+class TextWriter : public RecommendationWriter {
+ public:
+  TextWriter(const std::string& path, RecommendationFormat format, bool replace, FileSystem& files)
+      : format_(std::move(format)), out_(path, replace, files) {}
+  void write(const int64_t* users, const TopItems& top) override {
+    for (int64_t row = 0; row < top.items.size(0); ++row) {
+      write_row(out_.buffer(), users[row], top, row);
+      out_.flush();
+    }
+  }
+  void finish() override { out_.publish(); }
+
+ protected:
+  virtual void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) = 0;
+  const RecommendationFormat format_;
+  TemporaryOutput out_;
+};
+
+// Quotes a field if it needs that.
+void append_csv(std::string& out, std::string_view field) {
+  if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
+    out += field;
+    return;
+  }
+  out += '"';
+  for (const char c : field) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  out += '"';
+}
+
+class CsvWriter : public TextWriter {
+ public:
+  CsvWriter(const std::string& path, const RecommendationFormat& format, bool replace, FileSystem& files)
+      : TextWriter(path, format, replace, files) {
+    std::string& out = out_.buffer();
+    append_csv(out, format_.user);
+    out += ",rank,";
+    append_csv(out, format_.item);
+    out += ",score\n";
+  }
+
+ private:
+  static void append_id(std::string& out, const NameList& names, int64_t number) {
+    if (names.size() == 0)
+      append_number(out, number);
+    else
+      append_csv(out, names[number]);
+  }
+  void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
+    int64_t rank = 0;
+    each_item(top, row, [&](int64_t item, auto score) {
+      append_id(out, format_.user_names, user);
+      out += ',';
+      append_number(out, ++rank);
+      out += ',';
+      append_id(out, format_.item_names, item);
+      out += ',';
+      append_number(out, score);
+      out += '\n';
+    });
+  }
+};
+
+class JsonLinesWriter : public TextWriter {
+ public:
+  using TextWriter::TextWriter;
+
+ private:
+  static Json id(const NameList& names, int64_t number) {
+    return names.size() == 0 ? Json(number) : Json(std::string(names[number]));
+  }
+  void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
+    Json items = Json::array(), scores = Json::array();
+    each_item(top, row, [&](int64_t item, auto score) {
+      items.push_back(id(format_.item_names, item));
+      // The shortest text that reads back to this score.
+      std::string text;
+      append_number(text, score);
+      scores.push_back(std::isfinite(score) ? Json::parse(text) : Json(text));
+    });
+    const Json line{{format_.user, id(format_.user_names, user)}, {format_.item, items}, {"score", scores}};
+    out += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  }
+};
+
+// Ids in the form of numpy: text of a fixed number of UTF-32 characters, or numbers.
+class NpyIds {
+ public:
+  explicit NpyIds(NameList names) : names_(std::move(names)) {
+    for (int64_t i = 0; i < names_.size(); ++i) width_ = std::max(width_, characters(names_[i]).size());
+  }
+  std::string type() const { return names_.size() == 0 ? "<i8" : str("<U", std::max<size_t>(1, width_)); }
+  // `number`: −1 for none.
+  void append(std::string& out, int64_t number) const {
+    if (names_.size() == 0) {
+      out.append(reinterpret_cast<const char*>(&number), sizeof number);
+      return;
+    }
+    std::u32string text = number < 0 ? std::u32string() : characters(names_[number]);
+    text.resize(std::max<size_t>(1, width_));
+    out.append(reinterpret_cast<const char*>(text.data()), text.size() * sizeof(char32_t));
+  }
+
+ private:
+  static std::u32string characters(std::string_view text) {
+    std::u32string result;
+    while (!text.empty()) {
+      const size_t bytes = utf8_character(text);
+      if (bytes == 0) {
+        result += char32_t(replacement);
+        text.remove_prefix(1);
+        continue;
+      }
+      const auto byte = [&](size_t i) { return char32_t(static_cast<unsigned char>(text[i])); };
+      char32_t c = bytes == 1 ? byte(0) : byte(0) & (0xFFu >> (bytes + 1));
+      for (size_t i = 1; i < bytes; ++i) c = c << 6 | (byte(i) & 0x3F);
+      result += c;
+      text.remove_prefix(bytes);
+    }
+    return result;
+  }
+
+  const NameList names_;
+  size_t width_ = 0;
+};
+
+// A name in single quotes, as Python writes it.
+std::string python_text(const std::string& name) {
+  std::string text = "'";
+  for (const char c : name) {
+    if (c == '\'' || c == '\\') text += '\\';
+    text += c;
+  }
+  return text + "'";
+}
+
+class NpyWriter : public RecommendationWriter {
+ public:
+  NpyWriter(const std::string& path, const RecommendationFormat& format, bool replace, FileSystem& files)
+      : k_(format.k), users_(format.user_names), items_(format.item_names), out_(path, replace, files) {
+    const char* score = format.dtype == at::kDouble ? "<f8" : "<f4";
+    std::string header = str("{'descr': [(", python_text(format.user), ", '", users_.type(), "'), (",
+                             python_text(format.item), ", '", items_.type(), "', (", k_, ",)), ('score', '", score,
+                             "', (", k_, ",))], 'fortran_order': False, 'shape': (", format.users, ",), }");
+    // Version 3.0: UTF-8, and a length of four bytes. The header ends with a newline at a multiple of 64.
+    constexpr size_t prefix = 12;
+    header.append(63 - (prefix + header.size()) % 64, ' ');
+    header += '\n';
+    const auto length = static_cast<uint32_t>(header.size());
+    std::string& out = out_.buffer();
+    out.append("\x93NUMPY\x03\x00", 8);
+    out.append(reinterpret_cast<const char*>(&length), sizeof length);
+    out += header;
+  }
+  void write(const int64_t* users, const TopItems& top) override {
+    const int64_t k = top.items.size(1);
+    const int64_t* items = top.items.const_data_ptr<int64_t>();
+    const auto* scores = static_cast<const char*>(top.scores.const_data_ptr());
+    const size_t bytes = size_t(k) * top.scores.element_size();
+    CONVOY_CHECK(k == k_, "lists of ", k, " items in a file of ", k_);
+    for (int64_t row = 0; row < top.items.size(0); ++row) {
+      users_.append(out_.buffer(), users[row]);
+      for (int64_t place = 0; place < k; ++place) items_.append(out_.buffer(), items[row * k + place]);
+      out_.buffer().append(scores + size_t(row) * bytes, bytes);
+      out_.flush();
+    }
+  }
+  void finish() override { out_.publish(); }
+
+ private:
+  const int64_t k_;
+  const NpyIds users_, items_;
+  TemporaryOutput out_;
+};
+
+}  // namespace
+
+void check_recommendation_path(const std::string& path) {
+  for (const char* ending : {".csv", ".jsonl", ".npy"})
+    if (ends_in(path, ending)) return;
+  throw Error(Failure::command_line, "--to: ", path,
+              " has none of the endings .csv, .jsonl and .npy, which choose the ", "format; give it one of them");
+}
+
+std::unique_ptr<RecommendationWriter> make_recommendation_writer(const std::string& path, RecommendationFormat format,
+                                                                 bool replace, FileSystem& files) {
+  check_recommendation_path(path);
+  if (ends_in(path, ".csv")) return std::make_unique<CsvWriter>(path, std::move(format), replace, files);
+  if (ends_in(path, ".jsonl")) return std::make_unique<JsonLinesWriter>(path, std::move(format), replace, files);
+  return std::make_unique<NpyWriter>(path, std::move(format), replace, files);
+}
+
+}  // namespace convoy
