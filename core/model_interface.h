@@ -41,8 +41,9 @@ struct Loss {
   at::Tensor weight;  // rows or tokens, multiplied by row weights; no gradient
 };
 
-// Additive over shares, batches and ranks: value = sum / weight. `coverage` and `gini`: `sum` counts how often each item
-// is recommended, [items] or [members, items]; the value is the share of items with a count, or the counts' Gini index.
+// Additive over shares, batches and ranks: value = sum / weight. `coverage` and `gini`: `sum` counts how often each
+// item is recommended, [items] or [members, items]; the value is the share of items with a count, or the counts' Gini
+// index.
 struct Metric {
   enum class Form : uint8_t { ratio, coverage, gini };
 

@@ -224,7 +224,8 @@ class NcfScorer : public PairScorer {
 class Ncf : public Model {
  public:
   Ncf(const Options& options, const Schema& schema)
-      : top_k_(options.integers("top_k")), metrics_(options.texts("metrics")) {
+      : top_k_(options.integers("top_k")),
+        metrics_(options.has("metrics") ? options.texts("metrics") : std::vector<std::string>{"hr", "ndcg"}) {
     sizes_.users = schema.at("user", "model ncf").cardinality;
     sizes_.items = schema.at("item", "model ncf").cardinality;
     for (int64_t size : schema.at("item", "model ncf").shape) sizes_.items_a_row *= size;

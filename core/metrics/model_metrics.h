@@ -23,7 +23,7 @@ at::Tensor rank_of_first(const at::Tensor& scores);
 std::vector<Metric> ranking_metrics(const at::Tensor& rank, const std::vector<int64_t>& ks);
 
 // Ranks of the held-out items, best first: scores [.., B, N], counts of held-out items [B] → int64 [.., B, P], where P
-// is the largest count. Places after a row's count are N.
+// is the largest count. Elements after a row's count are N.
 at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_out);
 
 const std::vector<std::string>& ranking_metric_names();  // hr, ndcg, recall, precision, mrr, map, coverage, gini

@@ -1,5 +1,5 @@
-// ForwardScorer: a PairScorer for any model, by its forward over blocks of rows and items. For models without a scorer of
-// their own, such as plugins.
+// ForwardScorer: a PairScorer for any model, by its forward over blocks of rows and items. For models without a scorer
+// of their own, such as plugins.
 //
 // A batch of it has the fields of the rows, and item, target (zeros) and item_features of the block, as an evaluation
 // batch has them. One of the model's outputs has one score for each item, [B, N]; those of ensemble members, [members,

@@ -1,7 +1,8 @@
 // PairMlp: scores of pairs of a row and an item. Its first layer is a sum of a part of the row and a part of the item;
 // factors of both may be multiplied as well.
 //
-//   score(r, i) = bias + Σ_g u[r, g]·v[i, g] + Σ_h w[h]·h_L[h],  h_0 = relu(a[r] + b[i]),  h_l = relu(W_l·h_{l−1} + c_l)
+//   score(r, i) = bias + Σ_g u[r, g]·v[i, g] + Σ_h w[h]·h_L[h]
+//   h_0 = relu(a[r] + b[i]),  h_l = relu(W_l·h_{l−1} + c_l)
 //
 // The hidden activations of a few dozen pairs stay in the caches. A score does not depend on the sizes of blocks or on
 // threads. Operations per pair: 2·(G + Σ_l in_l·out_l + H_L), plus H_0.

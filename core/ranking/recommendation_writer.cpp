@@ -6,79 +6,16 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "core/control/channel.h"
 
 namespace convoy {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr size_t buffer_bytes = size_t{1} << 20;
 constexpr char16_t replacement = 0xFFFD;  // for bytes that are no UTF-8
-
-// A new file with a temporary name, until `publish`.
-class TemporaryOutput {
- public:
-  TemporaryOutput(const std::string& path, bool replace, FileSystem& files)
-      : files_(files), path_(fs::path(absolute_path(path)).lexically_normal().string()), replace_(replace) {
-    check();
-    const fs::path final_path(path_);
-    temporary_ = str(final_path.parent_path().string(), "/.", final_path.filename().string(), ".tmp-", random_token());
-    file_ = files_.create(temporary_);
-    buffer_.reserve(buffer_bytes);
-  }
-  ~TemporaryOutput() {
-    if (published_) return;
-    file_.reset();
-    try {
-      files_.remove_all(temporary_);
-    } catch (const Error&) {  // the first cause is reported
-    }
-  }
-  TemporaryOutput(const TemporaryOutput&) = delete;
-  TemporaryOutput& operator=(const TemporaryOutput&) = delete;
-
-  std::string& buffer() { return buffer_; }
-  // Writes the buffer if it is full.
-  void flush(bool all = false) {
-    if (buffer_.empty() || (!all && buffer_.size() < buffer_bytes)) return;
-    file_->write(buffer_.data(), buffer_.size());
-    buffer_.clear();
-  }
-  void publish() {
-    flush(true);
-    file_->close();
-    check();
-    files_.rename(temporary_, path_);
-    published_ = true;
-    files_.sync_folder(fs::path(path_).parent_path().string());
-  }
-
- private:
-  void check() const {
-    std::error_code none;
-    const fs::file_status there = fs::symlink_status(path_, none);
-    if (!fs::exists(there)) return;
-    if (!fs::is_regular_file(there))
-      throw Error(Failure::output, path_, " exists and is no regular file; choose another --to");
-    if (!replace_)
-      throw Error(Failure::output, path_, " exists already; choose another --to, or replace it with --force");
-  }
-
-  FileSystem& files_;
-  const std::string path_;
-  const bool replace_;
-  std::string temporary_;
-  std::unique_ptr<WritableFile> file_;
-  std::string buffer_;
-  bool published_ = false;
-};
 
 template <class Number>
 void append_number(std::string& out, Number number) {
@@ -104,20 +41,22 @@ void each_item(const TopItems& top, int64_t row, const Visit& visit) {
 
 class TextWriter : public RecommendationWriter {
  public:
-  TextWriter(const std::string& path, RecommendationFormat format, bool replace, FileSystem& files)
-      : format_(std::move(format)), out_(path, replace, files) {}
+  TextWriter(OutputFile& out, RecommendationFormat format) : format_(std::move(format)), out_(out) {}
   void write(const int64_t* users, const TopItems& top) override {
     for (int64_t row = 0; row < top.items.size(0); ++row) {
-      write_row(out_.buffer(), users[row], top, row);
-      out_.flush();
+      text_.clear();
+      write_row(text_, users[row], top, row);
+      out_.write(text_);
     }
   }
-  void finish() override { out_.publish(); }
 
  protected:
   virtual void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) = 0;
   const RecommendationFormat format_;
-  TemporaryOutput out_;
+  OutputFile& out_;
+
+ private:
+  std::string text_;  // of a row
 };
 
 // Quotes a field if it needs that.
@@ -136,13 +75,12 @@ void append_csv(std::string& out, std::string_view field) {
 
 class CsvWriter : public TextWriter {
  public:
-  CsvWriter(const std::string& path, const RecommendationFormat& format, bool replace, FileSystem& files)
-      : TextWriter(path, format, replace, files) {
-    std::string& out = out_.buffer();
-    append_csv(out, format_.user);
-    out += ",rank,";
-    append_csv(out, format_.item);
-    out += ",score\n";
+  CsvWriter(OutputFile& out, const RecommendationFormat& format) : TextWriter(out, format) {
+    std::string header;
+    append_csv(header, format_.user);
+    header += ",rank,";
+    append_csv(header, format_.item);
+    out_.write(header + ",score\n");
   }
 
  private:
@@ -242,8 +180,8 @@ std::string python_text(const std::string& name) {
 
 class NpyWriter : public RecommendationWriter {
  public:
-  NpyWriter(const std::string& path, const RecommendationFormat& format, bool replace, FileSystem& files)
-      : k_(format.k), users_(format.user_names), items_(format.item_names), out_(path, replace, files) {
+  NpyWriter(OutputFile& out, const RecommendationFormat& format)
+      : k_(format.k), users_(format.user_names), items_(format.item_names), out_(out) {
     const char* score = format.dtype == at::kDouble ? "<f8" : "<f4";
     std::string header = str("{'descr': [(", python_text(format.user), ", '", users_.type(), "'), (",
                              python_text(format.item), ", '", items_.type(), "', (", k_, ",)), ('score', '", score,
@@ -253,10 +191,10 @@ class NpyWriter : public RecommendationWriter {
     header.append(63 - (prefix + header.size()) % 64, ' ');
     header += '\n';
     const auto length = static_cast<uint32_t>(header.size());
-    std::string& out = out_.buffer();
-    out.append("\x93NUMPY\x03\x00", 8);
-    out.append(reinterpret_cast<const char*>(&length), sizeof length);
-    out += header;
+    std::string start;
+    start.append("\x93NUMPY\x03\x00", 8);
+    start.append(reinterpret_cast<const char*>(&length), sizeof length);
+    out_.write(start + header);
   }
   void write(const int64_t* users, const TopItems& top) override {
     const int64_t k = top.items.size(1);
@@ -264,36 +202,30 @@ class NpyWriter : public RecommendationWriter {
     const auto* scores = static_cast<const char*>(top.scores.const_data_ptr());
     const size_t bytes = size_t(k) * top.scores.element_size();
     CONVOY_CHECK(k == k_, "lists of ", k, " items in a file of ", k_);
+    std::string record;
     for (int64_t row = 0; row < top.items.size(0); ++row) {
-      users_.append(out_.buffer(), users[row]);
-      for (int64_t place = 0; place < k; ++place) items_.append(out_.buffer(), items[row * k + place]);
-      out_.buffer().append(scores + size_t(row) * bytes, bytes);
-      out_.flush();
+      record.clear();
+      users_.append(record, users[row]);
+      for (int64_t place = 0; place < k; ++place) items_.append(record, items[row * k + place]);
+      record.append(scores + size_t(row) * bytes, bytes);
+      out_.write(record);
     }
   }
-  void finish() override { out_.publish(); }
 
  private:
   const int64_t k_;
   const NpyIds users_, items_;
-  TemporaryOutput out_;
+  OutputFile& out_;
 };
 
 }  // namespace
 
-void check_recommendation_path(const std::string& path) {
-  for (const char* ending : {".csv", ".jsonl", ".npy"})
-    if (ends_in(path, ending)) return;
-  throw Error(Failure::command_line, "--to: ", path,
-              " has none of the endings .csv, .jsonl and .npy, which choose the ", "format; give it one of them");
-}
-
-std::unique_ptr<RecommendationWriter> make_recommendation_writer(const std::string& path, RecommendationFormat format,
-                                                                 bool replace, FileSystem& files) {
-  check_recommendation_path(path);
-  if (ends_in(path, ".csv")) return std::make_unique<CsvWriter>(path, std::move(format), replace, files);
-  if (ends_in(path, ".jsonl")) return std::make_unique<JsonLinesWriter>(path, std::move(format), replace, files);
-  return std::make_unique<NpyWriter>(path, std::move(format), replace, files);
+std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format) {
+  if (ends_in(out.path(), ".csv")) return std::make_unique<CsvWriter>(out, format);
+  if (ends_in(out.path(), ".jsonl")) return std::make_unique<JsonLinesWriter>(out, std::move(format));
+  if (ends_in(out.path(), ".npy")) return std::make_unique<NpyWriter>(out, format);
+  throw Error(Failure::command_line, "--to: ", out.path(),
+              " has none of the endings .csv, .jsonl and .npy, which choose the format; give it one of them");
 }
 
 }  // namespace convoy

@@ -2,19 +2,18 @@
 //
 //   .csv    USER,rank,ITEM,score: one line for each item, best first
 //   .jsonl  {"USER": id, "ITEM": [ids], "score": [numbers]}: one line for each user
-//   .npy    one record for each user, fields USER, ITEM [k], score [k]; read with numpy.load, without pickle. Places
-//           after the last item have the id "" (−1 for numbers) and the score NaN
+//   .npy    one record for each user, fields USER, ITEM [k], score [k]; read with numpy.load, without pickle. The
+//           elements after the last item have the id "" (−1 for numbers) and the score NaN
 // USER and ITEM are the columns' names. Ids are those of the training file; of data without ids, numbers.
 //
-// Lists are written as they come, to a temporary file next to the destination, which `finish` renames when it is on the
-// disk. Without `finish` nothing remains. Threads: one. Failure: Error(output) if the destination exists; Error(io).
+// Threads: one. Failure: as OutputFile.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "core/data/readers/name_list.h"
-#include "core/files/files.h"
+#include "core/files/output_file.h"
 #include "core/ranking/top_items.h"
 
 namespace convoy {
@@ -33,14 +32,9 @@ class RecommendationWriter {
 
   // The lists of these users (numbers), one for each row of `top`.
   virtual void write(const int64_t* users, const TopItems& top) = 0;
-  virtual void finish() = 0;
 };
 
-// Error(command_line) for another ending. `replace`: an existing file is replaced.
-std::unique_ptr<RecommendationWriter> make_recommendation_writer(const std::string& path, RecommendationFormat format,
-                                                                 bool replace, FileSystem& files);
-
-// The endings, for messages: ".csv, .jsonl or .npy". Error(command_line) unless `path` has one of them.
-void check_recommendation_path(const std::string& path);
+// The caller commits `out` after the last list. Error(command_line) if the name of `out` has another ending.
+std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format);
 
 }  // namespace convoy

@@ -134,9 +134,8 @@ class Recommending {
 
 }  // namespace
 
-RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options,
-                          const std::function<void(int64_t done, int64_t total)>& progress, FileSystem& files) {
-  check_recommendation_path(options.to);
+RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
+                          const std::function<void(int64_t done, int64_t total)>& progress) {
   Recommending recommending(all, scorer, options);
   const auto total = int64_t(recommending.users().size());
   RecommendationFormat format;
@@ -147,7 +146,7 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
   format.users = total;
   format.k = options.k;
   format.dtype = scorer.dtype();
-  const auto writer = make_recommendation_writer(options.to, format, options.replace, files);
+  const auto writer = make_recommendation_writer(out, format);
   RecommendReport report;
   std::vector<int64_t> numbers;
   for (int64_t begin = 0; begin < total; begin += users_together) {
@@ -157,7 +156,7 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
     writer->write(numbers.data(), top);
     if (progress) progress(begin + rows, total);
   }
-  writer->finish();
+  out.commit();
   report.users = total;
   if (recommending.file()) {
     report.ignored_columns = recommending.file()->ignored();

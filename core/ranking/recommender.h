@@ -1,8 +1,8 @@
 // Recommender: lists of the best new items for users of a data set of interactions.
 //
 // Users come from a file, or are all users with an interaction, in the order of their numbers. A user's list leaves out
-// all items of the user's interactions, held-out ones too. Contexts come from the file of users, or from the user's last
-// interaction (in time; without times, in the file).
+// all items of the user's interactions, held-out ones too. Contexts come from the file of users, or from the user's
+// last interaction (in time; without times, in the file).
 // Memory, beside model and data: per user 12 bytes and 4 for each interaction; per line of the file of users 24 bytes;
 // the parts of items up to ItemRanking::default_cache; blocks of users_together users and of scores.
 // Threads: one caller. Failure: Error(command_line) for k, Error(corrupt_data) for a wrong line of the file of users,
@@ -15,17 +15,15 @@
 #include <vector>
 
 #include "core/data/sets/interactions.h"
-#include "core/files/files.h"
+#include "core/files/output_file.h"
 #include "core/ranking/pair_scorer.h"
 
 namespace convoy {
 
 struct RecommendOptions {
-  std::string to;     // destination; its ending chooses the format (core/ranking/recommendation_writer.h)
   std::string users;  // file; "": all users with an interaction
   int64_t k = 10;
   bool include_seen = false;
-  bool replace = false;
   std::string user_column = "user", item_column = "item";  // names of the columns, in both files
 };
 
@@ -38,9 +36,9 @@ struct RecommendReport {
 
 constexpr int64_t users_together = 1024;
 
-// `progress` receives the number of lists done, and their total.
-RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options,
-                          const std::function<void(int64_t done, int64_t total)>& progress = nullptr,
-                          FileSystem& files = system_files());
+// Writes the lists to `out` and commits it (core/ranking/recommendation_writer.h). `progress` receives the number of
+// lists done, and their total.
+RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
+                          const std::function<void(int64_t done, int64_t total)>& progress = nullptr);
 
 }  // namespace convoy

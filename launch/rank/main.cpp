@@ -71,6 +71,7 @@ int run_describe(const std::string& what) {
     const DescribedBlocks described = describe_blocks(config, registry, what == "activations");
     output["model"] = described.model;
     output["unmeasured"] = described.unmeasured;
+    output["advice"] = described.advice;
   }
   return answer(output);
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <thread>
 
@@ -17,6 +18,7 @@
 #include "core/data/loader.h"
 #include "core/data/readers/column_cache.h"
 #include "core/data/sampler.h"
+#include "core/data/sets/interactions.h"
 #include "core/files/limits.h"
 #include "core/inject/injector.h"
 #include "core/rank_state/position.h"
@@ -160,25 +162,43 @@ void measure(const Components& components, const RunConfig& config, MeasuredTens
   if (tables) measure_lookups(config, components.model, components.loss, *components.data, description, tensors);
 }
 
+// Recommends a full ranking where its scores cost at most three epochs of training. A training instance counts as three
+// scores: forward, and twice that backward.
+std::string ranking_advice(const Dataset& data, const RunConfig& config) {
+  constexpr double cheap = 3, scores_per_instance = 3;
+  const Interactions* all = data.interactions();
+  const Json& options = config.resolved.at("data");
+  if (all == nullptr || options.value("ranking", "") != "sampled" || data.size(Split::evaluate) == 0) return "";
+  const Json rows = options.value("rows", Json());  // of synthetic data, which is described with fewer
+  const double trained = rows.is_number() ? rows.get<double>() : double(data.size(Split::train));
+  const double epochs =
+      double(all->users) * double(all->items) / (scores_per_instance * trained * double(data.instances_per_row()));
+  if (epochs > cheap) return "";
+  return str("evaluation ranks ", options.value("candidates", Json(99)), " drawn candidates. Ranking all ", all->items,
+             " items costs at most as much as ", std::max(0.1, std::round(epochs * 10) / 10),
+             " epochs of training, and its metrics order models correctly: data.ranking=full");
+}
+
 }  // namespace
 
 DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
   const Components components = make_components(config, registry);
   const ModelDescription counted = describe_model(*components.model, config.precision);
-  if (!activations) return {counted, ""};
+  const std::string advice = ranking_advice(*components.data, config);
+  if (!activations) return {counted, "", advice};
   at::set_num_threads(1);
-  DescribedBlocks described{counted, ""};
+  DescribedBlocks described{counted, "", advice};
   try {
     measure(components, config, MeasuredTensors::fake, described.model);
     return described;
   } catch (const std::exception& error) {
-    described = {counted, error.what()};
+    described = {counted, error.what(), advice};
   }
   int64_t parameters = 0;
   for (const BlockDescription& block : counted.blocks) parameters += block.parameters;
   if (parameters > most_real_parameters) return described;
   measure(components, config, MeasuredTensors::real, described.model);
-  return {described.model, ""};
+  return {described.model, "", advice};
 }
 
 int run_ranks(RankProcess& process, const Registry& registry) {

@@ -13,6 +13,7 @@ namespace convoy {
 struct DescribedBlocks {
   ModelDescription model;
   std::string unmeasured;  // why activations were not measured although requested; "" otherwise
+  std::string advice;      // about the evaluation of the data; "" if there is none
 };
 // With `activations`, also measures saved activations and outputs of each block, by a step with fake tensors. A model
 // that does not support them runs for real if it is small.

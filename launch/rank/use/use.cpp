@@ -12,6 +12,7 @@
 namespace convoy {
 
 std::unique_ptr<Use> make_evaluate_use();
+std::unique_ptr<Use> make_recommend_use();
 
 namespace {
 
@@ -23,6 +24,7 @@ struct UseEntry {
 
 constexpr UseEntry uses[] = {
     {"evaluate", make_evaluate_use, true},
+    {"recommend", make_recommend_use, true},
 };
 
 const UseEntry& entry_of(const std::string& command) {

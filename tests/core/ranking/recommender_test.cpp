@@ -71,8 +71,20 @@ class ByContext : public PairScorer {
   }
 };
 
-RecommendOptions options_for(const std::string& to) {
-  RecommendOptions options;
+// What the command is given: the options, the destination, and whether to replace it.
+struct Wanted : RecommendOptions {
+  std::string to;
+  bool replace = false;
+};
+
+RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Wanted& wanted,
+                          FileSystem& files = system_files()) {
+  OutputFile out(wanted.to, wanted.replace, files);
+  return convoy::recommend(all, scorer, wanted, out);
+}
+
+Wanted options_for(const std::string& to) {
+  Wanted options;
   options.to = to;
   options.k = 2;
   options.user_column = "who";
@@ -108,7 +120,7 @@ TEST_F(RecommenderTest, CsvOfAllUsersWithTheirLastContext) {
 TEST_F(RecommenderTest, ContextsOfTheFileAndAUserTwice) {
   ByContext scorer;
   const Interactions all = few();
-  RecommendOptions options = options_for(path("top.jsonl"));
+  Wanted options = options_for(path("top.jsonl"));
   options.users = write("users.csv", "day,who,note,hour\n0.5,ann,x,1\n0,ann,y,-1\n");
   const RecommendReport report = recommend(all, scorer, options);
   EXPECT_EQ(text("top.jsonl"),
@@ -121,7 +133,7 @@ TEST_F(RecommenderTest, ContextsOfTheFileAndAUserTwice) {
 TEST_F(RecommenderTest, AFileOfIdsAloneAndShorterLists) {
   ByContext scorer;
   const Interactions all = few();
-  RecommendOptions options = options_for(path("top.csv"));
+  Wanted options = options_for(path("top.csv"));
   options.users = write("ids.txt", "\"c\"\"é\"\nann\n");
   options.k = 5;
   const RecommendReport report = recommend(all, scorer, options);
@@ -136,7 +148,7 @@ TEST_F(RecommenderTest, AFileOfIdsAloneAndShorterLists) {
 TEST_F(RecommenderTest, NpyHasARecordForEachUser) {
   ByContext scorer;
   const Interactions all = few();
-  RecommendOptions options = options_for(path("top.npy"));
+  Wanted options = options_for(path("top.npy"));
   options.k = 4;
   recommend(all, scorer, options);
   const std::string file = text("top.npy");
@@ -161,7 +173,7 @@ TEST_F(RecommenderTest, DataWithoutIdsHasNumbers) {
   ByContext scorer;
   Interactions all = few();
   all.user_names = all.item_names = NameList();
-  RecommendOptions options = options_for(path("top.csv"));
+  Wanted options = options_for(path("top.csv"));
   options.users = write("ids.csv", "who\n2\n");
   recommend(all, scorer, options);
   EXPECT_EQ(text("top.csv"), "who,rank,what,score\n2,1,4,9\n2,2,1,3\n");
@@ -173,10 +185,8 @@ TEST_F(RecommenderTest, DataWithoutIdsHasNumbers) {
 TEST_F(RecommenderTest, MistakesSayWhatToTypeAndLeaveNothing) {
   ByContext scorer;
   const Interactions all = few();
-  const auto refused = [&](const RecommendOptions& options) {
-    return failure_of([&] { recommend(all, scorer, options); });
-  };
-  RecommendOptions options = options_for(path("top.csv"));
+  const auto refused = [&](const Wanted& options) { return failure_of([&] { recommend(all, scorer, options); }); };
+  Wanted options = options_for(path("top.csv"));
   options.users = write("users.csv", "who\nann\nzoe\nyan\n");
   auto failure = refused(options);
   EXPECT_EQ(failure.first, Failure::corrupt_data);
@@ -199,7 +209,7 @@ TEST_F(RecommenderTest, MistakesSayWhatToTypeAndLeaveNothing) {
   options.to = write("top.csv", "mine");
   failure = refused(options);
   EXPECT_EQ(failure.first, Failure::output);
-  EXPECT_THAT(failure.second, HasSubstr("--force"));
+  EXPECT_THAT(failure.second, HasSubstr("is kept"));
   EXPECT_EQ(text("top.csv"), "mine");
   EXPECT_EQ(files(), 2u);
 }
@@ -218,11 +228,11 @@ TEST_F(RecommenderTest, AFullDiskLeavesNothing) {
   ByContext scorer;
   const Interactions all = few();
   write("top.csv", "old");
-  RecommendOptions options = options_for(path("top.csv"));
+  Wanted options = options_for(path("top.csv"));
   options.replace = true;
   for (int at = 0;; ++at) {
     FailingFiles failing(at, ENOSPC);
-    const auto failure = failure_of([&] { recommend(all, scorer, options, nullptr, failing); });
+    const auto failure = failure_of([&] { recommend(all, scorer, options, failing); });
     if (failing.failed_at().empty()) {
       EXPECT_GE(at, 4) << "create, write, close, rename";
       break;
