@@ -55,7 +55,7 @@ Interactions few() {
   all.time = at::tensor({1, 2, 1, 2, 1, 2}, at::kDouble);
   all.context = at::tensor({9.f, 9.f, 0.f, -1.f, 9.f, 9.f, 1.f, 0.f, 9.f, 9.f, 2.f, 1.f}).view({6, 2});
   all.context_names = {"hour", "day"};
-  all.user_names = NameList(std::vector<std::string>{"ann", "b,b", "c\"é"});
+  all.user_names = NameList(std::vector<std::string>{"ann", "b,b", "cé"});
   all.item_names = NameList(std::vector<std::string>{"i0", "i1", "i2", "i3", "i4"});
   return all;
 }
@@ -111,7 +111,7 @@ TEST_F(RecommenderTest, CsvOfAllUsersWithTheirLastContext) {
             "who,rank,what,score\n"
             "ann,1,i2,-1\nann,2,i3,-1\n"
             "\"b,b\",1,i4,4\n\"b,b\",2,i3,3\n"
-            "\"c\"\"é\",1,i4,9\n\"c\"\"é\",2,i1,3\n");
+            "cé,1,i4,9\ncé,2,i1,3\n");
   EXPECT_EQ(report.users, 3);
   EXPECT_EQ(report.shorter, 0);
   EXPECT_EQ(files(), 1u);
@@ -124,8 +124,8 @@ TEST_F(RecommenderTest, ContextsOfTheFileAndAUserTwice) {
   options.users = write("users.csv", "day,who,note,hour\n0.5,ann,x,1\n0,ann,y,-1\n");
   const RecommendReport report = recommend(all, scorer, options);
   EXPECT_EQ(text("top.jsonl"),
-            "{\"score\":[4.5,3.5],\"what\":[\"i4\",\"i3\"],\"who\":\"ann\"}\n"
-            "{\"score\":[-2,-3],\"what\":[\"i2\",\"i3\"],\"who\":\"ann\"}\n");
+            "{\"who\":\"ann\",\"what\":[\"i4\",\"i3\"],\"score\":[4.5,3.5]}\n"
+            "{\"who\":\"ann\",\"what\":[\"i2\",\"i3\"],\"score\":[-2,-3]}\n");
   EXPECT_TRUE(report.own_contexts);
   EXPECT_EQ(report.ignored_columns, std::vector<std::string>{"note"});
 }
@@ -134,15 +134,28 @@ TEST_F(RecommenderTest, AFileOfIdsAloneAndShorterLists) {
   ByContext scorer;
   const Interactions all = few();
   Wanted options = options_for(path("top.csv"));
-  options.users = write("ids.txt", "\"c\"\"é\"\nann\n");
+  options.users = write("ids.txt", "cé\nann\n");
   options.k = 5;
   const RecommendReport report = recommend(all, scorer, options);
   EXPECT_EQ(report.users, 2);
   EXPECT_EQ(report.shorter, 2) << "each has two of the five items";
-  EXPECT_THAT(text("top.csv"), HasSubstr("\"c\"\"é\",3,i0,1\nann,1,i2,-1\n"));
+  EXPECT_THAT(text("top.csv"), HasSubstr("cé,3,i0,1\nann,1,i2,-1\n"));
   options.include_seen = options.replace = true;
   EXPECT_EQ(recommend(all, scorer, options).shorter, 0);
-  EXPECT_THAT(text("top.csv"), HasSubstr("\"c\"\"é\",5,i0,1\nann,1,i0,-1\n"));
+  EXPECT_THAT(text("top.csv"), HasSubstr("cé,5,i0,1\nann,1,i0,-1\n"));
+}
+
+TEST_F(RecommenderTest, QuotesInIdsAreWrittenAsTheyWere) {
+  ByContext scorer;
+  Interactions all = few();
+  all.user_names = NameList(std::vector<std::string>{"a \"\"b\"\"", "c", "d"});  // as a reader keeps "a ""b"""
+  Wanted options = options_for(path("top.csv"));
+  options.k = 1;
+  recommend(all, scorer, options);
+  EXPECT_THAT(text("top.csv"), HasSubstr("\"a \"\"b\"\"\",1,i2,-1\n"));
+  options.to = path("top.jsonl");
+  recommend(all, scorer, options);
+  EXPECT_THAT(text("top.jsonl"), HasSubstr("{\"who\":\"a \\\"b\\\"\","));
 }
 
 TEST_F(RecommenderTest, NpyHasARecordForEachUser) {
@@ -164,7 +177,7 @@ TEST_F(RecommenderTest, NpyHasARecordForEachUser) {
   float scores[4];
   std::memcpy(name, third, sizeof name);
   std::memcpy(scores, third + record - sizeof scores, sizeof scores);
-  EXPECT_EQ(std::u32string(name, 3), U"c\"é");
+  EXPECT_EQ(std::u32string(name, 3), std::u32string(U"cé\0", 3));
   EXPECT_EQ(scores[0], 9);
   EXPECT_TRUE(std::isnan(scores[3])) << "three items are new to the user";
 }
