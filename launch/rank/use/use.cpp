@@ -19,12 +19,11 @@ namespace {
 struct UseEntry {
   const char* command;
   std::unique_ptr<Use> (*make)();
-  bool reads_data;
 };
 
 constexpr UseEntry uses[] = {
-    {"evaluate", make_evaluate_use, true},
-    {"recommend", make_recommend_use, true},
+    {"evaluate", make_evaluate_use},
+    {"recommend", make_recommend_use},
 };
 
 const UseEntry& entry_of(const std::string& command) {
@@ -96,6 +95,5 @@ std::unique_ptr<OutputFile> UseContext::output() const {
 }
 
 std::unique_ptr<Use> make_use(const std::string& command) { return entry_of(command).make(); }
-bool use_reads_data(const std::string& command) { return entry_of(command).reads_data; }
 
 }  // namespace convoy
