@@ -28,11 +28,11 @@ Examples:
   convoy evaluate runs/digits --set data.path=new.csv)";
 
 constexpr const char* recommend_footer = R"(
-Writes a list of the best items for each user, best first, without those that the user has. Ids are those of the training
-file. Equal scores are ordered by the item's number, its first appearance in that file. The ending of OUT chooses the
+Writes a list of the best items for each user, best first, without those that the user has. Ids are those of the
+training file. Equal scores are in the order of the items' first appearance in that file. The ending of OUT chooses the
 format: .csv has a line for each item, .jsonl one for each user, .npy a record for each user (numpy.load).
-FILE has one id a line, or a first line with the names of columns: that of the users and, if contexts are not to be those
-of each user's last interaction, all columns of contexts.
+FILE has one id a line, or a first line with the names of columns: that of the users and, if contexts are not to be
+those of each user's last interaction, all columns of contexts.
 
 Examples:
   convoy recommend runs/ncf-ddp --k 10 --to top.csv
