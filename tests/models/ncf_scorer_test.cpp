@@ -56,7 +56,7 @@ ModelPtr model_of(const NcfCase& sizes) {
                                {"mlp_dim", sizes.mlp},
                                {"hidden", sizes.hidden},
                                {"dropout", 0.0},
-                               {"rows", "false"},
+                               {"rows", false},
                                {"top_k", {10}}}),
                   schema);
 }
