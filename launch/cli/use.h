@@ -5,6 +5,7 @@
 // folder is temporary.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct UseArguments {
   std::string to;                 // --to: file to write; "": none
   bool force = false;             // --force: may replace it
   Json options = Json::object();  // of the command, for UseContext::options
+  // Adds options that depend on the run; it may refuse the run by an Error. Null: none do.
+  std::function<void(const UsedRun&, Json& options)> complete = nullptr;
 };
 
 struct UseResult {
@@ -38,7 +41,7 @@ struct UseResult {
 
 // Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run, `convoy run`
 // and check_output_path.
-UseResult use_run(UseArguments arguments);
+UseResult use_run(const UseArguments& arguments);
 
 // Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
 void print_notes(const UsedRun& run);
