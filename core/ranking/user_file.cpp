@@ -24,7 +24,7 @@ struct HashedLine {
   bool operator<(const HashedLine& other) const { return hash < other.hash; }
 };
 
-uint64_t hash_of(std::string_view id) { return std::hash<std::string_view>()(id); }
+uint64_t id_hash(std::string_view id) { return std::hash<std::string_view>()(id); }
 
 }  // namespace
 
@@ -91,7 +91,7 @@ void UserFile::find_numbers(const NameList& names, int64_t users) {
       const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
       if (error != std::errc() || end != id.data() + id.size() || number >= users) number = -1;
     } else {
-      hashed.push_back({hash_of(id), int64_t(numbers_.size())});
+      hashed.push_back({id_hash(id), int64_t(numbers_.size())});
       ids.push_back(id);
     }
     numbers_.push_back(number);
@@ -99,7 +99,7 @@ void UserFile::find_numbers(const NameList& names, int64_t users) {
   std::sort(hashed.begin(), hashed.end());
   for (int64_t number = 0; number < names.size(); ++number) {
     const std::string_view name = names[number];
-    const auto [from, to] = std::equal_range(hashed.begin(), hashed.end(), HashedLine{hash_of(name), 0});
+    const auto [from, to] = std::equal_range(hashed.begin(), hashed.end(), HashedLine{id_hash(name), 0});
     for (auto line = from; line != to; ++line)
       if (ids[size_t(line->line)] == name) numbers_[size_t(line->line)] = int32_t(number);
   }
