@@ -137,7 +137,30 @@ with runs.workspace() as work:
     recommend(run, work / "all.csv", "--users", work / "ids.txt", "--k", ITEMS)
     runs.check(len(open(work / "all.csv").readlines()) == 1 + ITEMS - EACH, "a list has items that the user has")
 
+    # A plugin's model, which has no scores by parts: the product of its embeddings, in an ensemble of two as well.
+    plugin = runs.BUILD / "tests" / "libplugin_scores.so"
+    for name, strategy in (("product", "{name: single}"), ("members", "{name: ensemble, members: 2}")):
+        text = CONFIG.format(folder=work, strategy=strategy, ranks=1, model="")
+        model = next(line for line in text.splitlines() if line.startswith("model:"))
+        (work / "run.yaml").write_text(text.replace(model, f"model: {{name: product, plugin: {plugin}}}"))
+        runs.run(work / "run.yaml", work / name)
+        recommend(work / name, work / f"{name}.csv", "--k", 5)
+    members = []
+    for run in (work / "product", f"{work}/members@member0", f"{work}/members@member1"):
+        to = work / ("weights-" + str(run)[-1])
+        subprocess.run([str(runs.CONVOY), "export", str(run), "--to", str(to)], check=True, stdout=subprocess.DEVNULL)
+        tables = load_file(to / "model.safetensors")
+        members.append(tables["product.user.weight"].double() @ tables["product.item.weight"].double().t())
+    names, users = list(item_number), list(user_number)
+    for name, scores in (("product", members[0]), ("members", (members[1] + members[2]) / 2)):
+        for user, item, *_ in interactions:
+            scores[user_number[user], item_number[item]] = -torch.inf
+        order = torch.sort(scores, 1, descending=True, stable=True).indices[:, :5].tolist()
+        lists = {user: [[(names[i], float(scores[row, i])) for i in order[row]]] for row, user in enumerate(users)}
+        compare(list(csv.DictReader(open(work / f"{name}.csv"))), lists, name)
+
     # Mistakes.
+    run = work / "single"
     (work / "ids.txt").write_text("u5\nnobody\n")
     text = recommend(run, work / "x.csv", "--users", work / "ids.txt", code=65)
     runs.check("ids.txt:2: user 'nobody' is not among" in text, text)
