@@ -18,6 +18,7 @@
 
 #include "core/batch.h"
 #include "core/layers.h"
+#include "core/token_decoder.h"
 
 namespace convoy {
 
@@ -69,6 +70,8 @@ class Model {
   virtual std::string default_loss() const = 0;  // name in the catalogue of losses
   // Metrics of an evaluation batch, besides the loss; may be empty.
   virtual std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const = 0;
+  // For `convoy generate`: continues a sequence with these parameters. Null: the model does not generate text.
+  virtual std::unique_ptr<TokenDecoder> decoder(const ParameterValues& /*values*/) const { return nullptr; }
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
@@ -87,6 +90,9 @@ class WrappedModel : public Model {
   std::string default_loss() const override { return inner_->default_loss(); }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
     return inner_->metrics(outputs, batch, layers);
+  }
+  std::unique_ptr<TokenDecoder> decoder(const ParameterValues& values) const override {
+    return inner_->decoder(values);
   }
 
  protected:

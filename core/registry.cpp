@@ -21,7 +21,8 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
   const Holdout holdout = name == "latest" ? Holdout::latest : name == "random" ? Holdout::random : Holdout::none;
   Interactions all = read_interactions(path, InteractionColumns::from(options, path));
   add_features(all, FeatureFile::from(options, "item"), FeatureFile::from(options, "user"));
-  return std::make_shared<InteractionsDataset>(std::move(all), holdout, RankingOptions::from(options), seed);
+  return std::make_shared<InteractionsDataset>(std::move(all), holdout, RankingOptions::from(options), seed,
+                                               PreparationOptions::from(options));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "core/data/formats/delimited.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -103,6 +105,11 @@ double DelimitedReader::number(size_t column) const {
   }
   if (!std::isfinite(value)) fail(column, str("'", shown(text), "' is not finite"));
   return value;
+}
+
+bool is_missing_mark(std::string_view field) {
+  static constexpr std::array<std::string_view, 9> marks{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"};
+  return std::find(marks.begin(), marks.end(), trimmed(field)) != marks.end();
 }
 
 char delimiter_of(const Options& options) {

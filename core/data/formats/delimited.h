@@ -43,6 +43,9 @@ class DelimitedReader {
   std::vector<std::string_view> fields_;
 };
 
+// True for a field that means "no value": empty, NA, N/A, NaN, nan, null, NULL, None, ?.
+bool is_missing_mark(std::string_view field);
+
 // The character of the option `delimiter`: one character, or the word tab. Throws ConfigError for another text.
 char delimiter_of(const Options& options);
 

@@ -22,6 +22,9 @@ class Header {
   bool has(const std::string& name) const;
   // The index of the column `name`; `option` is the user's key. Error(config) naming the existing columns, or for a
   // column of another type.
+  size_t column(const std::string& name, const std::string& option, bool number) const {
+    return find(name, option, number);
+  }
   size_t token(const std::string& name, const std::string& option) const { return find(name, option, false); }
   size_t number(const std::string& name, const std::string& option) const { return find(name, option, true); }
   const std::vector<std::string>& names() const { return names_; }
