@@ -112,6 +112,16 @@ Examples:
 
 Exit codes: 0, 64 no run there, 65 damaged checkpoint, 73 DIR has files, 74 I/O, 78 no such format for this model.)";
 
+constexpr const char* vocabulary_footer = R"(
+Trains a byte-level BPE tokenizer as that of GPT-2: every text can be encoded, and transformers reads the file. FILES
+may be patterns. Use it by data: {name: text, path: FILE, tokenizer: tokenizer.json}.
+
+Examples:
+  convoy vocabulary book.txt --size 4000
+  convoy vocabulary 'texts/*.txt' --size 32000 --special '<|endoftext|>' --to texts/tokenizer.json
+
+Exit codes: 0, 64 command line, 65 a file is no text, 73 the file exists, 74 I/O, 78 no file matches.)";
+
 // An option that may be repeated, with one value each.
 void add_repeated(CLI::App& command, const char* name, const char* type, std::vector<std::string>& values,
                   const char* help) {
@@ -304,6 +314,19 @@ int run(int argc, char** argv) {
       ->type_name("SIZE");
   export_weights->footer(export_footer);
 
+  VocabularyArguments making;
+  CLI::App* vocabulary = app.add_subcommand("vocabulary", "Make a tokenizer from texts");
+  vocabulary->add_option("FILES", making.files, "Text files, or patterns such as 'texts/*.txt'")->required();
+  vocabulary->add_option("--size", making.size, "Number of tokens, with the 256 of the bytes")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  vocabulary->add_option("--to", making.to, "File to write")->capture_default_str()->type_name("FILE");
+  add_repeated(*vocabulary, "--special", "TOKEN", making.special,
+               "A token of its own, such as <|endoftext|>; may be repeated");
+  vocabulary->add_flag("--force", making.force, "Replace the file");
+  vocabulary->footer(vocabulary_footer);
+
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
@@ -316,9 +339,9 @@ int run(int argc, char** argv) {
     return run_agent_for_host(loop);
   }
   // CLI11's message for an unknown command names no alternatives.
-  const std::vector<std::string> commands{run->get_name(),   verify->get_name(),        explain->get_name(),
-                                          bench->get_name(), top->get_name(),           add->get_name(),
-                                          list->get_name(),  export_weights->get_name()};
+  const std::vector<std::string> commands{
+      run->get_name(), verify->get_name(), explain->get_name(),        bench->get_name(),     top->get_name(),
+      add->get_name(), list->get_name(),   export_weights->get_name(), vocabulary->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -336,6 +359,7 @@ int run(int argc, char** argv) {
   }
   if (*add) return add_command(addition);
   if (*export_weights) return export_command(exportation);
+  if (*vocabulary) return vocabulary_command(making);
   if (*top) return top_command(watching);
   if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);

@@ -110,16 +110,6 @@ std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
   return "";
 }
 
-// The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
-// image and table files, and for NUL bytes in the first 64 KiB: UTF-16 and raw token files have them, text does not.
-std::string text_problem(std::string_view bytes) {
-  const std::string kind = binary_kind(bytes);
-  if (kind.empty()) return "";
-  if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
-  if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
-  return kind + "; " + tokens_otherwise;
-}
-
 // The reason why this file is not a vocabulary of literal tokens, with advice; "" if it may be one. Recognises binary
 // files and files of tokenizers (byte-level BPE, WordPiece, SentencePiece): their tokens encode text by other rules.
 std::string vocabulary_problem(std::string_view bytes, const std::string& path) {
@@ -209,6 +199,14 @@ void check_token_file(const Options& options, int64_t vocabulary_size) {
 }
 
 }  // namespace
+
+std::string text_problem(std::string_view bytes) {
+  const std::string kind = binary_kind(bytes);
+  if (kind.empty()) return "";
+  if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
+  if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
+  return kind + "; " + tokens_otherwise;
+}
 
 void check_text_files(const Options& options) {
   const bool tokens = holds_tokens(options.text("format"), options.text("path"));

@@ -66,6 +66,11 @@ std::string_view MappedFile::text() const {
   return {static_cast<const char*>(mapping_->data), mapping_->data == nullptr ? 0 : mapping_->size};
 }
 
+void MappedFile::forget(size_t bytes) const {
+  constexpr size_t page = 4096;
+  if (mapping_->data != nullptr && bytes >= page) madvise(mapping_->data, bytes / page * page, MADV_DONTNEED);
+}
+
 const std::string& MappedFile::hash() const {
   std::call_once(mapping_->hashed, [this] { mapping_->hash = hash_hex(text().data(), text().size()); });
   return mapping_->hash;
