@@ -6,10 +6,10 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"
-#include "core/data/rows.h"
 #include "core/loss_check.h"
 #include "core/rank_state/position.h"
 #include "core/resume.h"
+#include "core/training/evaluation.h"
 
 namespace convoy {
 namespace {
@@ -29,14 +29,11 @@ class Training {
         length_(training_length(config_.train, epoch_rows_, sampling_.count)),
         sampler_(rows_to_train_on(components), length_.global_rows, row_sample_of(sampling_, config_)),
         progress_(context, {components.shares_device, components.files, components.reached}),
-        same_metrics_(context),
+        evaluation_(context, {components.data, components.transforms, components.strategy, length_.global_rows},
+                    sampler_),
         loss_check_(context) {
     progress_.set_length(config_.train, length_,
                          {components.data->instances_per_row(), components.data->tokens_per_row()});
-    held_out_evaluation_ = strategy_.capabilities().held_out_evaluation;
-    holds_out_ = sampler_.row_sample().held_out() > 0 &&
-                 (held_out_evaluation_ != nullptr || sampling_.job_members == 0) &&
-                 can_evaluate_training_rows(*components.data);
   }
 
   TrainingResult run() {
@@ -58,15 +55,7 @@ class Training {
  private:
   int64_t step() const { return progress_.step(); }
 
-  LoaderOptions loader_options() const {
-    LoaderOptions options = LoaderOptions::from(config_.data.options, config_.seed);
-    options.share_index = sampling_.index;
-    options.share_count = sampling_.count;
-    options.micro_batches = sampling_.micro_batches;
-    options.device = context_.devices.front();
-    options.samples = sampling_.draws;
-    return options;
-  }
+  LoaderOptions loader_options() const { return share_options(context_, sampling_); }
 
   // Starts a loader at the current step, for the current members.
   void begin_loader() {
@@ -168,54 +157,25 @@ class Training {
   // Evaluates. If a stop is requested and `may_stop` is true, abandons the evaluation; a resumed run then starts with
   // it. `may_stop` is false while gradients accumulate.
   void evaluate(int64_t done, bool may_stop) {
-    const bool split = components_.data->size(Split::evaluate) > 0;
-    if (!split && !holds_out_) return;
+    if (!evaluation_.possible()) return;
     progress_.pause_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
     progress_.reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.flush_for_evaluation();
-    std::map<std::string, MetricValue> values;
-    // Evaluation batches have at most the rows of a training batch, because each row may have many candidates.
-    if (split)
-      values = evaluated_on(Loader(components_.data, components_.transforms, length_.global_rows, loader_options()),
-                            may_stop, "evaluate", [this](const Batch& batch) { return strategy_.evaluate(batch); });
-    if (holds_out_ && !progress_.stopped())
-      for (auto& [name, value] : evaluate_held_out(may_stop)) values["out_of_fold_" + name] = value;
-    evaluation_owed_ = progress_.stopped();
+    const auto values = evaluation_.run(loader_options(), [&] {
+      progress_.check_aborted();
+      return may_stop && progress_.stops();
+    });
+    evaluation_owed_ = !values;
     if (evaluation_owed_) return progress_.resume_clock();
     progress_.check_generators();
     progress_.add_evaluation_seconds(std::chrono::duration<double>(Clock::now() - start).count());
-    progress_.record_evaluation(done, values);
-    finished_ = strategy_.evaluated(values);
+    progress_.record_evaluation(done, *values);
+    finished_ = strategy_.evaluated(*values);
     read_sampling();
     context_.state->phase("training");
     progress_.resume_clock();
-  }
-
-  std::map<std::string, MetricValue> evaluated_on(Loader loader, bool may_stop, const std::string& kind,
-                                                  const std::function<std::vector<Metric>(const Batch&)>& evaluate) {
-    MetricAccumulator metrics;
-    while (std::optional<Batch> batch = loader.next()) {
-      progress_.check_aborted();
-      if (may_stop && progress_.stops()) return {};
-      context_.state->phase("evaluating");  // repeated: its time stamp shows progress
-      metrics.add(evaluate(*batch));
-    }
-    same_metrics_.check(kind, metrics.names());
-    return metrics.reduce(*context_.world);
-  }
-
-  // Evaluates each member on the fold that it leaves out, or the single model on its held-out rows.
-  std::map<std::string, MetricValue> evaluate_held_out(bool may_stop) {
-    LoaderOptions options = loader_options();
-    options.samples = held_out_evaluation_ != nullptr ? held_out_evaluation_->draws() : std::vector<MemberSample>();
-    return evaluated_on(
-        Loader::held_out(components_.data, components_.transforms, sampler_, length_.global_rows, options), may_stop,
-        "held out", [this](const Batch& batch) {
-          return held_out_evaluation_ != nullptr ? held_out_evaluation_->evaluate_held_out(batch)
-                                                 : strategy_.evaluate(batch);
-        });
   }
 
   void save(int64_t done) { progress_.save(strategy_, done, {evaluation_owed_, components_.data.get()}); }
@@ -241,7 +201,8 @@ class Training {
     const bool comparable =
         from.same_evaluation && (info.fingerprint.empty() || same_fingerprint(info.fingerprint, data.fingerprint));
     if (comparable) progress_.restore_metrics(trainer.at("metrics"));
-    if (held_out_evaluation_ != nullptr && !(comparable && from.same_watched)) held_out_evaluation_->metrics_changed();
+    HeldOutEvaluation* const members = evaluation_.held_out();
+    if (members != nullptr && !(comparable && from.same_watched)) members->metrics_changed();
     finished_ = strategy_.evaluated({});  // as before the checkpoint
     read_sampling();
     evaluation_owed_ = trainer.value("evaluation_owed", false);
@@ -268,17 +229,15 @@ class Training {
   const TrainingLength length_;
   const Sampler sampler_;
   TrainingProgress progress_;
-  SameMetrics same_metrics_;
+  Evaluation evaluation_;
   LossCheck loss_check_;
   bool evaluation_owed_ = false;
-  int64_t evaluations_ = 0;                           // started by this process
-  bool evaluated_ = false, saved_ = false;            // the current state
-  bool nothing_left_ = false;                         // to train, after a checkpoint was restored
-  bool finished_ = false;                             // the strategy ended the training before the last step
-  std::optional<Loader> loader_;                      // while training
-  bool rebuild_loader_ = true;                        // before the next step
-  HeldOutEvaluation* held_out_evaluation_ = nullptr;  // the strategy, if it implements this interface
-  bool holds_out_ = false;                            // folds leave out rows that can be evaluated
+  int64_t evaluations_ = 0;                 // started by this process
+  bool evaluated_ = false, saved_ = false;  // the current state
+  bool nothing_left_ = false;               // to train, after a checkpoint was restored
+  bool finished_ = false;                   // the strategy ended the training before the last step
+  std::optional<Loader> loader_;            // while training
+  bool rebuild_loader_ = true;              // before the next step
   DataTime data_time_;
 };
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/checkpoint/restore.h"
@@ -17,6 +16,7 @@
 #include "core/checkpoint/save_coordination.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
+#include "core/files/run_reference.h"
 
 namespace convoy {
 namespace {
@@ -223,7 +223,10 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
         for (const Json& piece : json.at("pieces")) manifest.pieces.push_back(stored_piece_from_json(piece));
       }
       check_whole(manifest);
-      if (data != nullptr) store_contents(data->contents(), folder, manifest, files_);
+      if (data != nullptr) {
+        store_contents(data->contents(), folder, manifest, files_);
+        manifest.schema = to_json(data->schema());
+      }
       write_manifest(manifest, folder, files_);
       directory_.publish(step, coordination.token());
       return std::string();
@@ -266,7 +269,7 @@ Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
 }
 
 CheckpointInfo Checkpoints::find(const std::string& given) {
-  const auto [path, member] = member_path(given);
+  const auto [path, member] = checkpoint_path(given, "train.resume");
   SaveCoordination coordination(context_, "find");
   const std::string chosen = coordination.on_first("choose", [&, path = path]() -> std::string {
     if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())

@@ -247,7 +247,7 @@ std::string write_tokenizer(std::map<std::string, std::string> tokenizer, const 
 Json export_weights(const ExportRequest& request, const std::function<WeightNames(const Component& model)>& names_of,
                     FileSystem& files) {
   check_destination(request);
-  const MemberPath named = member_path(request.run);
+  const MemberPath named = checkpoint_path(request.run, "convoy export");
   const std::string folder = intact_checkpoint(named.path, "convoy export");
   const auto source = open_weights(named.member < 0 ? folder : str(folder, "@member", named.member), false);
   const Manifest manifest = read_manifest_file(folder);

@@ -39,9 +39,10 @@ class Loader {
   // sampler only counts the rows of a step.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
          int64_t first_step, int64_t end_step, const LoaderOptions& options);
-  // Evaluation: every row of the split once, in order. Rank r takes its share of each slice of `rows` rows.
+  // Evaluation: every row of the split once, in order, without the transforms of training. Rank r takes its share of
+  // each slice of `rows` rows.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
-         const LoaderOptions& options);
+         const LoaderOptions& options, Split split = Split::evaluate);
   // Held-out evaluation: every held-out row of the training split once. With `samples` each member has its own fold,
   // and tensors are [members, rows, …]; else the sampler's fold.
   static Loader held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,

@@ -239,6 +239,11 @@ void check_watched_metrics(const PreparedRun& run) {
 bool may_use_gpus(const RunConfig& config) { return config.device != "cpu"; }
 
 Node configuration_tree(const RunArguments& arguments) {
+  if (!arguments.stored.is_null()) {
+    Node tree = node_of(without_marks(arguments.stored), {{"", {arguments.config, 0, 0}}});
+    for (const std::string& assignment : arguments.overrides) apply_override(tree, assignment);
+    return tree;
+  }
   if (arguments.program.empty()) return read_yaml_file(arguments.config, arguments.overrides);
   return program_tree(arguments.program, arguments.overrides, {"command line", 0, 0});
 }
@@ -251,6 +256,7 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   PreparedRun run;
   faults_from_texts(arguments.faults);
   run.arguments = arguments;
+  run.quiet = arguments.quiet;
   run.variables = variables;
   gpu_memory_limit(variables);  // checks it before anything starts
   run.as = as;

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <map>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/files/files.h"
+#include "core/files/run_reference.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -214,14 +214,14 @@ StoredConfig newest_config(const std::string& folder) {
 StoredConfig resumed_config(const std::string& folder, const std::string& resume) {
   StoredConfig stored = newest_config(folder);
   if (!stored.manifest.empty() || resume == "auto" || resume == "never") return stored;
-  const fs::path step = step_folder(member_path(resume).path);
+  const fs::path step = step_folder(checkpoint_path(resume, "train.resume").path);
   return step.empty() ? StoredConfig{} : stored_in(step);
 }
 
 std::vector<std::string> check_resume_path(const std::string& resume, const Json& resolved) {
   std::vector<std::string> notes;
   if (resume == "auto" || resume == "never") return notes;
-  const MemberPath wanted = member_path(resume);
+  const MemberPath wanted = checkpoint_path(resume, "train.resume");
   if (const auto pipelines = pipeline_folders(wanted.path); !pipelines.empty()) {
     check_farm(pipelines, resolved, notes);
     return notes;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "api/components.h"
 #include "api/rank_process.h"
 #include "api/thread_stacks.h"
 #include "core/base/log.h"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "api/components.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/checkpoint/initial_weights.h"
@@ -20,10 +21,10 @@
 #include "core/inject/injector.h"
 #include "core/rank_state/position.h"
 #include "core/trainer.h"
-#include "launch/rank/components.h"
 #include "launch/rank/data_check.h"
 #include "launch/rank/measure/bench.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/use/use.h"
 #include "models/registry.h"
 #include "strategies/registry.h"
 
@@ -40,8 +41,12 @@ class RankTraining {
   int run() {
     try {
       Context context = rank_.start(registry_);
-      if (assignment_.bench.is_null()) return train_rank(context);
-      rank_.end(context, run_bench(context, assignment_.bench));
+      if (!assignment_.bench.is_null())
+        rank_.end(context, run_bench(context, assignment_.bench));
+      else if (!assignment_.use.is_null())
+        rank_.end(context, use_run(context));
+      else
+        return train_rank(context);
       return 0;
     } catch (...) {
       return rank_.fail(translate_exception(Failure::training));
@@ -49,6 +54,12 @@ class RankTraining {
   }
 
  private:
+  TrainingResult use_run(const Context& context) {
+    UseContext use(context, assignment_.use, registry_, trained_, rank_.injector());
+    const Json result = make_use(assignment_.use.at("command"))->run(use);
+    return {false, {{"use", result}}, Json::object()};
+  }
+
   int train_rank(Context& context) {
     const RunConfig& config = context.config;
     const std::shared_ptr<Injector> injector = rank_.injector();
@@ -176,7 +187,9 @@ int run_ranks(RankProcess& process, const Registry& registry) {
   const FileProgress progress(process.opened());
   const CacheLockLimit limit(assignment.config.launch.rendezvous / 2);
   Components trained;
-  if (assignment.bench.is_null()) trained = make_checked_components(assignment, registry, process.channel());
+  const bool reads_data = assignment.use.is_null() || use_reads_data(assignment.use.at("command"));
+  if (assignment.bench.is_null() && reads_data)
+    trained = make_checked_components(assignment, registry, process.channel());
 
   const std::vector<std::unique_ptr<Rank>>& ranks = process.ranks();
   std::vector<int> codes(ranks.size(), 0);

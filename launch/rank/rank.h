@@ -9,9 +9,6 @@
 
 namespace convoy {
 
-// Creates the registry of built-in and plugin components; checks the options of plugin components.
-Registry make_registry(RunConfig& config);
-
 // ModelDescription of the model that the configuration creates for its data set.
 struct DescribedBlocks {
   ModelDescription model;

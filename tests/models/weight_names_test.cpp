@@ -17,7 +17,7 @@ std::string single(const WeightNames& names, const std::string& ours) {
 // An entry's defaults, changed by `values`.
 Options with_defaults(const Entry& entry, const Json& values) {
   Json all = Json::object();
-  for (const Option& option : entry.options) all[option.name] = option.fallback;
+  for (const Option& option : entry.options) all[option.name] = option.fallback.json();
   all.update(values);
   return Options(all);
 }

@@ -57,6 +57,7 @@ class ModelPart {
   const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // parameters without gradients
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   size_t blocks() const { return blocks_.size(); }
+  const BlockPtr& block(size_t index) const { return blocks_.at(index); }
   std::string block_name(size_t block) const { return model_->block_name(begin_ + int64_t(block)); }
   // Trained parameters that the block uses: its own, and tied ones of earlier blocks of this part.
   const std::vector<ParameterPtr>& block_parameters(size_t block) const { return block_parameters_[block]; }

@@ -1,4 +1,4 @@
-#include "launch/rank/components.h"
+#include "api/components.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
