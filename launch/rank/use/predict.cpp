@@ -12,8 +12,8 @@
 
 #include "core/base/error.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "core/data/prediction_file.h"
 #include "core/data/readers/new_rows.h"
-#include "launch/rank/use/prediction_file.h"
 #include "launch/rank/use/use.h"
 
 namespace convoy {

@@ -12,6 +12,8 @@
 namespace convoy {
 
 std::unique_ptr<Use> make_evaluate_use();
+std::unique_ptr<Use> make_generate_use();
+std::unique_ptr<Use> make_predict_use();
 
 namespace {
 
@@ -23,6 +25,8 @@ struct UseEntry {
 
 constexpr UseEntry uses[] = {
     {"evaluate", make_evaluate_use, true},
+    {"generate", make_generate_use, false},
+    {"predict", make_predict_use, false},
 };
 
 const UseEntry& entry_of(const std::string& command) {

@@ -1,4 +1,4 @@
-#include "launch/rank/use/prediction_file.h"
+#include "core/data/prediction_file.h"
 
 #include <ATen/Parallel.h>
 
