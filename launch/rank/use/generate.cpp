@@ -1,4 +1,5 @@
 // `convoy generate`: text that continues a prompt, from gpt and llama.
+#include <chrono>
 #include <filesystem>
 #include <optional>
 
@@ -115,6 +116,7 @@ class Generate : public Use {
     Json texts = Json::array(), numbers = Json::array();
     const auto samples = options.at("samples").get<int64_t>();
     int64_t drawn = 0;
+    const auto start = std::chrono::steady_clock::now();
     for (int64_t sample = 0; sample < samples; ++sample, ++generation.seed) {
       std::vector<int64_t> tokens;
       drawn += generate(*decoder, prompt, generation, [&](int64_t token) {
@@ -125,7 +127,9 @@ class Generate : public Use {
       texts.push_back(valid_utf8(coder.decode(tokens)));
       numbers.push_back(tokens);
     }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return {{"texts", texts},
+            {"seconds", seconds},
             {"tokens", numbers},
             {"drawn", drawn},
             {"context", decoder->context()},

@@ -9,11 +9,13 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/base/error.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/prediction_file.h"
 #include "core/data/readers/new_rows.h"
+#include "core/tensors/tensor_memory.h"
 #include "launch/rank/use/use.h"
 
 namespace convoy {
@@ -110,6 +112,7 @@ class Predict : public Use {
  public:
   Json run(UseContext& use) override {
     if (use.rank().rank != 0) return {};
+    const auto start = std::chrono::steady_clock::now();
     const Json& options = use.options();
     const auto path = options.at("data").get<std::string>();
     const DataContents* contents = use.contents() ? &*use.contents() : nullptr;
@@ -142,7 +145,10 @@ class Predict : public Use {
     while (rows->next(block)) write(block);
     if (!file) throw Error(Failure::corrupt_data, path, ": holds no rows");
     file->finish();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return {{"rows", written},
+            {"seconds", seconds},
+            {"peak_bytes", memory_statistics().resident_peak},
             {"skipped", rows->skipped()},
             {"notes", rows->notes()},
             {"members", form.members},
