@@ -31,6 +31,14 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
 // Uses the column cache. `path` may be a pattern of several files (core/data/formats/file_pattern.h).
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
 
+// Rows begin … begin + rows − 1, as views; without features and names.
+Interactions row_range(const Interactions& all, int64_t begin, int64_t rows);
+
+// The form of the column cache (interactions_cache.cpp).
+Columns columns_of(const Interactions& all);
+bool are_valid_columns(const Columns& columns, const InteractionColumns& how);
+Interactions interactions_of(const Columns& columns);
+
 // One table of the interactions of several files (joined_interactions.cpp).
 Interactions joined_interactions(std::vector<Interactions> parts, const std::vector<std::string>& paths);
 

@@ -10,34 +10,30 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/formats/delimited.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/preparation.h"
-#include "core/data/readers/table_reader.h"
 #include "core/data/rows.h"
 #include "core/data/sets/features.h"
 
 namespace convoy {
-namespace {
 
-at::Tensor zero_target(const Schema& schema, int64_t rows, std::vector<int64_t> shape) {
+at::Tensor TrainedData::zero_target(int64_t rows, std::vector<int64_t> shape) const {
   const Field& target = schema.at("target", "convoy predict");
   shape.insert(shape.begin(), rows);
   return at::zeros(shape, target.dtype);
 }
 
-NameList list_of(const TrainedData& trained, const std::string& name) {
-  if (trained.contents == nullptr) return {};
-  const auto found = trained.contents->lists.find(name);
-  return found == trained.contents->lists.end() ? NameList() : found->second.names;
+NameList TrainedData::list(const std::string& name) const {
+  if (contents == nullptr) return {};
+  const auto found = contents->lists.find(name);
+  return found == contents->lists.end() ? NameList() : found->second.names;
 }
 
-Preparation preparation_of(const TrainedData& trained, const std::string& field,
-                           const std::vector<std::string>& names) {
-  if (trained.contents != nullptr) {
-    const Preparations all = preparations_of(*trained.contents);
+Preparation TrainedData::preparation(const std::string& field, const std::vector<std::string>& names) const {
+  if (contents != nullptr) {
+    const Preparations all = preparations_of(*contents);
     if (const auto found = all.find(field); found != all.end()) return found->second;
   }
   std::vector<PreparedColumn> columns;
@@ -48,6 +44,8 @@ Preparation preparation_of(const TrainedData& trained, const std::string& field,
   }
   return Preparation(std::move(columns));
 }
+
+namespace {
 
 // --- Text ---
 
@@ -111,7 +109,7 @@ class RowParser {
 
 class TableParser : public RowParser {
  public:
-  TableParser(const Schema& schema, ColumnParser features) : schema_(schema), features_(std::move(features)) {}
+  TableParser(const TrainedData& trained, ColumnParser features) : trained_(trained), features_(std::move(features)) {}
   Batch make_batch(int64_t rows) const override {
     Batch batch;
     batch.rows = rows;
@@ -126,22 +124,22 @@ class TableParser : public RowParser {
   }
   void finish(Batch& batch) const override {
     batch.tensors.emplace_back("target",
-                               zero_target(schema_, batch.rows, schema_.at("target", "convoy predict").shape));
+                               trained_.zero_target(batch.rows, trained_.schema.at("target", "convoy predict").shape));
   }
 
  private:
-  const Schema& schema_;
+  const TrainedData trained_;
   const ColumnParser features_;
 };
 
 class InteractionParser : public RowParser {
  public:
   InteractionParser(const TrainedData& trained, size_t user, size_t item, ColumnParser context)
-      : schema_(trained.schema),
+      : trained_(trained),
         user_column_(user),
         item_column_(item),
-        users_(list_of(trained, "users")),
-        items_(list_of(trained, "items")),
+        users_(trained.list("users")),
+        items_(trained.list("items")),
         user_numbers_(users_),
         item_numbers_(items_),
         context_(std::move(context)),
@@ -179,22 +177,22 @@ class InteractionParser : public RowParser {
     if (user_features_.defined()) batch.tensors.emplace_back("user_features", user_features_.index_select(0, user));
     if (item_features_.defined())
       batch.tensors.emplace_back("item_features", item_features_.index_select(0, item.flatten()).unsqueeze(1));
-    batch.tensors.emplace_back("target", zero_target(schema_, batch.rows, {1}));
+    batch.tensors.emplace_back("target", trained_.zero_target(batch.rows, {1}));
   }
 
  private:
   // Prepared, by number; undefined if there are none.
   static at::Tensor features(const TrainedData& trained, const std::string& entity) {
-    const std::vector<std::string> columns = list_of(trained, entity + "_feature_columns").strings();
+    const std::vector<std::string> columns = trained.list(entity + "_feature_columns").strings();
     if (columns.empty()) return {};
-    const at::Tensor raw = rows_from_bytes(list_of(trained, entity + "_features"), int64_t(columns.size()));
+    const at::Tensor raw = rows_from_bytes(trained.list(entity + "_features"), int64_t(columns.size()));
     if (!raw.defined())
       throw Error(Failure::config, "the checkpoint, of an earlier version, has no features of ", entity,
                   "s; train a new one to predict");
-    return preparation_of(trained, entity + "_features", columns).applied(raw);
+    return trained.preparation(entity + "_features", columns).applied(raw);
   }
 
-  const Schema& schema_;
+  const TrainedData trained_;
   const size_t user_column_, item_column_;
   const NameList users_, items_;
   const NameNumbers user_numbers_, item_numbers_;
@@ -366,7 +364,7 @@ class TextRows : public NewRows {
   };
 
   std::unique_ptr<RowParser> table_parser(const Header& header, const TrainedData& trained) {
-    const std::vector<std::string> names = list_of(trained, "columns").strings();
+    const std::vector<std::string> names = trained.list("columns").strings();
     if (names.empty())
       throw Error(Failure::config, file_.path(),
                   ": is text, and the run was trained on arrays without names of "
@@ -376,19 +374,19 @@ class TextRows : public NewRows {
     for (const std::string& name : names) columns.push_back(finder.find(name));
     finder.finish(notes_);
     return std::make_unique<TableParser>(
-        trained.schema, ColumnParser(preparation_of(trained, "features", names), columns, "data.features"));
+        trained, ColumnParser(trained.preparation("features", names), columns, "data.features"));
   }
 
   std::unique_ptr<RowParser> interaction_parser(const Header& header, const TrainedData& trained) {
     const Options named = trained.data.options.section("columns");
     ColumnFinder finder(file_.path(), header.names());
     const size_t user = finder.find(named.text("user")), item = finder.find(named.text("item"));
-    const std::vector<std::string> names = list_of(trained, "context_columns").strings();
+    const std::vector<std::string> names = trained.list("context_columns").strings();
     std::vector<size_t> columns;
     for (const std::string& name : names) columns.push_back(finder.find(name));
     finder.finish(notes_);
     return std::make_unique<InteractionParser>(
-        trained, user, item, ColumnParser(preparation_of(trained, "context", names), columns, "data.columns.context"));
+        trained, user, item, ColumnParser(trained.preparation("context", names), columns, "data.columns.context"));
   }
 
   const NewRowsOptions options_;
@@ -400,86 +398,11 @@ class TextRows : public NewRows {
   int64_t rows_ = 0;
 };
 
-// --- Arrays ---
-
-class ArrayRows : public NewRows {
- public:
-  ArrayRows(const std::string& path, const TrainedData& trained, const NewRowsOptions& options)
-      : options_(options), schema_(trained.schema) {
-    if (ends_in(path, ".npy")) {
-      fields_.emplace_back("features", read_npy(path));
-    } else {
-      file_.emplace(path);
-      const Options& data = trained.data.options;
-      const bool renamed = trained.data.name == "table" && !data.texts("features").empty();
-      for (const std::string& name : file_->names()) {
-        const std::string field = renamed && name == data.texts("features").front() ? "features" : name;
-        if (schema_.fields.count(field) != 0 && field != "target") fields_.emplace_back(field, file_->tensor(name));
-      }
-      if (fields_.empty())
-        throw Error(Failure::corrupt_data, path, ": has no tensor of the fields that the model was trained on (",
-                    join(field_names(), ", "), "); it has ", join(file_->names(), ", "));
-    }
-    preparation_ = preparation_of(trained, "features", {});
-    if (preparation_.columns().empty()) preparation_ = Preparation();
-    for (const auto& [name, tensor] : fields_) check(path, name, tensor);
-  }
-
-  int64_t rows() const override { return fields_.front().second.size(0); }
-
-  bool next(RowBlock& block) override {
-    const int64_t count = std::min(options_.block, rows() - done_);
-    if (count <= 0) return false;
-    Batch batch;
-    batch.rows = batch.global_rows = batch.nominal_rows = count;
-    for (const auto& [name, tensor] : fields_) {
-      const at::Tensor part = tensor.narrow(0, done_, count);
-      const Field& field = schema_.at(name, "convoy predict");
-      at::Tensor values = part.scalar_type() == at::kByte ? part.clone() : part.to(field.dtype).contiguous();
-      if (name == "features" && !preparation_.is_identity())
-        values = preparation_.applied(part.to(at::kFloat).contiguous());
-      batch.tensors.emplace_back(name, values);
-    }
-    batch.tensors.emplace_back("target", zero_target(schema_, count, schema_.at("target", "convoy predict").shape));
-    block.batch = std::move(batch);
-    block.lines.clear();
-    block.read = count;
-    done_ += count;
-    return true;
-  }
-
- private:
-  std::vector<std::string> field_names() const {
-    std::vector<std::string> names;
-    for (const auto& [name, field] : schema_.fields)
-      if (name != "target" && name != "weight") names.push_back(name);
-    return names;
-  }
-  void check(const std::string& path, const std::string& name, const at::Tensor& tensor) const {
-    std::vector<int64_t> wanted = schema_.at(name, "convoy predict").shape;
-    if (name == "features" && !preparation_.is_identity()) wanted = {preparation_.raw_width()};
-    if (tensor.dim() == 0 || tensor.sizes().slice(1) != at::IntArrayRef(wanted))
-      throw Error(Failure::corrupt_data, path, ": rows of ", name, " have the shape ", tensor.sizes().slice(1),
-                  ", and the model was trained on ", at::IntArrayRef(wanted));
-    if (tensor.size(0) != rows())
-      throw Error(Failure::corrupt_data, path, ": has ", tensor.size(0), " rows of ", name, " and ", rows(), " of ",
-                  fields_.front().first);
-  }
-
-  const NewRowsOptions options_;
-  const Schema& schema_;
-  std::optional<SafetensorsFile> file_;
-  std::vector<std::pair<std::string, at::Tensor>> fields_;
-  Preparation preparation_;
-  int64_t done_ = 0;
-};
-
 }  // namespace
 
 std::unique_ptr<NewRows> open_new_rows(const std::string& path, const TrainedData& trained,
                                        const NewRowsOptions& options) {
-  if (ends_in(path, ".npy") || ends_in(path, ".safetensors"))
-    return std::make_unique<ArrayRows>(path, trained, options);
+  if (ends_in(path, ".npy") || ends_in(path, ".safetensors")) return open_new_arrays(path, trained, options);
   if (trained.data.name != "table" && trained.data.name != "interactions")
     throw Error(Failure::config, path, ": the run's data set is ", trained.data.name,
                 "; rows of text are for table and interactions, so give an .npy or a .safetensors file");

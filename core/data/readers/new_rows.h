@@ -17,6 +17,7 @@
 #include "core/config/run_config.h"
 #include "core/data/contents.h"
 #include "core/data/dataset.h"
+#include "core/data/preparation.h"
 
 namespace convoy {
 
@@ -59,11 +60,19 @@ struct TrainedData {
   const Component& data;         // data set and options of the configuration
   const Schema& schema;          // fields of the rows in training
   const DataContents* contents;  // null: none are stored
+
+  NameList list(const std::string& name) const;  // empty if it is not stored
+  // The stored preparation of a field; without one, of the columns `names`, which it leaves unchanged.
+  Preparation preparation(const std::string& field, const std::vector<std::string>& names) const;
+  at::Tensor zero_target(int64_t rows, std::vector<int64_t> shape) const;
 };
 
 // Reads text with columns (data sets `table` and `interactions`), .npy (the field features), or .safetensors (tensors
 // with the names of fields). Error(corrupt_data) naming missing columns; Error(config) for another kind of data.
 std::unique_ptr<NewRows> open_new_rows(const std::string& path, const TrainedData& trained,
                                        const NewRowsOptions& options);
+// The part for .npy and .safetensors (new_arrays.cpp).
+std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedData& trained,
+                                         const NewRowsOptions& options);
 
 }  // namespace convoy
