@@ -10,6 +10,7 @@
 #include "core/rank_state/position.h"
 #include "core/resume.h"
 #include "core/training/evaluation.h"
+#include "core/training/watched_metric.h"
 
 namespace convoy {
 namespace {
@@ -31,6 +32,8 @@ class Training {
         progress_(context, {components.shares_device, components.files, components.reached}),
         evaluation_(context, {components.data, components.transforms, components.strategy, length_.global_rows},
                     sampler_),
+        keep_best_("train.keep_best", config_.train.keep_best),
+        early_stop_("train.early_stop", config_.train.early_stop),
         loss_check_(context) {
     progress_.set_length(config_.train, length_,
                          {components.data->instances_per_row(), components.data->tokens_per_row()});
@@ -45,11 +48,16 @@ class Training {
     // A stop request interrupted an evaluation, or members that trained separately are joined here and evaluated
     // first.
     if (evaluation_owed_) evaluate(step(), true);
+    if (best_owed_) save(step());
     if (step() < length_.total_steps && !finished_) loop();
     end_loader();
     progress_.end_loop(data_time_);
     finish();
-    return progress_.result(strategy_);
+    TrainingResult result = progress_.result(strategy_);
+    if (const Json best = keep_best_.json(); best.is_object() && best.contains("step"))
+      result.summary["best_checkpoint"] = best;
+    if (early_stop_.exhausted()) result.summary["early_stop"] = early_stop_.json();
+    return result;
   }
 
  private:
@@ -120,7 +128,7 @@ class Training {
       evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);
       if (evaluated_) evaluate(done, updated);
       checkpoint_owed |= due(config_.train.checkpoint_every, done, length_.steps_per_epoch);
-      saved_ = checkpoint_owed && updated;
+      saved_ = (checkpoint_owed || best_owed_) && updated;
       if (saved_) {
         save(done);
         checkpoint_owed = false;
@@ -133,9 +141,9 @@ class Training {
   void finish() {
     const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
     if (wants_evaluation && !progress_.stopped() && !evaluated_) evaluate(step(), true);
-    if (!saved_ &&
-        (progress_.stopped() || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never))
-      save(step());
+    const bool wants_checkpoint =
+        progress_.stopped() || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never;
+    if (best_owed_ || (!saved_ && wants_checkpoint)) save(step());
     if (!progress_.stopped() && context_.rank == 0 && progress_.skipped_all())
       log::warning(str("none of ", progress_.updates(),
                        " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
@@ -173,12 +181,46 @@ class Training {
     progress_.add_evaluation_seconds(std::chrono::duration<double>(Clock::now() - start).count());
     progress_.record_evaluation(done, *values);
     finished_ = strategy_.evaluated(*values);
+    watch(done, *values, may_stop);
     read_sampling();
     context_.state->phase("training");
     progress_.resume_clock();
   }
 
-  void save(int64_t done) { progress_.save(strategy_, done, {evaluation_owed_, components_.data.get()}); }
+  // `whole`: no gradients accumulate, so a checkpoint has the state that was evaluated.
+  void watch(int64_t done, const std::map<std::string, MetricValue>& values, bool whole) {
+    if (whole)
+      best_owed_ = keep_best_.add(values, done);
+    else if (keep_best_.watches() && context_.rank == 0 && !skipped_best_)
+      log::warning(
+          "train.keep_best: evaluations between two updates are not kept; let train.evaluate_every be a "
+          "multiple of the steps of an update");
+    skipped_best_ = skipped_best_ || !whole;
+    early_stop_.add(values, done);
+    if (!early_stop_.exhausted()) return;
+    finished_ = true;
+    if (context_.rank == 0)
+      log::info(str("train.early_stop ends the training after step ", done, ": ", early_stop_.text(), " was the best, ",
+                    config_.train.early_stop.patience, " evaluations ago"));
+  }
+
+  void save(int64_t done) {
+    SavedState state;
+    state.evaluation_owed = evaluation_owed_;
+    state.data = components_.data.get();
+    state.best = best_owed_;
+    if (keep_best_.watches()) state.trainer["keep_best"] = keep_best_.json();
+    if (early_stop_.watches()) state.trainer["early_stop"] = early_stop_.json();
+    progress_.save(strategy_, done, state);
+    best_owed_ = false;
+  }
+
+  // A run that begins from another run's checkpoint compares its own evaluations only.
+  void restore_watched(const CheckpointInfo& info) {
+    if (!progress_.owns(info)) return;
+    keep_best_.restore(info.trainer.value("keep_best", Json()));
+    early_stop_.restore(info.trainer.value("early_stop", Json()));
+  }
 
   void restore() {
     context_.state->phase(loading_phase);
@@ -201,9 +243,10 @@ class Training {
     const bool comparable =
         from.same_evaluation && (info.fingerprint.empty() || same_fingerprint(info.fingerprint, data.fingerprint));
     if (comparable) progress_.restore_metrics(trainer.at("metrics"));
+    if (comparable) restore_watched(info);
     HeldOutEvaluation* const members = evaluation_.held_out();
     if (members != nullptr && !(comparable && from.same_watched)) members->metrics_changed();
-    finished_ = strategy_.evaluated({});  // as before the checkpoint
+    finished_ = strategy_.evaluated({}) || early_stop_.exhausted();  // as before the checkpoint
     read_sampling();
     evaluation_owed_ = trainer.value("evaluation_owed", false);
     // If nothing is left to train, a state of another layout is evaluated here and saved in this layout.
@@ -230,7 +273,10 @@ class Training {
   const Sampler sampler_;
   TrainingProgress progress_;
   Evaluation evaluation_;
+  WatchedMetric keep_best_, early_stop_;
   LossCheck loss_check_;
+  bool best_owed_ = false;     // the current state is the best and not saved
+  bool skipped_best_ = false;  // an evaluation could not be kept
   bool evaluation_owed_ = false;
   int64_t evaluations_ = 0;                 // started by this process
   bool evaluated_ = false, saved_ = false;  // the current state

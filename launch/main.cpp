@@ -17,6 +17,7 @@
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/text_table.h"
+#include "launch/cli/use_commands.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/prepare/describe.h"
@@ -111,16 +112,6 @@ Examples:
   convoy export runs/fashion-mlp/checkpoints/step-200 --to mlp
 
 Exit codes: 0, 64 no run there, 65 damaged checkpoint, 73 DIR has files, 74 I/O, 78 no such format for this model.)";
-
-constexpr const char* vocabulary_footer = R"(
-Trains a byte-level BPE tokenizer as that of GPT-2: every text can be encoded, and transformers reads the file. FILES
-may be patterns. Use it by data: {name: text, path: FILE, tokenizer: tokenizer.json}.
-
-Examples:
-  convoy vocabulary book.txt --size 4000
-  convoy vocabulary 'texts/*.txt' --size 32000 --special '<|endoftext|>' --to texts/tokenizer.json
-
-Exit codes: 0, 64 command line, 65 a file is no text, 73 the file exists, 74 I/O, 78 no file matches.)";
 
 // An option that may be repeated, with one value each.
 void add_repeated(CLI::App& command, const char* name, const char* type, std::vector<std::string>& values,
@@ -297,7 +288,8 @@ int run(int argc, char** argv) {
 
   ExportArguments exportation;
   CLI::App* export_weights = app.add_subcommand("export", "Write the weights of a run for Python");
-  export_weights->add_option("RUN", exportation.run, "Run folder or checkpoint, also RUN@memberN")->required();
+  export_weights->add_option("RUN", exportation.run, "Run folder or checkpoint, also RUN@best, RUN@step-N, RUN@memberN")
+      ->required();
   export_weights->add_option("--to", exportation.to, "Folder to write")
       ->required()
       ->type_name("DIR")
@@ -314,18 +306,7 @@ int run(int argc, char** argv) {
       ->type_name("SIZE");
   export_weights->footer(export_footer);
 
-  VocabularyArguments making;
-  CLI::App* vocabulary = app.add_subcommand("vocabulary", "Make a tokenizer from texts");
-  vocabulary->add_option("FILES", making.files, "Text files, or patterns such as 'texts/*.txt'")->required();
-  vocabulary->add_option("--size", making.size, "Number of tokens, with the 256 of the bytes")
-      ->required()
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 24));
-  vocabulary->add_option("--to", making.to, "File to write")->capture_default_str()->type_name("FILE");
-  add_repeated(*vocabulary, "--special", "TOKEN", making.special,
-               "A token of its own, such as <|endoftext|>; may be repeated");
-  vocabulary->add_flag("--force", making.force, "Replace the file");
-  vocabulary->footer(vocabulary_footer);
+  const std::vector<ParsedCommand> uses = add_use_commands(app);
 
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
@@ -339,9 +320,10 @@ int run(int argc, char** argv) {
     return run_agent_for_host(loop);
   }
   // CLI11's message for an unknown command names no alternatives.
-  const std::vector<std::string> commands{
-      run->get_name(), verify->get_name(), explain->get_name(),        bench->get_name(),     top->get_name(),
-      add->get_name(), list->get_name(),   export_weights->get_name(), vocabulary->get_name()};
+  std::vector<std::string> commands{run->get_name(),   verify->get_name(),        explain->get_name(),
+                                    bench->get_name(), top->get_name(),           add->get_name(),
+                                    list->get_name(),  export_weights->get_name()};
+  for (const ParsedCommand& use : uses) commands.push_back(use.line->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -349,6 +331,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? exit_code::done : exit_code::command_line;
   }
+  for (const ParsedCommand& use : uses)
+    if (*use.line) return use.run();
   if (*list) {
     list_catalogues(all_catalogues(), listing, std::cout);
     return exit_code::done;
@@ -359,7 +343,6 @@ int run(int argc, char** argv) {
   }
   if (*add) return add_command(addition);
   if (*export_weights) return export_command(exportation);
-  if (*vocabulary) return vocabulary_command(making);
   if (*top) return top_command(watching);
   if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);

@@ -199,7 +199,7 @@ Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t kee
     : context_(context), directory_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
 void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing,
-                       const Json& rank_state, const Dataset* data) {
+                       const Json& rank_state, const Dataset* data, bool best) {
   at::NoGradGuard no_grad;
   SaveCoordination coordination(context_, "save");
   const std::string folder = directory_.temporary_path(step, coordination.token());
@@ -229,6 +229,7 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
       }
       write_manifest(manifest, folder, files_);
       directory_.publish(step, coordination.token());
+      if (best) directory_.mark_best(step, coordination.token());
       return std::string();
     });
   } catch (...) {

@@ -106,6 +106,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   request.launch = run.config.launch;
   request.config = without_marks(run.config.resolved);
   request.resumes = run.snapshots.is_null() && run.arguments.bench.is_null() && run.arguments.use.is_null();
+  request.stops_at_once = !run.arguments.use.is_null();
   start_summary(wanted);
   try {
     supervisor_ = std::make_unique<JobSupervisor>(loop, request, events);

@@ -229,9 +229,19 @@ void check_components(const RunConfig& config) {
 
 // Refuses a watched metric that evaluations never give, before the first evaluation.
 void check_watched_metrics(const PreparedRun& run) {
-  if (!monitors_metric(run.config)) return;
+  const TrainConfig& train = run.config.train;
+  const bool members = monitors_metric(run.config);
+  if (members && !train.early_stop.metric.empty())
+    throw ConfigError(location_of(run, "train.early_stop.metric"), "train.early_stop",
+                      str("ends the whole training, and ", run.config.strategy.name,
+                          ".early_stop ends its members one by one; keep one of them"));
+  if (!members && train.early_stop.metric.empty() && train.keep_best.metric.empty()) return;
   const Json answer = describe_run(run.rank_program, run.config.resolved, "figures").at("figures");
-  if (!answer.is_null()) check_monitored_metric(run.config, answer.get<EvaluationMetrics>());
+  if (answer.is_null()) return;
+  const auto metrics = answer.get<EvaluationMetrics>();
+  if (members) check_monitored_metric(run.config, metrics);
+  check_watched_metric(run.config, "train.keep_best.metric", train.keep_best.metric, metrics);
+  check_watched_metric(run.config, "train.early_stop.metric", train.early_stop.metric, metrics);
 }
 
 }  // namespace
@@ -275,6 +285,8 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   }
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);
+  // A command that reads other rows than those of training has its own checks.
+  if (!arguments.use.is_null() && !arguments.use.at("reads_data").get<bool>()) return run;
   check_components(run.config);
   // Other hosts need not have the file, and all ranks find the same mistakes: rank 0 reports them.
   if (run.as.rank > 0) return run;

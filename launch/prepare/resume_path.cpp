@@ -58,7 +58,9 @@ StoredConfig stored_in(const fs::path& step) {
     if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return {};
     const Json trainer = manifest.value("trainer", Json());
     const Json ranks = trainer.is_object() ? trainer.value("world_size", Json()) : Json();
-    return {path, manifest["config"], ranks.is_number_integer() ? ranks.get<int64_t>() : 0};
+    const Json step_done = manifest.value("step", Json());
+    return {path, manifest["config"], ranks.is_number_integer() ? ranks.get<int64_t>() : 0,
+            step_done.is_number_integer() ? step_done.get<int64_t>() : 0};
   } catch (const Error&) {
     return {};
   }
@@ -204,6 +206,8 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved,
 }
 
 }  // namespace
+
+StoredConfig stored_config(const std::string& step_folder) { return stored_in(step_folder); }
 
 StoredConfig newest_config(const std::string& folder) {
   for (const fs::path& step : steps_in(fs::path(folder) / "checkpoints"))

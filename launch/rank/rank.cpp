@@ -187,7 +187,7 @@ int run_ranks(RankProcess& process, const Registry& registry) {
   const FileProgress progress(process.opened());
   const CacheLockLimit limit(assignment.config.launch.rendezvous / 2);
   Components trained;
-  const bool reads_data = assignment.use.is_null() || use_reads_data(assignment.use.at("command"));
+  const bool reads_data = assignment.use.is_null() || assignment.use.at("reads_data").get<bool>();
   if (assignment.bench.is_null() && reads_data)
     trained = make_checked_components(assignment, registry, process.channel());
 

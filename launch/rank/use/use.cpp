@@ -20,13 +20,12 @@ namespace {
 struct UseEntry {
   const char* command;
   std::unique_ptr<Use> (*make)();
-  bool reads_data;
 };
 
 constexpr UseEntry uses[] = {
-    {"evaluate", make_evaluate_use, true},
-    {"generate", make_generate_use, false},
-    {"predict", make_predict_use, false},
+    {"evaluate", make_evaluate_use},
+    {"generate", make_generate_use},
+    {"predict", make_predict_use},
 };
 
 const UseEntry& entry_of(const std::string& command) {
@@ -98,6 +97,5 @@ std::unique_ptr<OutputFile> UseContext::output() const {
 }
 
 std::unique_ptr<Use> make_use(const std::string& command) { return entry_of(command).make(); }
-bool use_reads_data(const std::string& command) { return entry_of(command).reads_data; }
 
 }  // namespace convoy

@@ -37,7 +37,7 @@ class UseContext {
   // Rank, size, world, devices, threads, and the configuration: that of the checkpoint with the --set of the command.
   const Context& rank() const { return context_; }
   const RunConfig& config() const { return context_.config; }
-  // Options of the command, as UseArguments::options has them.
+  // Options of the command: UseArguments::options of launch/cli/use.h, `to` and `force`.
   const Json& options() const { return options_; }
   const Registry& registry() const { return registry_; }
 
@@ -52,7 +52,8 @@ class UseContext {
   // checkpoint at the first call.
   const std::vector<LoadedModel>& models();
 
-  // The data set of the run with the checkpoint's numbers for ids and classes. Only for a Use with reads_data().
+  // The data set of the run with the checkpoint's numbers for ids and classes. Null for a command that does not
+  // read it (UseArguments::reads_data).
   const Components& components() const { return components_; }
 
   // Rows or items done, of `total` (0: unknown). Call it between blocks of rows: it tells the supervisor that this rank
@@ -89,7 +90,5 @@ class Use {
 
 // `command`: evaluate, …
 std::unique_ptr<Use> make_use(const std::string& command);
-// False: the command works without the data set of the run, whose files may be gone.
-bool use_reads_data(const std::string& command);
 
 }  // namespace convoy

@@ -1,0 +1,84 @@
+// The frame of the commands that use a trained run: evaluate, predict, recommend, generate.
+//
+// It finds the checkpoint, changes its configuration by --set, chooses the ranks, starts them like `convoy run`, and
+// returns what rank 0 answers. The rank side is launch/rank/use/use.h. Nothing is written but the result: the run
+// folder is temporary.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "launch/prepare/used_run.h"
+
+namespace convoy {
+
+struct UseArguments {
+  std::string command;                 // "evaluate"
+  std::string run;                     // RUN, RUN@best, RUN@step-N, RUN@memberN
+  std::vector<std::string> overrides;  // --set: changes to the configuration of the run
+  int ranks = 0;                       // --ranks; 0: see `strategy`
+  bool json = false;                   // print JSON
+  // How the model is distributed. By the strategy of the run: as it was trained, on as many ranks as then but not more
+  // than this host has cores. Else each rank has the whole model (UseContext::models), on one rank by default.
+  bool by_strategy = false;
+  bool reads_data = false;        // the ranks make the data set of the configuration
+  std::string to;                 // --to: file to write; "": none
+  bool force = false;             // --force: may replace it
+  Json options = Json::object();  // of the command, for UseContext::options
+};
+
+struct UseResult {
+  int code = 0;         // exit code; of rank 0's process under a launcher, of this process otherwise
+  bool reports = true;  // false in a process that only follows rank 0
+  UsedRun run;
+  Json answer;   // of rank 0; null if the ranks failed
+  Json summary;  // of the temporary run: strategy, backend, world_size, …
+};
+
+// Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run, `convoy run`
+// and check_output_path.
+UseResult use_run(UseArguments arguments);
+
+// Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
+void print_notes(const UsedRun& run);
+
+// --- `convoy evaluate RUN [--split S] [--set k=v]… [--ranks N] [--json]` ---
+
+// Prints loss and metrics. Returns the exit code.
+int evaluate_command(UseArguments arguments, const std::string& split);
+
+// --- `convoy predict RUN --data FILE --to OUT [--unknown error|skip] [--probabilities all|best|none] …` ---
+
+struct PredictArguments {
+  std::string data;               // file with the rows
+  std::string unknown = "error";  // a row with an id or a category that training did not have: error, or skip
+  std::string probabilities = "all";
+};
+
+// Writes the predictions, and prints their number and what was found about the columns. Returns the exit code.
+int predict_command(UseArguments arguments, const PredictArguments& prediction);
+
+// --- `convoy generate RUN --prompt TEXT [--max-tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S] …` ---
+
+struct GenerateArguments {
+  std::string prompt;
+  std::string prompt_tokens;  // "464,3290": numbers instead of a text
+  int64_t max_tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;  // 0: all
+  double top_p = 1;
+  uint64_t seed = 1;
+  int64_t samples = 1;  // texts, with the seeds seed, seed + 1, …
+  std::string stop;     // a token that ends the text
+};
+
+// Prints the prompt with the text that continues it. Returns the exit code.
+int generate_command(UseArguments arguments, const GenerateArguments& generation);
+
+// --- For tests ---
+
+// The configuration with which ranks use the run: without what concerns its training only. `member` ≥ 0: one member as
+// a single model.
+Json configuration_to_use(const UsedRun& run, bool by_strategy);
+
+}  // namespace convoy
