@@ -101,7 +101,8 @@ DataChange data_change(const DataContents& stored, const DataContents& now) {
       change.unknown.push_back(str("it has no ", words_of(key), ", and the checkpoint has some"));
   // A model continues with the scaling and the categories that it was trained with.
   const auto prepared = stored.lists.find("preparation"), prepares = now.lists.find("preparation");
-  if (prepared != stored.lists.end() && prepares != now.lists.end() && prepared->second.names != prepares->second.names)
+  if (prepared != stored.lists.end() &&
+      (prepares == now.lists.end() || prepared->second.names != prepares->second.names))
     change.renumber = true;
   // The bytes are equal to those of the checkpoint, so names can be new only if they are read in another way.
   if (same_fingerprint(stored.fingerprint, now.fingerprint)) {

@@ -63,6 +63,8 @@ class Preparation {
   // from [rows, raw_width] → to [rows, width]. The two may be the same memory if the widths are equal. A category −1
   // gives zeros.
   void apply(const float* from, int64_t rows, float* to) const;
+  // Error(config) unless the columns with words are those that are categorical here. `words`: as of the constructor.
+  void check_words(const std::vector<ColumnWords>& words) const;
   at::Tensor applied(const at::Tensor& raw) const;  // float [N, raw_width] → [N, width]
   // A warning if unscaled columns differ so much that training suffers; "" else.
   std::string scale_hint() const;

@@ -3,6 +3,7 @@
 
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
+#include "core/files/files.h"
 #include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 

@@ -34,7 +34,10 @@ const Preparation* find_preparation(const Preparations* stored, const char* fiel
 Preparation context_preparation(const Interactions& all, const std::vector<int32_t>& train,
                                 const PreparationOptions& options, const Preparation* stored) {
   if (all.contexts() == 0) return {};
-  if (stored != nullptr) return *stored;
+  if (stored != nullptr) {
+    stored->check_words(all.context_words);
+    return *stored;
+  }
   // Without scaling and filling, the statistics serve the hint alone.
   constexpr size_t for_hint = 4096;
   const size_t count = options.scale || options.fill ? train.size() : std::min(train.size(), for_hint);

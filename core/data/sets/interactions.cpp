@@ -211,7 +211,8 @@ DatasetPtr InteractionsDataset::numbered_as(const DataContents& stored) const {
   Interactions all = renumbered(all_, stored);
   const Preparations preparations = preparations_of(stored);
   const auto context = preparations.find("context");
-  if (!all.context_words.empty() && context != preparations.end()) number_context_words(all, context->second);
+  if (context != preparations.end()) context->second.check_words(all.context_words);
+  if (context != preparations.end()) number_context_words(all, context->second);
   return std::make_shared<InteractionsDataset>(std::move(all), *holdout_, options_, seed_, prepared_.options,
                                                &preparations);
 }

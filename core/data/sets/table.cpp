@@ -104,6 +104,12 @@ DatasetPtr Table::numbered_as(const DataContents& stored) const {
   std::optional<Preparation> preparation;
   if (const auto found = prepared.find("features"); found != prepared.end()) {
     preparation = found->second;
+    std::vector<ColumnWords> words;
+    for (const std::string& column : names.columns) {
+      const auto at = std::find(train_.columns.begin(), train_.columns.end(), column) - train_.columns.begin();
+      words.push_back(size_t(at) < train_.words.size() ? train_.words[size_t(at)] : ColumnWords());
+    }
+    preparation->check_words(words);
     for (const PreparedColumn& column : preparation->columns()) names.words.push_back(column.categories);
   }
   const size_t classes = names.labels.size();

@@ -4,6 +4,7 @@
 // memory does not depend on their number.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -130,7 +131,8 @@ class Predict : public Use {
     form.probabilities = probabilities_of(options.at("probabilities"));
     int64_t done = 0, written = 0;
     const auto write = [&](RowBlock& block) {
-      for (const auto& transform : transforms) transform->apply(block.batch, {}, seed, 0);
+      const at::Tensor indices = at::arange(written, written + block.batch.rows);
+      for (const auto& transform : transforms) transform->apply(block.batch, indices, seed, 0);
       const Predictions predictions = predictor(block.batch);
       if (!file) {
         form.width = predictions.values.size(1);
