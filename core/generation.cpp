@@ -18,11 +18,10 @@ std::vector<TokenChoice> token_choices(const float* logits, int64_t vocabulary, 
   if (options.temperature <= 0) return {{*std::min_element(order.begin(), order.end(), likelier), 1}};
   const float most = *std::max_element(logits, logits + vocabulary);
   const auto mass = [&](int64_t token) { return std::exp(double(logits[token] - most) / options.temperature); };
-  const bool all = options.top_p >= 1 && (options.top_k <= 0 || options.top_k >= vocabulary);
-  if (!all) {
-    const int64_t kept = options.top_k > 0 ? std::min(options.top_k, vocabulary) : vocabulary;
-    std::partial_sort(order.begin(), order.begin() + kept, order.end(), likelier);
-    order.resize(size_t(kept));
+  const bool limited = options.top_k > 0 && options.top_k < vocabulary;
+  if (limited) {
+    std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(), likelier);
+    order.resize(size_t(options.top_k));
   }
   std::vector<TokenChoice> choices;
   double total = 0;
@@ -31,9 +30,17 @@ std::vector<TokenChoice> token_choices(const float* logits, int64_t vocabulary, 
     total += choices.back().probability;
   }
   if (options.top_p < 1) {
+    const auto first = [&](const TokenChoice& a, const TokenChoice& b) { return likelier(a.token, b.token); };
     double sum = 0;
-    size_t kept = 0;
-    while (kept < choices.size() && (kept == 0 || sum < options.top_p * total)) sum += choices[kept++].probability;
+    size_t kept = 0, sorted = limited ? choices.size() : 0;
+    while (kept < choices.size() && (kept == 0 || sum < options.top_p * total)) {
+      if (kept == sorted) {  // few of a large vocabulary are needed
+        sorted = std::min(choices.size(), std::max<size_t>(64, 4 * sorted));
+        std::partial_sort(choices.begin() + std::ptrdiff_t(kept), choices.begin() + std::ptrdiff_t(sorted), choices.end(),
+                          first);
+      }
+      sum += choices[kept++].probability;
+    }
     choices.resize(kept);
     total = sum;
   }

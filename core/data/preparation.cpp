@@ -240,6 +240,12 @@ std::vector<int64_t> WordNumbers::sort() {
 }
 
 float raw_number(const DelimitedReader& reader, size_t column, bool fill, const char* option) {
+  const std::string_view field = reader.field(column);
+  double value = 0;
+  const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  constexpr double most = std::numeric_limits<float>::max();
+  if (error == std::errc() && stop == field.data() + field.size() && std::abs(value) <= most) return float(value);
+  // Spaces around the number, a missing value, or a mistake.
   if (!is_missing_mark(reader.field(column))) return float_of(reader, column, option);
   if (fill) return missing_value;
   reader.fail(column, str("a number is missing; ", option,

@@ -27,7 +27,7 @@ struct PairCount {
   }
 };
 
-uint64_t pair_key(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) << 32 | uint32_t(right); }
+uint64_t merge_key(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) << 32 | uint32_t(right); }
 
 // Counts of pairs over all words, and the merges.
 class PairMerger {
@@ -44,7 +44,7 @@ class PairMerger {
   PairCount most_frequent() {
     while (!queue_.empty()) {
       PairCount top = queue_.top();
-      const auto found = pairs_.find(pair_key(top.left, top.right));
+      const auto found = pairs_.find(merge_key(top.left, top.right));
       const int64_t now = found == pairs_.end() ? 0 : found->second.count;
       if (top.count == now) return top;
       queue_.pop();
@@ -55,7 +55,7 @@ class PairMerger {
   }
 
   void merge(const PairCount& pair, int32_t merged) {
-    const auto node = pairs_.extract(pair_key(pair.left, pair.right));
+    const auto node = pairs_.extract(merge_key(pair.left, pair.right));
     std::vector<uint32_t> in = node.mapped().words;
     std::sort(in.begin(), in.end());
     in.erase(std::unique(in.begin(), in.end()), in.end());
@@ -75,7 +75,7 @@ class PairMerger {
   };
 
   void change(int32_t left, int32_t right, int64_t by, size_t word) {
-    Pair& pair = pairs_[pair_key(left, right)];
+    Pair& pair = pairs_[merge_key(left, right)];
     pair.count += by;
     if (by > 0 && (pair.words.empty() || pair.words.back() != word)) pair.words.push_back(uint32_t(word));
   }
@@ -93,12 +93,12 @@ class PairMerger {
       if (out > 0) {
         change(tokens[out - 1], left, -count, word);
         change(tokens[out - 1], merged, count, word);
-        grown_.push_back(pair_key(tokens[out - 1], merged));
+        grown_.push_back(merge_key(tokens[out - 1], merged));
       }
       if (i + 2 < tokens.size()) {
         change(right, tokens[i + 2], -count, word);
         change(merged, tokens[i + 2], count, word);
-        grown_.push_back(pair_key(merged, tokens[i + 2]));
+        grown_.push_back(merge_key(merged, tokens[i + 2]));
       }
       tokens[out++] = merged;
       ++i;

@@ -66,9 +66,12 @@ std::string_view MappedFile::text() const {
   return {static_cast<const char*>(mapping_->data), mapping_->data == nullptr ? 0 : mapping_->size};
 }
 
-void MappedFile::forget(size_t bytes) const {
+void MappedFile::forget(size_t begin, size_t end) const {
   constexpr size_t page = 4096;
-  if (mapping_->data != nullptr && bytes >= page) madvise(mapping_->data, bytes / page * page, MADV_DONTNEED);
+  begin = begin / page * page;  // its first page was read with the bytes before
+  end = end / page * page;
+  if (mapping_->data != nullptr && begin < end)
+    madvise(static_cast<char*>(mapping_->data) + begin, end - begin, MADV_DONTNEED);
 }
 
 const std::string& MappedFile::hash() const {

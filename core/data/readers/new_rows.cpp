@@ -225,14 +225,15 @@ class TextRows : public NewRows {
       names_ = header.names();
     }
     parser_ = interactions ? interaction_parser(header, trained) : table_parser(header, trained);
-    const auto ends = std::count(rest_.begin(), rest_.end(), '\n');
-    rows_ = ends + (rest_.empty() || rest_.back() == '\n' ? 0 : 1);
+    rows_ = count_lines();
   }
 
   int64_t rows() const override { return rows_; }
 
   bool next(RowBlock& block) override {
-    file_.forget(file_.text().size() - rest_.size());  // the lines of the block before are no longer needed
+    const size_t begin = file_.text().size() - rest_.size();
+    file_.forget(forgotten_, begin);  // the lines of the block before are no longer needed
+    forgotten_ = begin;
     std::vector<Piece> pieces = next_pieces();
     if (pieces.empty()) return false;
     int64_t lines = 0;
@@ -282,6 +283,19 @@ class TextRows : public NewRows {
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     if (line.substr(0, 3) == "\xEF\xBB\xBF") line.remove_prefix(3);
     return line;
+  }
+
+  // Of `rest_`. Keeps a part of the file in memory only.
+  int64_t count_lines() const {
+    constexpr size_t part = 16 << 20;
+    const size_t begin = file_.text().size() - rest_.size();
+    int64_t ends = 0;
+    for (size_t at = 0; at < rest_.size(); at += part) {
+      const std::string_view some = rest_.substr(at, part);
+      ends += std::count(some.begin(), some.end(), '\n');
+      file_.forget(begin + at, begin + at + some.size());
+    }
+    return ends + (rest_.empty() || rest_.back() == '\n' ? 0 : 1);
   }
 
   // The next lines of the file, in pieces of whole lines for several threads.
@@ -395,6 +409,7 @@ class TextRows : public NewRows {
   size_t fields_ = 0;
   std::string_view rest_;  // text that is not read yet
   int64_t line_ = 0;       // lines before it
+  size_t forgotten_ = 0;   // bytes whose memory was given back
   int64_t rows_ = 0;
 };
 
