@@ -36,8 +36,8 @@ std::vector<TokenChoice> token_choices(const float* logits, int64_t vocabulary, 
     while (kept < choices.size() && (kept == 0 || sum < options.top_p * total)) {
       if (kept == sorted) {  // few of a large vocabulary are needed
         sorted = std::min(choices.size(), std::max<size_t>(64, 4 * sorted));
-        std::partial_sort(choices.begin() + std::ptrdiff_t(kept), choices.begin() + std::ptrdiff_t(sorted), choices.end(),
-                          first);
+        std::partial_sort(choices.begin() + std::ptrdiff_t(kept), choices.begin() + std::ptrdiff_t(sorted),
+                          choices.end(), first);
       }
       sum += choices[kept++].probability;
     }

@@ -151,9 +151,10 @@ void Preparation::check_words(const std::vector<ColumnWords>& words) const {
   for (size_t column = 0; column < columns_.size(); ++column) {
     const bool has_words = column < words.size() && !words[column].empty();
     if (has_words == columns_[column].categorical) continue;
-    throw Error(Failure::config, "data.categorical: column '", columns_[column].name, "' is ",
-                has_words ? "categorical, and was not in the checkpoint" : "categorical in the checkpoint, and is not now",
-                "; name the same columns");
+    throw Error(
+        Failure::config, "data.categorical: column '", columns_[column].name, "' is ",
+        has_words ? "categorical, and was not in the checkpoint" : "categorical in the checkpoint, and is not now",
+        "; name the same columns");
   }
 }
 

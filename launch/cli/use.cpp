@@ -102,50 +102,68 @@ struct RankChoice {
   std::string note;
 };
 
-RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const LaunchedAs& as) {
+// Throws ConfigError if the strategy cannot have this number of ranks.
+void check_ranks(const RunConfig& config, const Host& host, int ranks, bool as_trained) {
+  RunConfig on_cores = config;
+  on_cores.device = "cpu";
+  const StrategyEntry& strategy = strategy_of(config);
+  const Plan plan = strategy.plan(on_cores, Topology{{host}}, {ranks, {}});
+  // Blocks that fit the ranks of the training fit them still.
+  if (as_trained || !wants_blocks(strategy, plan.jobs.front())) return;
+  const Json described = describe_run(rank_program(), config.resolved, "blocks");
+  check_blocks(strategy, plan.jobs.front(), described.at("model").get<ModelDescription>());
+}
+
+RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const RunConfig& config,
+                        const LaunchedAs& as) {
   RankChoice choice;
-  if (as.launcher != Launcher::none && arguments.ranks == 0) return choice;
+  const bool launched = as.launcher != Launcher::none;
   if (!arguments.by_strategy) {
-    choice.ranks = std::max(arguments.ranks, 1);
+    choice.ranks = launched ? arguments.ranks : std::max(arguments.ranks, 1);
     return choice;
   }
   const Host host = this_host({false, false});
-  const auto cores = static_cast<int64_t>(host.cores.size());
-  choice.ranks = arguments.ranks > 0
-                     ? arguments.ranks
-                     : static_cast<int>(std::clamp<int64_t>(run.world_size, 1, std::max<int64_t>(cores, 1)));
+  const int64_t cores = std::max<int64_t>(static_cast<int64_t>(host.cores.size()), 1);
+  const int64_t usual = launched ? as.size : std::clamp<int64_t>(run.world_size, 1, cores);
+  const int ranks = arguments.ranks > 0 ? arguments.ranks : static_cast<int>(usual);
+  choice.ranks = launched ? arguments.ranks : ranks;
   if (sets_key(arguments.overrides, "strategy")) return choice;
-  const RunConfig config = RunConfig::from_resolved(configuration_to_use(run, true));
   const StrategyEntry& strategy = strategy_of(config);
+  const std::string& equal = equal_ranks_strategy().name;
   if (strategy.members) {
     choice.ranks = arguments.ranks;  // it divides its members by itself
     return choice;
   }
+  if (config.strategy.name == equal) return choice;
   try {
-    RunConfig on_cores = config;
-    on_cores.device = "cpu";
-    strategy.plan(on_cores, Topology{{host}}, {choice.ranks, {}});
+    check_ranks(config, host, ranks, ranks == run.world_size);
   } catch (const ConfigError& error) {
-    const std::string& equal = equal_ranks_strategy().name;
-    if (config.strategy.name == equal) throw;
     choice.overrides.push_back(str("strategy={name: ", equal, "}"));
-    choice.note = str("evaluated by ", equal, " on ", choice.ranks, choice.ranks == 1 ? " rank" : " ranks",
+    choice.note = str("evaluated by ", equal, " on ", ranks, ranks == 1 ? " rank" : " ranks",
                       ", each with the whole model, since ", config.strategy.name, " does not fit: ", error.what());
   }
   return choice;
 }
 
-RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, const std::string& folder) {
+// Ranks have failed: their console is quiet.
+void print_failure(const std::string& command, const std::string& folder) {
+  const Json failure = read_summary(folder).value("failure", Json());
+  const std::string message = failure.is_object() ? failure.value("message", "") : "";
+  if (!message.empty()) std::cerr << "convoy " << command << ": " << message << '\n';
+}
+
+RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, const Json& options,
+                           const std::string& folder) {
   RunArguments job;
   job.words = {arguments.command};
   job.config = run.checkpoint + "/manifest.json";
   job.stored = configuration_to_use(run, arguments.by_strategy);
   if (arguments.by_strategy) job.overrides = member_overrides(run);
   job.overrides.insert(job.overrides.end(), arguments.overrides.begin(), arguments.overrides.end());
-  job.fixed = {str("train.resume=", Json(run.path()).dump()), "train.checkpoint_every=never"};
+  job.fixed = {str("train.resume=", Json(absolute_path(run.path())).dump()), "train.checkpoint_every=never"};
   job.output = folder;
   job.quiet = true;
-  job.use = arguments.options;
+  job.use = options;
   job.use["command"] = arguments.command;
   job.use["reads_data"] = arguments.reads_data;
   if (!arguments.to.empty()) job.use.update({{"to", absolute_path(arguments.to)}, {"force", arguments.force}});
@@ -158,6 +176,7 @@ Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   Json config = without_marks(run.config);
   for (const char* key : {"launch", "loss_scale"}) config.erase(key);
   config["backend"] = "auto";
+  config["log"] = {{"level", "warning"}};
   if (config.contains("train"))
     for (const char* key : {"keep_best", "early_stop"}) config["train"].erase(key);
   if (config.contains("model") && config["model"].is_object()) config["model"].erase("init_from");
@@ -169,28 +188,50 @@ Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   return config;
 }
 
-UseResult use_run(UseArguments arguments) {
-  const LaunchedAs as = launched_as(current_variables());
-  UseResult result;
-  result.reports = as.channel.empty() && as.rank == 0;
+namespace {
+
+// In a process with a result to report.
+void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult& result) {
   if (!arguments.to.empty() && result.reports) check_output_path(arguments.to, arguments.force, "--to");
   check_overrides(arguments);
   result.run = used_run(arguments.run, "convoy " + arguments.command);
-  const RankChoice choice = choose_ranks(arguments, result.run, as);
-  if (!choice.note.empty()) result.run.notes.push_back(choice.note);
+  Json options = arguments.options;
+  if (arguments.complete) arguments.complete(result.run, options);
   const UseFolder folder(as, arguments.command);
-  RunArguments job = run_arguments(arguments, result.run, folder.path());
+  RunArguments job = run_arguments(arguments, result.run, options, folder.path());
+  const RunConfig config = read_run_tree(configuration_tree(job), all_catalogues());
+  const RankChoice choice = choose_ranks(arguments, result.run, config, as);
+  if (!choice.note.empty()) result.run.notes.push_back(choice.note);
   job.ranks = choice.ranks;
-  job.overrides.insert(job.overrides.begin(), choice.overrides.begin(), choice.overrides.end());
-  try {
-    result.code = run_command(job);
-  } catch (const ConfigError& error) {
-    add_plugin_advice(error);
-  }
-  if (!result.reports || result.code != exit_code::done) return result;
+  job.overrides.insert(job.overrides.end(), choice.overrides.begin(), choice.overrides.end());
+  result.code = run_command(job);
+  if (!result.reports) return;
+  if (result.code != exit_code::done) return print_failure(arguments.command, folder.path());
   result.summary = read_summary(folder.path());
   CONVOY_CHECK(result.summary.contains("use"), folder.path(), "/summary.json has no answer, though the ranks are done");
   result.answer = result.summary["use"];
+}
+
+}  // namespace
+
+UseResult use_run(const UseArguments& arguments) {
+  const LaunchedAs as = launched_as(current_variables());
+  UseResult result;
+  result.reports = as.channel.empty() && as.rank == 0;
+  if (!as.channel.empty()) {  // the job comes over the channel
+    result.code = run_command({});
+    return result;
+  }
+  // All ranks of a launcher find the same mistakes: rank 0 reports them.
+  try {
+    run_ranks_of(arguments, as, result);
+  } catch (const ConfigError& error) {
+    if (result.reports) add_plugin_advice(error);
+    result.code = exit_code_of(error);
+  } catch (const Error& error) {
+    if (result.reports) throw;
+    result.code = exit_code_of(error);
+  }
   return result;
 }
 
@@ -235,10 +276,13 @@ std::string evaluation_table(const Json& metrics) {
 int evaluate_command(UseArguments arguments, const std::string& split) {
   arguments.command = "evaluate";
   arguments.by_strategy = arguments.reads_data = true;
-  const std::string chosen = split.empty() ? usual_split(arguments, used_run(arguments.run, "convoy evaluate")) : split;
-  arguments.options = {{"split", chosen}};
+  std::string chosen = split;
+  arguments.complete = [&](const UsedRun& run, Json& options) {
+    if (chosen.empty()) chosen = usual_split(arguments, run);
+    options["split"] = chosen;
+  };
   const bool json = arguments.json;
-  const UseResult result = use_run(std::move(arguments));
+  const UseResult result = use_run(arguments);
   if (!result.reports || result.code != exit_code::done) return result.code;
   const Json& answer = result.answer;
   const std::string strategy = result.summary.value("strategy", "");

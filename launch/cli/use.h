@@ -4,6 +4,7 @@
 // returns what rank 0 answers. The rank side is launch/rank/use/use.h. Nothing is written but the result: the run
 // folder is temporary.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct UseArguments {
   std::string to;                 // --to: file to write; "": none
   bool force = false;             // --force: may replace it
   Json options = Json::object();  // of the command, for UseContext::options
+  // Adds options that depend on the run; it may refuse the run by an Error. Null: none do.
+  std::function<void(const UsedRun&, Json& options)> complete = nullptr;
 };
 
 struct UseResult {
@@ -37,7 +40,7 @@ struct UseResult {
 
 // Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run, `convoy run`
 // and check_output_path.
-UseResult use_run(UseArguments arguments);
+UseResult use_run(const UseArguments& arguments);
 
 // Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
 void print_notes(const UsedRun& run);

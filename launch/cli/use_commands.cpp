@@ -16,7 +16,7 @@ namespace {
 constexpr const char* exit_codes_of_use = R"(
 
 Exit codes: 0 done, 64 no run there, 65 damaged checkpoint or data, 70 failure of the model, 73 output file, 74 I/O,
-78 configuration, 110 hang, 128+n ended by signal n.)";
+78 configuration or no checkpoint, 110 hang, 143 stopped.)";
 
 constexpr const char* evaluate_footer = R"(
 Computes loss and metrics of a checkpoint on the rows that its run holds out, by the strategy of the run. Each row counts

@@ -124,6 +124,23 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
   return notes;
 }
 
+// Refuses a model.freeze that matches no parameter, or all of them.
+void check_frozen(const RunConfig& config, const ModelDescription& model) {
+  const std::optional<NamePattern> pattern = frozen_names(config.model.options);
+  if (!pattern) return;
+  std::vector<std::string> trained;
+  int64_t frozen = 0;
+  for (const BlockDescription& block : model.blocks)
+    for (const auto& [name, elements] : block.named) pattern->found_in(name) ? void(++frozen) : trained.push_back(name);
+  constexpr size_t shown = 6;
+  if (frozen > 0 && !trained.empty()) return;
+  const std::string more = trained.size() > shown ? str(", … (", trained.size(), ")") : "";
+  trained.resize(std::min(trained.size(), shown));
+  throw ConfigError(mark_of(config.resolved, "model.freeze"), "model.freeze",
+                    frozen == 0 ? str("matches no parameter of the model, which has ", join(trained, ", "), more)
+                                : "matches every parameter of the model, so that nothing would be trained");
+}
+
 PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
                                  const std::vector<std::vector<int>>& allowed) {
   RunConfig config = run.config;
@@ -150,10 +167,12 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                           placed.job.backend, " wants ", placed.job.processes.size(), " processes, but ",
                           run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
   std::vector<std::string> notes;
-  if (wants_blocks(strategy, placed.job)) {
+  if (wants_blocks(strategy, placed.job) || frozen_names(config.model.options)) {
     const Json described =
         run.described.is_null() ? describe_run(run.rank_program, config.resolved, "blocks") : run.described;
-    notes = check_blocks(strategy, placed.job, described.at("model").get<ModelDescription>());
+    const auto model = described.at("model").get<ModelDescription>();
+    check_frozen(config, model);
+    if (wants_blocks(strategy, placed.job)) notes = check_blocks(strategy, placed.job, model);
   }
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;

@@ -44,7 +44,7 @@ std::vector<std::string> notes_about(const std::string& checkpoint, const std::s
 
 std::string UsedRun::path() const { return member < 0 ? checkpoint : str(checkpoint, "@member", member); }
 
-std::string why_unusable(const std::string& folder, const std::string& name, const std::string& command) {
+std::string why_unusable(const std::string& folder, const std::string& command) {
   std::error_code none;
   if (!fs::exists(folder, none))
     return str(folder, " does not exist; give a run folder or a checkpoint (`convoy runs` lists those in runs/)");
@@ -52,16 +52,24 @@ std::string why_unusable(const std::string& folder, const std::string& name, con
     return str(folder, " is the folder of a farm; name one of its runs, as in ", command, " ", pipelines.front(), ": ",
                join(pipelines, ", "));
   if (!is_checkpoint_path(folder)) return str(folder, " is neither a run folder nor a checkpoint");
-  if (fs::exists(folder + "/manifest.json", none) || !checkpoint_steps(checkpoints_folder(folder)).empty()) return "";
-  const std::string status = text_in(read_summary(folder), "status", "unknown");
-  return str(name, " has no checkpoint, and its status is ", status,
-             status == "running" ? "; wait for its first one (train.checkpoint_every)"
-                                 : "; train it again with train.checkpoint_every, such as \"1 epoch\"");
+  return "";
 }
+
+namespace {
+
+[[noreturn]] void refuse_without_checkpoint(const std::string& folder, const std::string& name,
+                                            const std::string& command) {
+  const std::string status = text_in(read_summary(folder), "status", "unknown");
+  throw Error(Failure::config, command, ": ", name, " holds no complete checkpoint, and its status is ", status,
+              status == "running" ? "; wait for its first one (train.checkpoint_every)"
+                                  : "; train it again with train.checkpoint_every, such as \"1 epoch\"");
+}
+
+}  // namespace
 
 UsedRun used_run(const std::string& name, const std::string& command) {
   const MemberPath named = checkpoint_path(name, command);
-  if (const std::string why = why_unusable(named.path, name, command); !why.empty())
+  if (const std::string why = why_unusable(named.path, command); !why.empty())
     throw Error(Failure::command_line, command, ": ", why);
   UsedRun used;
   used.name = name;
@@ -72,6 +80,7 @@ UsedRun used_run(const std::string& name, const std::string& command) {
     if (used.checkpoint.back() == '/') used.checkpoint.pop_back();
   } else {
     const std::string folder = checkpoints_folder(named.path);
+    if (checkpoint_steps(folder).empty()) refuse_without_checkpoint(named.path, name, command);
     used.checkpoint = str(folder, "/step-", checkpoint_steps(folder).back());
   }
   const StoredConfig stored = stored_config(used.checkpoint);

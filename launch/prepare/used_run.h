@@ -23,12 +23,12 @@ struct UsedRun {
 };
 
 // Finds the checkpoint. `command` begins the messages: "convoy evaluate".
-// Error(command_line) if there is no such run, if it has no checkpoint yet, and for the folder of a farm, with its runs.
-// Error(corrupt_data) for an unreadable manifest. Error(config) for an unknown @best, @step-N or @memberN, and for a run
-// of a program of the user.
+// Error(command_line) if there is no such run, and for the folder of a farm, with its runs. Error(corrupt_data) for an
+// unreadable manifest. Error(config) for a run without a checkpoint, for an unknown @best or @step-N, and for a run of a
+// program of the user.
 UsedRun used_run(const std::string& name, const std::string& command);
 
-// What a run folder or a checkpoint is, for the messages of several commands. "": a single run with checkpoints.
-std::string why_unusable(const std::string& folder, const std::string& name, const std::string& command);
+// Why `folder` is neither a run nor a checkpoint; "" if it is one.
+std::string why_unusable(const std::string& folder, const std::string& command);
 
 }  // namespace convoy

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/name_pattern.h"
 #include "core/context.h"
 #include "core/model_interface.h"
 #include "core/rank_state/state_file.h"
@@ -91,6 +92,7 @@ class ModelPart {
 
  private:
   void build_block(int64_t index);
+  void add_parameter_of_layers(const ParameterPtr& parameter);
   void adopt_foreign(int64_t index);
   void note_parameters(int64_t index, size_t before);
   void check_recompute(const Recompute& recompute) const;
@@ -124,6 +126,7 @@ class ModelPart {
   std::vector<std::vector<ParameterPtr>> block_parameters_;
   std::vector<TensorList> block_tensors_;  // tensors that a block's backward may reach, copies of other parts' included
   std::vector<char> recomputes_;           // by block
+  std::optional<NamePattern> freeze_;      // names of parameters that are not trained
   bool keep_dtypes_;
   bool own_generators_;  // no other rank uses this process's default generators
   BlockHooks* hooks_ = nullptr;
