@@ -219,6 +219,7 @@ class TextRows : public NewRows {
     const Header header(reader, form.typed_header, form.header);
     fields_ = reader.columns();
     rest_ = form.header ? reader.rest() : file_.text();
+    rest_ = rest_.substr(0, rest_.find_last_not_of("\r\n") + 1);  // blank lines are allowed at the end
     line_ = form.header ? 1 : 0;
     if (form.header) {
       header_ = line_text(file_.text());
@@ -272,7 +273,6 @@ class TextRows : public NewRows {
     int64_t first_line = 0;  // before it
     int64_t lines = 0;
     int64_t first_row = 0;  // in the block
-    bool last = false;      // of the file
     int64_t read = 0;
     std::vector<int64_t> kept;  // rows of the block
     std::vector<std::string_view> texts;
@@ -295,7 +295,7 @@ class TextRows : public NewRows {
       ends += std::count(some.begin(), some.end(), '\n');
       file_.forget(begin + at, begin + at + some.size());
     }
-    return ends + (rest_.empty() || rest_.back() == '\n' ? 0 : 1);
+    return ends + (rest_.empty() ? 0 : 1);  // the last line has no end
   }
 
   // The next lines of the file, in pieces of whole lines for several threads.
@@ -316,7 +316,6 @@ class TextRows : public NewRows {
       piece.text = rest_.substr(0, size_t(at - rest_.data()));
       rest_.remove_prefix(piece.text.size());
       line_ += piece.lines;
-      piece.last = rest_.empty();
       pieces.push_back(std::move(piece));
     }
     return pieces;
@@ -336,7 +335,7 @@ class TextRows : public NewRows {
         reader.fail(unknown->column, str(unknown->reason, "; leave its rows out, or type --unknown skip"));
       }
     }
-    if (piece.read < piece.lines && !piece.last)
+    if (piece.read < piece.lines)
       throw Error(Failure::corrupt_data, file_.path(), ":", piece.first_line + piece.read + 1,
                   ":1: a blank line between rows");
   }

@@ -143,7 +143,7 @@ TEST(NewRows, ReportsAMistakeAtItsLineInALaterBlock) {
   EXPECT_THAT(refusal_of([&] { reads("x,red\n1,red\n"); }), HasSubstr("new.csv:52:1: 'x' is not a number"));
   EXPECT_THAT(refusal_of([&] { reads("1,red,3\n"); }), HasSubstr("new.csv:52:7: 3 fields where the first line has 2"));
   EXPECT_THAT(refusal_of([&] { reads("\n1,red\n"); }), HasSubstr("a blank line between rows"));
-  EXPECT_EQ(refusal_of([&] { reads("\n\n"); }), "no failure") << "blank lines at the end";
+  EXPECT_EQ(refusal_of([&] { reads(std::string(40, '\n')); }), "no failure") << "blank lines at the end";
 }
 
 // Interactions with a scaled context and features of items.
