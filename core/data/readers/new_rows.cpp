@@ -232,7 +232,7 @@ class TextRows : public NewRows {
   int64_t rows() const override { return rows_; }
 
   bool next(RowBlock& block) override {
-    const size_t begin = file_.text().size() - rest_.size();
+    const size_t begin = size_t(rest_.data() - file_.text().data());
     file_.forget(forgotten_, begin);  // the lines of the block before are no longer needed
     forgotten_ = begin;
     std::vector<Piece> pieces = next_pieces();
@@ -288,7 +288,7 @@ class TextRows : public NewRows {
   // Of `rest_`. Keeps a part of the file in memory only.
   int64_t count_lines() const {
     constexpr size_t part = 16 << 20;
-    const size_t begin = file_.text().size() - rest_.size();
+    const size_t begin = size_t(rest_.data() - file_.text().data());
     int64_t ends = 0;
     for (size_t at = 0; at < rest_.size(); at += part) {
       const std::string_view some = rest_.substr(at, part);
