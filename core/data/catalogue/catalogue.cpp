@@ -82,14 +82,14 @@ std::vector<Option> with_ranking_options(std::vector<Option> options) {
 }
 
 // Options of preparation, of a table and of interactions.
-std::vector<Option> with_preparation(std::vector<Option> options, const std::string& columns) {
+std::vector<Option> with_preparation(std::vector<Option> options) {
   options.insert(
       options.end(),
-      {describe::choice("scale",
-                        str("standard: ", columns,
-                            " become (x − mean) / deviation, by the mean and the deviation of the training rows; a "
-                            "checkpoint holds both, and evaluate and predict use them"),
-                        {"none", "standard"}, "none"),
+      {describe::choice(
+           "scale",
+           "standard: numbers become (x − mean) / deviation, by the mean and the deviation of the training "
+           "rows; a checkpoint holds both, and evaluate and predict use them",
+           {"none", "standard"}, "none"),
        describe::list("categorical", "columns of words or codes: each category becomes one input, which is 1 or 0",
                       describe::text("", "a column")),
        describe::choice("missing",
@@ -163,39 +163,34 @@ Entry interactions_entry() {
   return {
       "interactions",
       "interactions of users with items, from delimited text: positives, drawn negatives, ranking of a held-out item",
-      with_preparation(
-          with_ranking_options(
-              {describe::text("path",
-                              "the file: .inter with a typed header, or CSV with declared columns; a pattern such as "
-                              "day-*.csv or {may,june}.csv means several files with the same columns")
-                   .must(),
-               describe::choice("format", "auto: inter for files that end in .inter, else csv",
-                                {"auto", "inter", "csv"}, "auto"),
-               describe::text(
-                   "delimiter",
-                   "separator of fields: one character, or the word tab; by default a tab for inter, a comma for csv")
-                   .may_be_null(),
-               describe::boolean("header",
-                                 "csv: the first line has the names of the columns; without it they are named 1, 2, …",
-                                 true),
-               describe::section(
-                   "columns", "names of the columns",
-                   {describe::text("user", "ids of users", "user_id"),
-                    describe::text("item", "ids of items", "item_id"),
-                    describe::text("time", "times, numbers; by default timestamp if the file has it").may_be_null(),
-                    describe::list(
-                        "context",
-                        "numbers that describe the interaction, such as the hour; drawn negatives share them",
-                        describe::text("", "a column")),
-                    describe::list("item_features", "numbers that describe the item, also each drawn one",
-                                   describe::text("", "a column with one value per item")),
-                    describe::list("user_features", "numbers that describe the user",
-                                   describe::text("", "a column with one value per user")),
-                    describe::text("weight", "weights of the interactions, numbers").may_be_null()}),
-               features_option("item"), features_option("user"),
-               describe::choice("holdout", "the interaction of each user that is held out for evaluation",
-                                {"latest", "random", "none"}, "latest")}),
-          "context columns and features"),
+      with_preparation(with_ranking_options(
+          {describe::text("path",
+                          "the file: .inter with a typed header, or CSV with declared columns; a pattern such as "
+                          "day-*.csv or {may,june}.csv means several files with the same columns")
+               .must(),
+           describe::choice("format", "auto: inter for files that end in .inter, else csv", {"auto", "inter", "csv"},
+                            "auto"),
+           describe::text(
+               "delimiter",
+               "separator of fields: one character, or the word tab; by default a tab for inter, a comma for csv")
+               .may_be_null(),
+           describe::boolean(
+               "header", "csv: the first line has the names of the columns; without it they are named 1, 2, …", true),
+           describe::section(
+               "columns", "names of the columns",
+               {describe::text("user", "ids of users", "user_id"), describe::text("item", "ids of items", "item_id"),
+                describe::text("time", "times, numbers; by default timestamp if the file has it").may_be_null(),
+                describe::list("context",
+                               "numbers that describe the interaction, such as the hour; drawn negatives share them",
+                               describe::text("", "a column")),
+                describe::list("item_features", "numbers that describe the item, also each drawn one",
+                               describe::text("", "a column with one value per item")),
+                describe::list("user_features", "numbers that describe the user",
+                               describe::text("", "a column with one value per user")),
+                describe::text("weight", "weights of the interactions, numbers").may_be_null()}),
+           features_option("item"), features_option("user"),
+           describe::choice("holdout", "the interaction of each user that is held out for evaluation",
+                            {"latest", "random", "none"}, "latest")})),
       check_interactions};
 }
 
@@ -345,8 +340,7 @@ Entry table_entry() {
                "evaluate", "evaluation rows",
                {describe::real("fraction", "fraction of the rows, drawn by the seed", 0.1).between(0, 0.99),
                 describe::text("path", "a separate file instead").may_be_null(),
-                describe::text("target_path", ".npy with its targets").may_be_null()})},
-          "features"),
+                describe::text("target_path", ".npy with its targets").may_be_null()})}),
       check_table};
 }
 
