@@ -13,7 +13,7 @@
 #include "strategies/common/model/model_part.h"
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/common/step/gradient_collector.h"
-#include "strategies/common/step/start_checks.h"
+#include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
 #include "strategies/common/step/update.h"
 
@@ -30,7 +30,8 @@ class Single : public Strategy {
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
     first_gradients_.emplace(context);
-    PartRequest request = part_request(context, options_);
+    PartRequest request;
+    request.recompute = recompute_of(options_);
     request.rows = make_sparse_rule(context.config, 1, context.rank == 0);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();

@@ -2,8 +2,10 @@
 #include "strategies/plans/catalogue.h"
 
 #include "core/base/error.h"
+#include "strategies/plans/costs/sparse_cost.h"
+#include "strategies/plans/costs/sync_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
-#include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/sync.h"
 
 namespace convoy {
@@ -136,5 +138,10 @@ const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
 const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& replicas_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& shards_strategy() { return strategy_entry("fsdp"); }
+
+double compression_error(const Json& strategy) {
+  const Compression compress = sync_policy(strategy).compress;
+  return compress == Compression::none ? 0 : compress == Compression::fp16 ? 2e-1 : 3e-1;
+}
 
 }  // namespace convoy

@@ -10,6 +10,7 @@
 
 #include "core/base/plan.h"
 #include "core/config/run_config.h"
+#include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
 
@@ -33,17 +34,6 @@ struct CutSize {
   bool outputs = true;  // size of the outputs; otherwise of the inputs
 };
 CONVOY_JSON(CutSize, layer, size, parts, outputs)
-// Embedding that is sparse, or becomes sparse if it is large enough.
-struct TableSize {
-  std::string name;  // canonical name of its weight
-  int64_t rows = 0, dim = 0;
-  bool asked = false;   // the model requests a sparse embedding of any size
-  int64_t lookups = 1;  // most ids in one row of a batch, as declared by the model
-  double row_ids = 0;   // ids per row of a batch; 0: not measured
-  // Pairs (ids, different rows among them) of growing samples of the data; empty: not measured.
-  std::vector<std::pair<double, double>> drawn{};
-};
-CONVOY_JSON(TableSize, name, rows, dim, asked, lookups, row_ids, drawn)
 // Embedding that stays dense because a layer is tied to it, although it is requested as sparse or may be.
 struct TiedEmbedding {
   std::string name;    // canonical name of its weight

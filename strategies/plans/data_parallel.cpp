@@ -6,8 +6,9 @@
 #include "core/base/describe.h"
 #include "core/base/options.h"
 #include "core/base/text.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {

@@ -1,9 +1,14 @@
 // ddp: every rank holds the whole model and computes on its share of each batch. Gradients are all-reduced in buckets.
+
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/costs/sparse_cost.h"
+#include "strategies/plans/costs/sync_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/sync.h"
-
 namespace convoy {
 namespace {
 

@@ -5,9 +5,11 @@
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/ensemble.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {

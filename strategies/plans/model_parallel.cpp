@@ -5,6 +5,8 @@
 
 #include "core/base/text.h"
 #include "strategies/plans/block_placement.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/schedule.h"

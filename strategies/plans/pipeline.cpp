@@ -1,9 +1,9 @@
 // pipeline: each rank has consecutive blocks of the model, and micro-batches flow through the ranks.
-#include "strategies/plans/options/pipeline.h"
 
+#include "strategies/plans/options/pipeline.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-
 namespace convoy {
 namespace {
 

@@ -1,5 +1,8 @@
 // single: one rank on one device. It is the reference strategy: all others are compared with it.
 #include "core/base/text.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"

@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "core/control/channel.h"
-#include "strategies/common/step/start_checks.h"
+#include "strategies/common/layers/synchronised_batch_norm.h"
+#include "strategies/common/model/batch_norm_watch.h"
+#include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
 
 namespace convoy {
@@ -146,6 +148,18 @@ class MeshStrategy : public Strategy {
 };
 
 }  // namespace
+
+PartRequest part_request(const Context& context, const Options& strategy) {
+  PartRequest request;
+  // A separate group, so that its messages keep their order during reductions of buckets.
+  if (strategy.has("batch_norm") && strategy.text("batch_norm") == "sync") {
+    const CommunicatorPtr data = context.axis("data");
+    request.batch_norm = synchronised_batch_norm(data->split(0, data->rank(), {"batch norm", {}}));
+    if (data->size() > 1) request.first_forward = refuse_own_batch_norm;
+  }
+  request.recompute = recompute_of(strategy);
+  return request;
+}
 
 std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
                                               PartRequest request) {

@@ -37,6 +37,9 @@ class StepRunner {
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 };
 
+// Reads the options `batch_norm` and `recompute` of a strategy. Collective along the axis `data`.
+PartRequest part_request(const Context& context, const Options& strategy);
+
 // Creates a runner of the whole model in one part.
 std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
                                               PartRequest request = {});

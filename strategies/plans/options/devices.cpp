@@ -5,7 +5,7 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/sync.h"
 
 namespace convoy {

@@ -7,7 +7,7 @@
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/schedule.h"
 
 namespace convoy {

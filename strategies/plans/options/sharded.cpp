@@ -5,6 +5,7 @@
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/options/replicated.h"
 
 namespace convoy {

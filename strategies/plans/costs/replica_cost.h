@@ -1,0 +1,41 @@
+// Cost of a step with a replica per rank, and the terms that other strategies share. Without LibTorch.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/schedule.h"
+
+namespace convoy {
+
+double parameters_of(const ModelDescription& description);     // elements
+double replicated_bytes(const ModelDescription& description);  // all parameters
+double buffer_bytes(const ModelDescription& description);      // all buffers
+// Returns the cost per rank if every rank has everything. Each step sends one ring all-reduce of the gradients, divided
+// by sync.every: 2·(N−1)/N times their bytes. Other sync policies follow sync_cost.h. If the strategy supports
+// sparse embeddings (`sparse_embeddings`), they follow sparse_cost.h.
+std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description,
+                                    bool sparse_embeddings = false);
+
+// Values of a resolved configuration. moments_of: moments that the optimizer keeps per parameter. rows_per_rank: rows
+// that each of `ranks` along the data axis reads in a step; 0 if unknown.
+int moments_of(const Json& config);
+double rows_per_rank(const Json& config, int ranks);
+// Returns the activation bytes of `rows` rows through blocks [begin, end), with `recompute` of the resolved section
+// `strategy`.
+KeptBytes kept_bytes(const Json& strategy, const ModelDescription& description, int64_t begin, int64_t end,
+                     double rows);
+// Returns the rows of micro-batch `slice` of `slices`: sizes differ by at most one, larger ones first.
+double rows_of_slice(double rows, int slice, int slices);
+double activation_bytes(const Json& config, const ModelDescription& description, int ranks);
+
+// Adds the cost of batch norm on a data axis of `ranks` ranks, by the options `batch_norm` and `buffers`: exchanges of
+// layers in forward and backward, and buffers after an update (rank 0 of the axis sends a broadcast).
+void add_buffer_exchanges(const Json& config, const ModelDescription& description, int ranks, int data_rank,
+                          RankCost& cost);
+// Returns the work of a rank that runs all passes of its rows and updates everything. `degree`: size of the data axis.
+RankWork whole_work(const Json& config, int degree);
+// Returns the share of `messages` messages that overlaps with the backward pass, by the option `overlap`.
+double during_backward(const Json& config, double messages);
+
+}  // namespace convoy
