@@ -9,9 +9,9 @@
 
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
+#include "core/control/fault.h"
 #include "core/files/limits.h"
 #include "core/files/summary.h"
-#include "core/inject/fault.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/topology.h"

@@ -1,4 +1,4 @@
-#include "core/inject/fault.h"
+#include "core/control/fault.h"
 
 #include <set>
 

@@ -1,5 +1,5 @@
 // Valid texts of --inject, and the errors of invalid ones.
-#include "core/inject/fault.h"
+#include "core/control/fault.h"
 
 #include <gmock/gmock.h>
 
