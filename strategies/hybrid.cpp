@@ -13,7 +13,7 @@
 #include "strategies/common/step/start_checks.h"
 #include "strategies/replicas/replicated_data.h"
 #include "strategies/shards/sharded_data.h"
-#include "strategies/stages/pipeline_runner.h"
+#include "strategies/stages/runners.h"
 #include "strategies/tensor/sharded_layers.h"
 
 namespace convoy {

@@ -12,7 +12,7 @@
 
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/replicas/local_updates.h"
-#include "strategies/stages/device_runner.h"
+#include "strategies/stages/runners.h"
 
 namespace convoy {
 

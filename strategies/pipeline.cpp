@@ -17,7 +17,7 @@
 
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/replicas/replicated_data.h"
-#include "strategies/stages/pipeline_runner.h"
+#include "strategies/stages/runners.h"
 
 namespace convoy {
 

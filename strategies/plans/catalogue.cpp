@@ -2,8 +2,8 @@
 #include "strategies/plans/catalogue.h"
 
 #include "core/base/error.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/costs/sparse_cost.h"
-#include "strategies/plans/costs/sync_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sync.h"

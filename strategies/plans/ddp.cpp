@@ -3,7 +3,6 @@
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/costs/sparse_cost.h"
-#include "strategies/plans/costs/sync_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"

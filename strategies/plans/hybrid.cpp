@@ -6,7 +6,6 @@
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "strategies/plans/costs/replica_cost.h"
-#include "strategies/plans/costs/sync_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/pipeline.h"

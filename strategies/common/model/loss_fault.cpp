@@ -1,4 +1,4 @@
-#include "strategies/common/model/loss_fault.h"
+#include "strategies/registry.h"
 
 #include <ATen/core/Tensor.h>
 #include <algorithm>

@@ -5,7 +5,6 @@
 
 #include "core/base/json.h"
 #include "strategies/plans/costs/sparse_cost.h"
-#include "strategies/plans/costs/sync_cost.h"
 #include "strategies/plans/options/replicated.h"
 
 namespace convoy {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/sync.h"
 #include "strategies/plans/schedule.h"
 
 namespace convoy {
@@ -37,5 +38,19 @@ void add_buffer_exchanges(const Json& config, const ModelDescription& descriptio
 RankWork whole_work(const Json& config, int degree);
 // Returns the share of `messages` messages that overlaps with the backward pass, by the option `overlap`.
 double during_backward(const Json& config, double messages);
+
+// --- What an update sends by the section `sync` (sync_cost.cpp) ---
+
+// Throws ConfigError at the key for a pattern that matches no parameter.
+void check_sync_names(const JobPlan& job, const ModelDescription& description);
+
+// Returns the elements of each of the policy's groups, in proportion to the blocks' parameters, which a tensor group
+// may shard.
+std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description);
+// Adds the mean bytes per step that a data axis of `ranks` replicas sends after `start_after`. Also adds the memory
+// that replicas need besides parameters, gradients and moments.
+void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost);
+// Returns lines for people: messages of each group and their times. "" if all gradients are summed for every update.
+std::string sync_text(const Json& config, const ModelDescription& description, int ranks);
 
 }  // namespace convoy

@@ -1,5 +1,3 @@
-#include "strategies/plans/costs/sync_cost.h"
-
 #include <algorithm>
 #include <cmath>
 
