@@ -106,7 +106,7 @@ class SupervisedImpl : public Job::Impl {
     }
     try {
       process_->assign();
-      allow_shared_memory(process_->assignment().config.launch.host_memory);
+      allow_shared_memory(process_->assignment().job.config.launch.host_memory);
       registry_ = builtin_registry();
       process_->open(starting_phase);
     } catch (...) {

@@ -268,6 +268,14 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   return config;
 }
 
+RunConfig RunConfig::changed(const Json& values) const {
+  Json merged = resolved;
+  merged.update(values, true);
+  RunConfig config = from_resolved(merged);
+  config.warnings = warnings;
+  return config;
+}
+
 SourceLocation location_of(const Json& resolved, const std::string& key) {
   return location_of(locations_of(resolved), key);
 }

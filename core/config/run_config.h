@@ -94,6 +94,8 @@ struct RunConfig {
 
   // Builds the typed view from resolved data, as a rank receives it; repeats no checks.
   static RunConfig from_resolved(const Json& resolved);
+  // This configuration with other values, in the form of `resolved`: {"launch": {"ranks": 4}}. Maps are merged.
+  RunConfig changed(const Json& values) const;
 };
 
 // Returns the description of the whole file: top-level keys, their sections and components. core/config/program.h has

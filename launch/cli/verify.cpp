@@ -262,7 +262,7 @@ int verify_command(const VerifyArguments& arguments) {
   Prepared& reference = references.front();
 
   const double tolerance = arguments.tolerance.value_or(
-      std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options.json())));
+      std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options)));
   std::cout << layout_text(configured) << ", against " << layout_text(reference)
             << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
             << arguments.steps << (arguments.steps == 1 ? " step of " : " steps of ")

@@ -268,8 +268,8 @@ class CandidatePredictor {
 
   // Empty if the strategy has no `sync.every`, or the configuration sets it.
   std::optional<PredictedCandidate::LowerFrequency> at_lower_frequency(const Candidate& candidate) const {
-    const Json& section = candidate.placed.job.config.at("strategy");
-    if (!section.contains("sync") || section["sync"].value("every", 1) != 1) return std::nullopt;
+    const Options& section = candidate.placed.job.config.strategy.options;
+    if (!section.has("sync") || section.section("sync").integer("every") != 1) return std::nullopt;
     Candidate rare =
         candidate_under(candidate.run, candidate.strategy, topology_, {str("strategy.sync.every=", lower_frequency)});
     if (!rare.refused.empty()) return std::nullopt;

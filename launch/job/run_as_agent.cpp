@@ -65,8 +65,7 @@ class RankAgent : public SupervisedAgent {
   void start(const RankAssignment& assignment) {
     if (assignment_ || ending_) return;
     assignment_ = assignment;
-    const LaunchConfig launch = RunConfig::from_resolved(assignment.job.config).launch;
-    grace_ = to_milliseconds(launch.failure_grace);
+    grace_ = to_milliseconds(assignment.job.config.launch.failure_grace);
     size_t next = 0;
     try {
       make_folder(assignment.folder);

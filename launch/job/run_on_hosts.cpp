@@ -102,8 +102,7 @@ class HostsRun {
     const bool typed = location_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
     std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0);
     run_.as.size_from = "--hosts";
-    if (!hosts.empty()) run_.config.launch.ranks = static_cast<int64_t>(hosts.size());
-    if (!hosts.empty()) run_.config.resolved["launch"]["ranks"] = hosts.size();
+    if (!hosts.empty()) run_.config = run_.config.changed({{"launch", {{"ranks", hosts.size()}}}});
     return hosts;
   }
 

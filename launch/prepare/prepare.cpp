@@ -59,8 +59,7 @@ void resolve_rank_count(PreparedRun& run) {
                           name_of(run.as.launcher), "; leave it out"));
   run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " has no effect under ",
                              name_of(run.as.launcher), ", which started ", run.as.size, " (", run.as.size_from, ")"));
-  run.config.launch.ranks = run.as.size;
-  run.config.resolved["launch"]["ranks"] = run.as.size;
+  run.config = run.config.changed({{"launch", {{"ranks", run.as.size}}}});
 }
 
 // Checks requirements of a named backend that are known before planning.
@@ -114,12 +113,12 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
                         ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
     return notes;  // every rank with rows has one
   }
-  const Json& strategy = job.config.at("strategy");
-  const Json slices = strategy.value("micro_batches", Json(1));
+  const Options& strategy = config.strategy.options;
+  const int64_t slices = strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1;
   const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
-  if (slices.is_number_integer() && rows < slices.get<int64_t>())
-    notes.push_back(str("strategy.micro_batches: ", slices.get<int64_t>(), " of the ", rows,
-                        rows == 1 ? " row" : " rows", " that a rank has in a step: ", slices.get<int64_t>() - rows,
+  if (rows < slices)
+    notes.push_back(str("strategy.micro_batches: ", slices, " of the ", rows, rows == 1 ? " row" : " rows",
+                        " that a rank has in a step: ", slices - rows,
                         " have no rows; type --set strategy.micro_batches=", rows, ", or a larger train.batch"));
   return notes;
 }

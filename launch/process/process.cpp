@@ -278,9 +278,8 @@ ProcessStart rank_process(const std::string& program, const RankAssignment& assi
   const std::vector<std::string> shown = visible_gpus(assignment.job, process);
   if (!shown.empty()) environment["CUDA_VISIBLE_DEVICES"] = join(shown, ",");
   ProcessStart start;
-  const Json& config = assignment.job.config;
-  const bool own = config.is_object() && config.contains("program");
-  start.argv = own ? config.at("program").get<std::vector<std::string>>() : std::vector<std::string>{program};
+  start.argv = assignment.job.config.program;
+  if (start.argv.empty()) start.argv = {program};
   start.environment = std::move(environment);
   start.cores.assign(cores.begin(), cores.end());
   return start;

@@ -91,7 +91,7 @@ int run() {
   RankProcess process;
   try {
     process.assign();
-    const Registry registry = make_registry(process.assignment().config);
+    const Registry registry = make_registry(process.assignment().job.config);
     return run_ranks(process, registry);
   } catch (...) {
     return process.fail();

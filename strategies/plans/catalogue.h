@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/plan.h"
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
@@ -181,7 +180,7 @@ const StrategyEntry& replicas_strategy();
 const StrategyEntry& shards_strategy();
 
 // Returns the tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: the largest relative
-// difference from the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.
-double compression_error(const Json& strategy);
+// difference from the gradients of one rank. 0: nothing is rounded.
+double compression_error(const Options& strategy);
 
 }  // namespace convoy

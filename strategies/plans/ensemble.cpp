@@ -96,7 +96,7 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
   JobPlan alone = job;
   alone.ranks.resize(1);
   const RankCost one = replica_costs(alone, description).front();
-  const auto members = job.config.at("strategy").at("members").get<int64_t>();
+  const int64_t members = job.config.strategy.options.integer("members");
   std::vector<RankCost> costs;
   for (const RankPlan& rank : job.ranks) {
     const auto [first, last] = members_of_rank(members, rank.rank, int(job.ranks.size()));

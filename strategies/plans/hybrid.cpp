@@ -145,8 +145,7 @@ void check_shared_ties(const Options& options, const JobPlan& job, const std::ve
 std::vector<std::string> check_hybrid(const JobPlan& job, const ModelDescription& description) {
   check_cuts(job, description);
   if (job.mesh.degree("pipeline") > 1) {
-    const RunConfig config = RunConfig::from_resolved(job.config);
-    const Options& options = config.strategy.options;
+    const Options& options = job.config.strategy.options;
     check_shared_ties(options, job, stages_of(options, job, description), description);
   }
   return tensor_notes(job, description, "strategy.mesh.tensor");
@@ -194,12 +193,12 @@ void add_data_axis(const JobPlan& job, const Options& options, const ModelDescri
     return;
   }
   const int data = job.mesh.degree("data");
-  if (!sync_policy(options.json()).plain())
+  const StepOptions step = step_options(options);
+  if (!step.sync.plain())
     add_sync_cost(job.config, model, data, cost);
-  else
-    add_bucket_messages(data, bucket_sizes(options, cost.gradient_bytes), options.section("sync").integer("every"),
-                        options.boolean("overlap"), cost);
-  add_buffer_exchanges(job.config, model, data, job.mesh.coordinate(rank, "data"), cost);
+  else if (data > 1)
+    add_buckets(step, data, cost);
+  add_buffer_exchanges(step, model, data, job.mesh.coordinate(rank, "data"), cost);
 }
 
 // Stages of the rank with this index along a pipeline axis of `ranks`.
@@ -232,7 +231,7 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
 }
 
 std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
   const ModelDescription cut = cut_description(job, description);
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
   const int ranks = job.mesh.degree("pipeline");

@@ -103,7 +103,7 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   job.name = config.name;
   job.mesh = mesh;
   job.backend = backend;
-  job.config = config.resolved;
+  job.config = config;
   std::vector<int> used(topology.hosts.size(), 0);
   for (int rank = 0; rank < ranks; ++rank) {
     RankPlan plan;

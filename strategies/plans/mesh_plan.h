@@ -1,7 +1,6 @@
 // Ranks of a strategy on a mesh: their hosts, processes and devices. Without LibTorch.
 #pragma once
-#include "core/base/plan.h"
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
 
 namespace convoy {
 

@@ -82,8 +82,7 @@ std::vector<PlacedBlocks> placed_blocks(const Options& options, const JobPlan& j
 }
 
 std::vector<std::string> check_model_parallel(const JobPlan& job, const ModelDescription& description) {
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  placed_blocks(config.strategy.options, job, description);
+  placed_blocks(job.config.strategy.options, job, description);
   return {};
 }
 
@@ -104,10 +103,11 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const ModelDesc
 
 // Cost of the whole rank with all of its devices.
 std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
+  const StepOptions step = step_options(options);
   RankCost cost = replica_costs(job, description).front();
   const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
-  const auto micro = int(options.integer("micro_batches"));
+  const auto micro = int(step.micro_batches);
   std::vector<int> device_of;
   for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
   Durations durations;
@@ -122,15 +122,14 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
   cost.activation_bytes = 0;
   const auto held = [&](const Action& action) {
     const BlockRange& blocks = placed[size_t(action.stage)].blocks;
-    return kept_bytes(job.config.at("strategy"), description, blocks.begin, blocks.end,
-                      rows_of_slice(rows, action.micro, micro));
+    return kept_bytes(step.recompute, description, blocks.begin, blocks.end, rows_of_slice(rows, action.micro, micro));
   };
   for (const std::vector<Action>& actions : steps.actions) cost.activation_bytes += most_held(actions, held);
   return {cost};
 }
 
 std::string model_parallel_schedule(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
   const auto micro = int(options.integer("micro_batches"));
   std::vector<BlockRange> stages;
   std::vector<int> device_of;

@@ -26,13 +26,13 @@ int stages_of(const Options& options, const JobPlan& job) {
 }
 
 std::vector<std::string> check_pipeline_job(const JobPlan& job, const ModelDescription& description) {
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  stage_ranges(config.strategy.options, stages_of(config.strategy.options, job), description);
+  const Options& options = job.config.strategy.options;
+  stage_ranges(options, stages_of(options, job), description);
   return {};
 }
 
 std::vector<RankCost> pipeline_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
   const std::vector<BlockRange> stages = stage_ranges(options, stages_of(options, job), description);
   return pipeline_costs(pipeline_shape(job), stages, description);
 }

@@ -19,7 +19,6 @@
 #include "core/tensors/tensor_memory.h"
 #include "strategies/common/model/model_checks.h"
 #include "strategies/common/step/precision.h"
-#include "strategies/plans/options/replicated.h"
 
 namespace convoy {
 namespace {

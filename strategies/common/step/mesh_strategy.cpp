@@ -46,7 +46,7 @@ class MeshStrategy : public Strategy {
     state_ = context.state;
     first_gradients_.emplace(context);
     const CommunicatorPtr data = context.axis("data");
-    sampling_ = {data->rank(), data->size(), components_.micro_batches};
+    sampling_ = {data->rank(), data->size(), components_.options.micro_batches};
     // Ranks along the axis `tensor` have copies of the same metrics.
     original_ = context.axis("tensor")->rank() == 0;
     runner_ = components_.runner(context, std::move(model), std::move(loss));
@@ -56,10 +56,10 @@ class MeshStrategy : public Strategy {
     nothing_ = {"loss", zero, zero, true};
     Recordable* const recordable = data_->recordable();
     if (recordable == nullptr || components_.graph == "never") return;
-    if (components_.every == 1)
+    if (components_.options.sync.every == 1)
       graph_.emplace(context, components_.graph, graph_parts(context, *recordable));
     else
-      log_no_graph(context, components_.graph, not_every_step(components_.every));
+      log_no_graph(context, components_.graph, not_every_step(components_.options.sync.every));
   }
 
   Sampling sampling() const override { return sampling_; }
@@ -85,7 +85,7 @@ class MeshStrategy : public Strategy {
 
  private:
   StepResult trained(const StepInput& input) {
-    const bool updates = accumulated_ + 1 == components_.every || input.flush;
+    const bool updates = accumulated_ + 1 == components_.options.sync.every || input.flush;
     const double nominal = std::max<double>(1, double(input.batch.nominal_rows));
     data_->begin(accumulated_ == 0, updates);
     data_->expect(input.batch);
@@ -149,15 +149,15 @@ class MeshStrategy : public Strategy {
 
 }  // namespace
 
-PartRequest part_request(const Context& context, const Options& strategy) {
+PartRequest part_request(const Context& context, const StepOptions& options) {
   PartRequest request;
   // A separate group, so that its messages keep their order during reductions of buckets.
-  if (strategy.has("batch_norm") && strategy.text("batch_norm") == "sync") {
+  if (options.synchronises_norms) {
     const CommunicatorPtr data = context.axis("data");
     request.batch_norm = synchronised_batch_norm(data->split(0, data->rank(), {"batch norm", {}}));
     if (data->size() > 1) request.first_forward = refuse_own_batch_norm;
   }
-  request.recompute = recompute_of(strategy);
+  request.recompute = options.recompute;
   return request;
 }
 

@@ -12,15 +12,15 @@
 namespace convoy {
 namespace {
 
-bool asks_for_rows(const Json& model) {
-  return model.contains("rows") && (model["rows"] == true || model["rows"] == "sharded");
+bool asks_for_rows(const Options& model) {
+  return model.json().contains("rows") && (model.at("rows") == true || model.at("rows") == "sharded");
 }
 
 }  // namespace
 
 bool sparse_check_wants_blocks(const JobPlan& job) {
-  if (!asks_for_rows(job.config.value("model", Json::object()))) return false;
-  const RunConfig config = RunConfig::from_resolved(job.config);
+  const RunConfig& config = job.config;
+  if (!asks_for_rows(config.model.options)) return false;
   if (wants_sharded_rows(config.model.options) && job.mesh.degree("data") > 1) return true;
   const Options& optimizer = config.optimizer.options;
   const auto obstructs = [&](const Options& section) {
@@ -34,8 +34,8 @@ bool sparse_check_wants_blocks(const JobPlan& job) {
 }
 
 void check_sparse_blocks(const JobPlan& job, const ModelDescription& description) {
-  if (!asks_for_rows(job.config.value("model", Json::object()))) return;
-  const RunConfig config = RunConfig::from_resolved(job.config);
+  const RunConfig& config = job.config;
+  if (!asks_for_rows(config.model.options)) return;
   const int ranks = job.mesh.degree("data");
   const bool shares = wants_sharded_rows(config.model.options) && ranks > 1;
   for (const BlockDescription& block : description.blocks) {
@@ -55,11 +55,11 @@ void check_sparse_blocks(const JobPlan& job, const ModelDescription& description
 namespace {
 
 // Reason why the table is dense; "" if it is sparse.
-std::string why_dense(const Json& config, int ranks, const TableSize& table) {
+std::string why_dense(const RunConfig& config, int ranks, const TableSize& table) {
   // A description may contain sparse embeddings.
-  const Json& model = config.at("model");
-  if (model.contains("rows") && model["rows"] == false) return "model.rows is false";
-  const SparseDecision decision = sparse_decision(RunConfig::from_resolved(config), ranks, table);
+  const Options& model = config.model.options;
+  if (model.json().contains("rows") && model.at("rows") == false) return "model.rows is false";
+  const SparseDecision decision = sparse_decision(config, ranks, table);
   return decision.key.empty() ? decision.reason : str(decision.key, " ", decision.reason);
 }
 
@@ -114,7 +114,7 @@ double TouchedTable::unique(double batches, double ranks) const {
   return std::min(rows, from.second * std::pow(wanted / from.first, power));
 }
 
-std::vector<TouchedTable> touched_tables(const Json& config, const ModelDescription& description, int ranks) {
+std::vector<TouchedTable> touched_tables(const RunConfig& config, const ModelDescription& description, int ranks) {
   std::vector<TouchedTable> tables;
   const double share = rows_per_rank(config, ranks);
   for (const BlockDescription& block : description.blocks) {
@@ -148,10 +148,8 @@ RowRanks row_ranks(const JobPlan& job) {
   RowRanks where;
   where.ranks = int(job.ranks.size());
   where.gpus = job.ranks.front().devices.front().kind == DevicePlan::Kind::gpu;
-  const SyncPolicy policy = sync_policy(job.config.at("strategy"));
-  const Json launch = job.config.value("launch", Json::object());
-  if (where.gpus || wants_sharded_rows(Options(job.config.value("model", Json::object()))) || policy.ever_local() ||
-      !launch.value("host_memory", true))
+  if (where.gpus || wants_sharded_rows(job.config.model.options) ||
+      sync_policy(job.config.strategy.options).ever_local() || !job.config.launch.host_memory)
     return where;
   std::map<int, int> on_host;
   for (const RankPlan& rank : job.ranks) ++on_host[rank.host];
@@ -161,16 +159,16 @@ RowRanks row_ranks(const JobPlan& job) {
   return where;
 }
 
-void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, const RowRanks& where, double dense,
+void add_row_cost(const RunConfig& config, const std::vector<TouchedTable>& tables, const RowRanks& where, double dense,
                   RankCost& cost) {
   if (tables.empty()) return;
   const int ranks = where.ranks;
-  const SyncPolicy policy = sync_policy(config.at("strategy"));
+  const SyncPolicy policy = sync_policy(config.strategy.options);
   const auto every = double(policy.every);
   const double moments = moments_of(config);
   // Sharded: each row has one owner, which keeps and updates it. Shared: each rank of a host updates a part of the
   // rows.
-  const bool sharded = ranks > 1 && wants_sharded_rows(Options(config.at("model")));
+  const bool sharded = ranks > 1 && wants_sharded_rows(config.model.options);
   const double owners = sharded ? ranks : where.sharing;
   std::vector<std::vector<TouchedTable>> by_group(policy.groups.size());
   std::vector<TouchedTable> summed;
@@ -194,7 +192,7 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, c
   cost.parameter_bytes += whole;
   cost.work.updated = model > 0 ? (rest + touched) / model : 1;
   if (ranks == 1) return;
-  add_summed(summed, sharded, policy, where, Options(config.at("optimizer")).has("clip_norm"), dense, cost);
+  add_summed(summed, sharded, policy, where, config.optimizer.options.has("clip_norm"), dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
 }
@@ -202,9 +200,9 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, c
 namespace {
 
 // Text on the communication of a table's rows and its cost; "" for one rank.
-std::string exchanged_text(const Json& config, const TouchedTable& table, const RowRanks& where) {
+std::string exchanged_text(const RunConfig& config, const TouchedTable& table, const RowRanks& where) {
   if (where.ranks == 1) return "";
-  const SyncPolicy policy = sync_policy(config.at("strategy"));
+  const SyncPolicy policy = sync_policy(config.strategy.options);
   const SyncGroup& group = policy.groups[policy.group_of(table.name)];
   RankCost cost;
   add_row_cost(config, {table}, where, 0, cost);
@@ -212,7 +210,7 @@ std::string exchanged_text(const Json& config, const TouchedTable& table, const 
                                       : "all ranks have all rows and gather those that others touch";
   if (group.what != SyncKind::gradients)
     how = str("ranks average touched rows every ", group.every, group.every == 1 ? " update" : " updates");
-  else if (wants_sharded_rows(Options(config.at("model"))))
+  else if (wants_sharded_rows(config.model.options))
     how = "each row has one owner, which sends the row and receives its gradients";
   return str("; ", how, ", ", human_bytes(cost.bytes_sent_per_step), " a step");
 }
@@ -220,7 +218,7 @@ std::string exchanged_text(const Json& config, const TouchedTable& table, const 
 }  // namespace
 
 std::string sparse_text(const JobPlan& job, const ModelDescription& description) {
-  const Json& config = job.config;
+  const RunConfig& config = job.config;
   const RowRanks where = row_ranks(job);
   const int ranks = where.ranks;
   std::string lines;
@@ -234,7 +232,7 @@ std::string sparse_text(const JobPlan& job, const ModelDescription& description)
         lines += str(what, "sparse embedding", table.asked ? "" : ", since it is large",
                      "; a rank's share of a batch looks up about ", std::llround(found->unique(1, 1)),
                      " different rows", exchanged_text(config, *found, where), "\n");
-      else if (table.asked || sparse_decision(RunConfig::from_resolved(config), ranks, table).large)
+      else if (table.asked || sparse_decision(config, ranks, table).large)
         lines += str(what, "dense: ", why_dense(config, ranks, table), "\n");
     }
   }

@@ -23,7 +23,7 @@ struct TouchedTable {
   double unique(double batches, double ranks) const;
 };
 // Returns the sparse embeddings of a strategy that supports them, with `ranks` ranks on its data axis.
-std::vector<TouchedTable> touched_tables(const Json& config, const ModelDescription& description, int ranks);
+std::vector<TouchedTable> touched_tables(const RunConfig& config, const ModelDescription& description, int ranks);
 // Returns the model without these embeddings.
 ModelDescription without(const ModelDescription& description, const std::vector<TouchedTable>& tables);
 
@@ -35,7 +35,7 @@ struct RowRanks {
   int sharing = 1;  // ranks of a host that share one copy of each table and divide its updates (sparse/shared_rows.h)
 };
 RowRanks row_ranks(const JobPlan& job);
-void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, const RowRanks& where, double dense,
+void add_row_cost(const RunConfig& config, const std::vector<TouchedTable>& tables, const RowRanks& where, double dense,
                   RankCost& cost);
 // Returns one line per table that is sparse, or stays dense although it was requested as sparse, with the reason.
 std::string sparse_text(const JobPlan& job, const ModelDescription& description);

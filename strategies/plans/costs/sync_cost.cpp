@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/base/json.h"
 #include "core/base/text.h"
 #include "strategies/plans/costs/replica_cost.h"
-#include "strategies/plans/options/replicated.h"
 
 namespace convoy {
 namespace {
@@ -23,9 +21,8 @@ struct GroupCost {
   double extra = 0;  // memory in addition to parameters, gradients and moments
 };
 
-double messages_of(const Json& strategy, double bytes, double gradient_bytes) {
-  const BucketSizes sizes = bucket_sizes(Options(strategy), gradient_bytes);
-  return bytes > 0 ? std::max(1.0, std::ceil(bytes / sizes.other_bytes)) : 0;
+double messages_of(const StepOptions& step, double bytes, double gradient_bytes) {
+  return bytes > 0 ? std::max(1.0, std::ceil(bytes / bucket_bytes(step, gradient_bytes))) : 0;
 }
 
 GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, double messages, int ranks, int moments,
@@ -49,13 +46,12 @@ GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, do
 }  // namespace
 
 void check_sync_names(const JobPlan& job, const ModelDescription& description) {
-  const SyncPolicy policy = sync_policy(job.config.at("strategy"));
+  const SyncPolicy policy = sync_policy(job.config.strategy.options);
   if (policy.patterns.empty()) return;
   std::vector<std::string> names;
   for (const BlockDescription& block : description.blocks)
     for (const auto& [name, elements] : block.named) names.push_back(name);
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  const std::vector<Options> groups = config.strategy.options.section("sync").sections("groups");
+  const std::vector<Options> groups = job.config.strategy.options.section("sync").sections("groups");
   for (size_t group = 0; group < policy.patterns.size(); ++group)
     if (std::none_of(names.begin(), names.end(),
                      [&](const std::string& name) { return policy.patterns[group].found_in(name); }))
@@ -80,9 +76,9 @@ std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescripti
   return elements;
 }
 
-void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost) {
-  const Json& strategy = config.at("strategy");
-  const SyncPolicy policy = sync_policy(strategy);
+void add_sync_cost(const RunConfig& config, const ModelDescription& description, int ranks, RankCost& cost) {
+  const StepOptions step = step_options(config.strategy.options);
+  const SyncPolicy& policy = step.sync;
   const auto element = double(description.element_bytes);
   const std::vector<double> elements = sync_elements(policy, description);
   const double updates = 1 / double(policy.every);
@@ -90,13 +86,13 @@ void add_sync_cost(const Json& config, const ModelDescription& description, int 
   for (size_t group = 0; group < elements.size(); ++group) {
     if (elements[group] == 0) continue;
     const double bytes = elements[group] * element;
-    const GroupCost one = cost_of(policy.groups[group], policy.compress, bytes, messages_of(strategy, bytes, all),
-                                  ranks, moments_of(config), element);
+    const GroupCost one = cost_of(policy.groups[group], policy.compress, bytes, messages_of(step, bytes, all), ranks,
+                                  moments_of(config), element);
     cost.moment_bytes += one.extra;
     if (ranks == 1) continue;
     const bool gradients = policy.groups[group].what == SyncKind::gradients;
     const bool compressed = gradients && policy.compress != Compression::none;
-    const double overlapped = gradients ? during_backward(config, one.messages) : 0;
+    const double overlapped = gradients ? during_backward(step, one.messages) : 0;
     const double messages = one.messages * updates;
     const double sent = one.bytes * updates;
     if (!compressed) {
@@ -108,9 +104,8 @@ void add_sync_cost(const Json& config, const ModelDescription& description, int 
   }
 }
 
-std::string sync_text(const Json& config, const ModelDescription& description, int ranks) {
-  const Json& strategy = config.at("strategy");
-  const SyncPolicy policy = sync_policy(strategy);
+std::string sync_text(const RunConfig& config, const ModelDescription& description, int ranks) {
+  const SyncPolicy policy = sync_policy(config.strategy.options);
   if (policy.plain()) return "";
   const auto element = double(description.element_bytes);
   const std::vector<double> elements = sync_elements(policy, description);

@@ -166,7 +166,7 @@ Option graph_option() {
 void check_graph(const RunConfig& config, const Topology& topology) {
   const Options& options = config.strategy.options;
   if (!options.has("graph") || options.text("graph") != "always") return;
-  const SyncPolicy sync = sync_policy(options.json());
+  const SyncPolicy sync = sync_policy(options);
   if (sync.every > 1)
     options.fail("graph", str("is always, but with sync.every: ", sync.every,
                               " not every step makes an update; take auto, or sync.every: 1"));

@@ -11,15 +11,9 @@
 
 namespace convoy {
 
-std::vector<ExecutionMode> execution_modes_of(const RunConfig& config) {
-  std::vector<ExecutionMode> ways;
-  if (config.strategy.name != "ensemble" || config.strategy.options.text("how") != "auto") return ways;
-  for (const char* how : {"stacked", "threads", "processes"}) {
-    ExecutionMode way{how, config.resolved.at("strategy")};
-    way.section["how"] = how;
-    ways.push_back(std::move(way));
-  }
-  return ways;
+std::vector<std::string> execution_modes_of(const RunConfig& config) {
+  if (config.strategy.name != "ensemble" || config.strategy.options.text("how") != "auto") return {};
+  return {"stacked", "threads", "processes"};
 }
 
 std::string mode_of(const JobPlan& job) {

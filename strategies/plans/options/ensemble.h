@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/ensemble_members.h"
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 
@@ -19,13 +19,9 @@ namespace convoy {
 
 inline constexpr char execution_mode_key[] = "strategy.how";
 
-struct ExecutionMode {
-  std::string name;
-  Json section;  // section `strategy` of a resolved configuration, planned in this mode
-};
-
-// Returns the modes to try; empty: the configuration fixes the mode. `plan` decides if a mode is possible.
-std::vector<ExecutionMode> execution_modes_of(const RunConfig& config);
+// Returns the values of `strategy.how` to choose from; empty: the configuration fixes the mode. `plan` decides if a
+// mode is possible.
+std::vector<std::string> execution_modes_of(const RunConfig& config);
 
 // Returns the execution mode of a planned job.
 std::string mode_of(const JobPlan& job);

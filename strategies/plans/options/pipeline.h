@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/stages.h"
 
 namespace convoy {
@@ -26,11 +27,9 @@ struct PipelineShape {
   std::string schedule;
   int ranks = 1;
   int virtual_stages = 1;
-  int micro_batches = 1;
-  int64_t every = 1;  // steps per update
   double rows = 0;
   int moments = 2;
-  Json strategy;                        // resolved section, for `recompute`
+  StepOptions step = {};
   int tensor = 1;                       // ranks that shard the layers of each stage
   std::vector<double> stage_time = {};  // by stage: share of the time of one pass of the whole model on one rank
   int tie_shares = 1;  // ranks along the data axis that divide a tied gradient before its sum over stages

@@ -42,10 +42,8 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree) {
     options.fail("micro_batches", str("is ", slices, ", and the global batch has ", rows, " rows; take at most that"));
 }
 
-bool recomputed(const Json& strategy, const std::string& block) {
-  const Json recompute = strategy.value("recompute", Json("none"));
-  return recompute == "blocks" ||
-         (recompute.is_array() && std::find(recompute.begin(), recompute.end(), block) != recompute.end());
+bool Recompute::includes(const std::string& block) const {
+  return all || std::find(names.begin(), names.end(), block) != names.end();
 }
 
 namespace {
@@ -54,9 +52,21 @@ constexpr double mib = 1024 * 1024;
 
 double bucket_cap(double gradient_bytes) { return std::clamp(gradient_bytes / 4, 1.0 * mib, 25.0 * mib); }
 
-BucketSizes bucket_sizes(const Options& strategy, double gradient_bytes) {
-  return {strategy.real("first_bucket_mb") * mib,
-          strategy.is_auto("bucket_cap_mb") ? bucket_cap(gradient_bytes) : strategy.real("bucket_cap_mb") * mib};
+StepOptions step_options(const Options& strategy) {
+  StepOptions step;
+  const bool cap = strategy.has("bucket_cap_mb") && !strategy.is_auto("bucket_cap_mb");
+  if (strategy.has("micro_batches")) step.micro_batches = strategy.integer("micro_batches");
+  step.sync = sync_policy(strategy);
+  if (strategy.has("recompute")) {
+    step.recompute.all = strategy.at("recompute") == "blocks";
+    if (strategy.at("recompute").is_array()) step.recompute.names = strategy.texts("recompute");
+  }
+  if (strategy.has("first_bucket_mb")) step.first_bytes = strategy.real("first_bucket_mb") * mib;
+  if (cap) step.cap_bytes = strategy.real("bucket_cap_mb") * mib;
+  if (strategy.has("overlap")) step.overlap = strategy.boolean("overlap");
+  if (strategy.has("buffers")) step.buffers = strategy.text("buffers");
+  step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
+  return step;
 }
 
 std::vector<Option> joined(const std::vector<std::vector<Option>>& lists) {

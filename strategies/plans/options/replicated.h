@@ -1,11 +1,33 @@
-// Options of strategies with a data axis, and their checks. Without LibTorch.
+// Options of a step that several strategies have, and their checks. Without LibTorch.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "core/config/run_config.h"
+#include "strategies/plans/options/sync.h"
 
 namespace convoy {
+
+// Blocks with activation checkpointing.
+struct Recompute {
+  bool all = false;
+  std::vector<std::string> names = {};  // names of blocks, if not all
+
+  bool includes(const std::string& block) const;
+};
+
+// Typed values of a strategy's section. A key that the strategy lacks has the value here.
+struct StepOptions {
+  int64_t micro_batches = 1;
+  SyncPolicy sync = {};
+  Recompute recompute = {};
+  double first_bytes = 0;           // size of the first bucket
+  double cap_bytes = 0;             // size of the others; 0: bucket_cap decides
+  bool overlap = true;              // send during the backward pass
+  std::string buffers = "local";    // batch norm's buffers after an update: broadcast | mean | local
+  bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
+};
+StepOptions step_options(const Options& strategy);
 
 // Throws ConfigError at the key for a malformed `recompute`, and for fp16 if the strategy has no loss scaler.
 void check_memory_options(const RunConfig& config);
@@ -13,19 +35,10 @@ void check_memory_options(const RunConfig& config);
 // Throws ConfigError at the key for more micro-batches than a global batch has rows.
 void check_micro_batches(const RunConfig& config, int64_t data_degree);
 
-// Sizes of the gradient buckets of ddp. `messages_per_step` counts them.
-struct BucketSizes {
-  double first_bytes = 0;
-  double other_bytes = 0;
-};
-// Returns the sizes from first_bucket_mb and bucket_cap_mb for `gradient_bytes` of gradients.
-BucketSizes bucket_sizes(const Options& strategy, double gradient_bytes);
 // Returns the default of bucket_cap_mb: a quarter of the gradients, so that most of them overlap with the backward
 // pass, between 1 and 25 MiB. Smaller messages cost latency; larger ones gain nothing.
 double bucket_cap(double gradient_bytes);
 
-// True if `recompute` of that section includes the block.
-bool recomputed(const Json& strategy, const std::string& block);
 // Throws ConfigError at strategy.recompute for a name that is not a block of the model.
 void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks);
 

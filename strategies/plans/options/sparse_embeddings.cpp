@@ -21,7 +21,7 @@ constexpr double most_of_table = 0.25;
 // all rows, but a dense table is swept in every update.
 double update_lookups(const RunConfig& config, int ranks, const std::string& table, int64_t lookups) {
   const BatchSize& batch = config.train.batch;
-  const SyncPolicy policy = sync_policy(config.strategy.options.json());
+  const SyncPolicy policy = sync_policy(config.strategy.options);
   const SyncGroup& group = policy.groups[policy.group_of(table)];
   const bool local = group.what != SyncKind::gradients && group.start_after == 0;
   double rows = double(batch.rows);
@@ -61,7 +61,7 @@ SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSi
   const Options& optimizer = config.optimizer.options;
   const Decay decay = decay_of(optimizer, table.name);
   const SparseObstacle obstacle = row_obstacle(config.optimizer.name, optimizer, decay.value);
-  if (!sync_policy(config.strategy.options.json()).allows_rows(table.name)) {
+  if (!sync_policy(config.strategy.options).allows_rows(table.name)) {
     decision.reason = "an outer step of diloco moves all rows";
   } else if (!obstacle.key.empty()) {
     decision.key = obstacle.key == "weight_decay" ? decay.key : "optimizer." + obstacle.key;
@@ -91,7 +91,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
       row_obstacle(config.optimizer.name, optimizer, groups ? 0 : optimizer.real("weight_decay"));
   if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
   if (!shares) return;
-  if (sync_policy(config.strategy.options.json()).ever_local())
+  if (sync_policy(config.strategy.options).ever_local())
     model.fail("rows",
                "conflicts with local updates (strategy.sync), for which each rank needs its own tables; take "
                "rows: true, or what: gradients");
@@ -100,7 +100,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
 std::vector<std::string> sparse_warnings(const RunConfig& config) {
   const Options& model = config.model.options;
   if (!model.json().contains("rows") || !model.at("rows").is_boolean() || !model.boolean("rows")) return {};
-  const SyncPolicy policy = sync_policy(config.strategy.options.json());
+  const SyncPolicy policy = sync_policy(config.strategy.options);
   if (std::none_of(policy.groups.begin(), policy.groups.end(),
                    [](const SyncGroup& group) { return group.what == SyncKind::diloco; }))
     return {};

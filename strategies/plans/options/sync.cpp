@@ -112,8 +112,8 @@ bool SyncPolicy::always_local() const {
   return std::all_of(groups.begin(), groups.end(), [](const SyncGroup& group) { return group.is_local(0); });
 }
 
-SyncPolicy sync_policy(const Json& strategy) {
-  const Json sync = strategy.value("sync", Json::object());
+SyncPolicy sync_policy(const Options& strategy) {
+  const Json sync = strategy.json().value("sync", Json::object());
   SyncPolicy policy;
   policy.groups.clear();
   for (const Json& group : sync.value("groups", Json::array())) {
@@ -158,7 +158,7 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   }
   check_group(sync, left_out);
   for (const Options& group : sync.sections("groups")) check_group(group, left_out);
-  const SyncPolicy policy = sync_policy(strategy.json());
+  const SyncPolicy policy = sync_policy(strategy);
   check_every(sync, policy);
   if (policy.compress == Compression::none) return left_out;
   if (policy.always_local())

@@ -56,8 +56,8 @@ struct SyncPolicy {
   bool plain() const { return !ever_local() && compress == Compression::none; }
   std::vector<NamePattern> patterns = {};  // by group, except the last
 };
-// Parses a resolved and checked section of a strategy. Missing keys have their defaults.
-SyncPolicy sync_policy(const Json& strategy);
+// Reads a checked section of a strategy. Missing keys have their defaults.
+SyncPolicy sync_policy(const Options& strategy);
 
 // Returns the section `sync` of strategies with replicas.
 Option replica_sync_option();
