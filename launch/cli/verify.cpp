@@ -251,22 +251,22 @@ int verify_command(const VerifyArguments& arguments) {
   std::vector<std::string> overrides = common;
   for (std::string& override : reference_overrides(written, configured.placed.job.mesh.degree("data")))
     overrides.push_back(std::move(override));
-  const StrategyEntry& strategy = strategy_entry(written.strategy.name);
+  std::vector<std::vector<std::string>> members = member_overrides(written);
+  const bool several = !members.empty();
+  if (!several) members.emplace_back();
   std::vector<Prepared> references;
-  for (const std::vector<std::string>& more :
-       strategy.members ? strategy.members(written) : std::vector<std::vector<std::string>>(1)) {
-    std::vector<std::string> member_overrides = overrides;
-    member_overrides.insert(member_overrides.end(), more.begin(), more.end());
-    references.push_back(prepared(alone, member_overrides, variables, as));
+  for (std::vector<std::string>& more : members) {
+    more.insert(more.begin(), overrides.begin(), overrides.end());
+    references.push_back(prepared(alone, more, variables, as));
   }
   Prepared& reference = references.front();
 
   const double tolerance = arguments.tolerance.value_or(
       std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options)));
   std::cout << layout_text(configured) << ", against " << layout_text(reference)
-            << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
-            << arguments.steps << (arguments.steps == 1 ? " step of " : " steps of ")
-            << reference.run.config.train.batch.rows << " rows; " << join(notes, "; ") << std::endl;
+            << (several ? str(", one run for each of ", references.size(), " members") : "") << ": " << arguments.steps
+            << (arguments.steps == 1 ? " step of " : " steps of ") << reference.run.config.train.batch.rows << " rows; "
+            << join(notes, "; ") << std::endl;
 
   const TemporaryFolder folder;
   const Division division = division_of(written, configured.placed.job.mesh.degree("data"));
@@ -280,7 +280,7 @@ int verify_command(const VerifyArguments& arguments) {
     states.push_back(into + "/states");
     if (int code = train(loop, one, into, "", division, "the reference")) return code;
   }
-  const Json against = strategy.members ? Json(states) : Json(states.front());
+  const Json against = several ? Json(states) : Json(states.front());
   if (int code = train(loop, configured, folder.path() + "/configured", against, division, "the configured run"))
     return code;
   const std::vector<StepDifferences> steps =

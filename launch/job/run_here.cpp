@@ -13,7 +13,7 @@
 #include "launch/machine/topology.h"
 #include "launch/prepare/leftovers.h"
 #include "launch/prepare/resume_path.h"
-#include "strategies/plans/options/ensemble.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {

@@ -17,7 +17,6 @@
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {

@@ -110,12 +110,6 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
   return costs;
 }
 
-std::vector<std::vector<std::string>> each_by_itself(const RunConfig& config) {
-  std::vector<std::vector<std::string>> overrides;
-  for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
-  return overrides;
-}
-
 }  // namespace
 
 StrategyEntry ensemble_entry() {
@@ -140,7 +134,6 @@ StrategyEntry ensemble_entry() {
   entry.Entry::check = check_members;
   entry.plan = plan_ensemble;
   entry.cost = ensemble_cost;
-  entry.members = each_by_itself;
   return entry;
 }
 

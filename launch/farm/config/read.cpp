@@ -11,7 +11,6 @@
 #include "core/control/exit_codes.h"
 #include "launch/prepare/describe.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {
@@ -244,7 +243,6 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     const std::string kind = kind_of(pipeline.config);
     if (kind.empty() || !kinds.insert(kind).second) continue;
     if (kinds.size() > most_described) return std::nullopt;
-    const std::string& strategy = pipeline.config.at("strategy").at("name").get_ref<const std::string&>();
     Json described;
     try {
       described = describe_run(rank_program, pipeline.config, "metrics").at("metrics");
@@ -255,7 +253,7 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     const auto metrics = described.get<EvaluationMetrics>();
     names.insert(metrics.evaluated.begin(), metrics.evaluated.end());
     // An ensemble adds metrics over its members.
-    if (strategy_entry(strategy).members) {
+    if (!member_overrides(RunConfig::from_resolved(pipeline.config)).empty()) {
       for (const std::string& name : metrics.evaluated)
         for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
       for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);

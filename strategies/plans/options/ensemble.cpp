@@ -7,7 +7,9 @@
 #include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "core/config/node.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 
@@ -244,6 +246,13 @@ std::vector<Option> member_options() {
                "evaluations without improvement, for all members or a list with one each; 0: no early stopping", 0),
            describe::text("metric", "metric of the evaluation split that must improve", "loss")}),
   };
+}
+
+std::vector<std::vector<std::string>> member_overrides(const RunConfig& config) {
+  std::vector<std::vector<std::string>> overrides;
+  if (config.strategy.name != "ensemble") return overrides;
+  for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
+  return overrides;
 }
 
 }  // namespace convoy
