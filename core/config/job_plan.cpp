@@ -61,9 +61,9 @@ int64_t gpu_memory_limit(const std::map<std::string, std::string>& variables) {
   int64_t bytes = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
   if (error != std::errc() || end != text.data() + text.size() || bytes <= 0)
-    throw Error(Failure::command_line, str(gpu_memory_variable, "=", text,
-                                           " is no number of bytes above 0; a farm sets it for its pipelines, from "
-                                           "their gpu_memory: unset it"));
+    throw Error(Failure::command_line, gpu_memory_variable, "=", text,
+                " is no number of bytes above 0; a farm sets it for its pipelines, from "
+                "their gpu_memory: unset it");
   return bytes;
 }
 

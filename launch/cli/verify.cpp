@@ -45,8 +45,7 @@ class TemporaryFolder {
     remove_leftover_folders(temporary_folder());
     path_ = (temporary_folder() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
     if (mkdtemp(path_.data()) == nullptr)
-      throw Error(Failure::io,
-                  str(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder"));
+      throw Error(Failure::io, path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder");
   }
   ~TemporaryFolder() {
     std::error_code none;
@@ -153,9 +152,8 @@ std::vector<StepDifferences> differences_in(const std::string& path, const std::
 void check_synchronised(const Options& section) {
   const std::string agreed = "gradients";
   if (!section.json().contains("what") || section.text("what") == agreed) return;
-  section.fail("what",
-               str("is ", section.text("what"), ": ranks make local updates, so the results differ from those of ",
-                   reference_strategy().name, "; verify with ", agreed));
+  section.fail("what", "is ", section.text("what"), ": ranks make local updates, so the results differ from those of ",
+               reference_strategy().name, "; verify with ", agreed);
 }
 
 }  // namespace
@@ -165,8 +163,8 @@ void check_comparable(const RunConfig& config) {
   const Json& model = config.model.options.json();
   const bool rows = model.contains("rows") && model["rows"] != false;
   if (rows && optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
-    optimizer.fail("lazy", str("is true: rows without a gradient are not updated, so results differ from those of ",
-                               reference_strategy().name, " with dense tables; verify with false"));
+    optimizer.fail("lazy", "is true: rows without a gradient are not updated, so results differ from those of ",
+                   reference_strategy().name, " with dense tables; verify with false");
   if (!config.strategy.options.json().contains("sync")) return;
   const Options sync = config.strategy.options.section("sync");
   check_synchronised(sync);
@@ -233,9 +231,9 @@ int verify_command(const VerifyArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
   if (as.launcher != Launcher::none)
-    throw Error(Failure::command_line,
-                str("convoy verify starts its ranks itself, so it does not run under ", name_of(as.launcher),
-                    "; type `convoy verify` without it, with --ranks N, and with --set backend=mpi for MPI"));
+    throw Error(Failure::command_line, "convoy verify starts its ranks itself, so it does not run under ",
+                name_of(as.launcher),
+                "; type `convoy verify` without it, with --ranks N, and with --set backend=mpi for MPI");
   const Node tree = read_yaml_file(arguments.run.config, arguments.run.overrides);
   refuse_several(tree, arguments.run.config);
   const RunConfig written = read_run_tree(tree, all_catalogues());

@@ -85,8 +85,8 @@ class RankAgent : public SupervisedAgent {
       make_private_folder(folder);
       make_private_folder(folder + "/logs");
     } catch (const Error& error) {
-      throw Error(Failure::output,
-                  str(folder, ": cannot be created on ", host_.name, ": ", error.what(), "; give another --output"));
+      throw Error(Failure::output, folder, ": cannot be created on ", host_.name, ": ", error.what(),
+                  "; give another --output");
     }
     refuse_writable_by_others(folder);
     refuse_link(folder + "/logs");

@@ -120,9 +120,9 @@ void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHo
                std::vector<std::string>& line) {
   for (const std::string& word : hosts.remote_shell)
     if (word.find(' ') != std::string::npos)
-      throw Error(Failure::config, str("launch.remote_shell: '", word,
-                                       "' has a space, at which mpirun would split it; put the "
-                                       "command into a script whose path has none, or use backend gloo"));
+      throw Error(Failure::config, "launch.remote_shell: '", word,
+                  "' has a space, at which mpirun would split it; put the "
+                  "command into a script whose path has none, or use backend gloo");
   line.insert(line.end(), {"--host", join(hosts.slots, ","), "--mca", "plm_rsh_agent", join(hosts.remote_shell, " ")});
   // mpirun must notice a lost host, but after the heartbeat: the first one that ends the job gives the reason, and
   // mpirun does not know the rank or its host. The first probe may come at once, so only the time between probes is

@@ -42,7 +42,7 @@ SourceLocation key_location(const PreparedRun& run, const std::string& key) {
 const BackendEntry& backend_entry(const std::string& name) {
   for (const BackendEntry& entry : backend_catalogue())
     if (entry.name == name) return entry;
-  throw Error(Failure::internal, str("backend '", name, "' is not in the catalogue"));
+  throw Error(Failure::internal, "backend '", name, "' is not in the catalogue");
 }
 
 // The launcher decides the number of ranks; a number in the file is for a run without a launcher. A different number on
@@ -53,9 +53,8 @@ void resolve_rank_count(PreparedRun& run) {
   const SourceLocation location = key_location(run, "launch.ranks");
   const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
-    throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-                      str(wanted, " conflicts with ", run.as.size_from, "=", run.as.size, " of ",
-                          name_of(run.as.launcher), "; leave it out"));
+    throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks", wanted, " conflicts with ",
+                      run.as.size_from, "=", run.as.size, " of ", name_of(run.as.launcher), "; leave it out");
   run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " has no effect under ",
                              name_of(run.as.launcher), ", which started ", run.as.size, " (", run.as.size_from, ")"));
   run.config = run.config.changed({{"launch", {{"ranks", run.as.size}}}});
@@ -144,9 +143,9 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
     throw ConfigError(key_location(run, config.program.empty() ? "strategy.name" : "program"),
                       config.program.empty() ? "strategy" : "program",
-                      str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
-                          placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ",
-                          run.as.size_from, "=", rank_hosts.size(), "; start that number, or start convoy alone"));
+                      config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
+                      placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ", run.as.size_from,
+                      "=", rank_hosts.size(), "; start that number, or start convoy alone");
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job)) {
     const Json described =
@@ -193,10 +192,9 @@ void check_visible(const JobPlan& job, const std::vector<Host>& host_of_rank) {
       if (device.uuid.empty() ||
           std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == device.uuid; }))
         continue;
-      throw Error(Failure::device_missing,
-                  str("rank ", rank.rank, " on ", host.name, " needs ", device.uuid,
-                      ", which its launcher hides from it; start one rank for each visible GPU, or make all visible "
-                      "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)"));
+      throw Error(Failure::device_missing, "rank ", rank.rank, " on ", host.name, " needs ", device.uuid,
+                  ", which its launcher hides from it; start one rank for each visible GPU, or make all visible "
+                  "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)");
     }
   }
 }
@@ -209,9 +207,9 @@ void check_batch_size(const RunConfig& config, double row_elements) {
   const double elements = double(config.train.batch.rows) * members * row_elements;
   if (elements <= most_batch_elements) return;
   const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
-  throw ConfigError(location_of(config.resolved, key), key,
-                    str("is ", config.train.batch.rows, ": a batch would have ", elements, " numbers, ", row_elements,
-                        " per row; at most ", most_batch_elements, " are possible; use fewer rows"));
+  throw ConfigError(location_of(config.resolved, key), key, "is ", config.train.batch.rows, ": a batch would have ",
+                    elements, " numbers, ", row_elements, " per row; at most ", most_batch_elements,
+                    " are possible; use fewer rows");
 }
 
 // Compares the rows with model, transforms and loss, as far as options describe them. Ranks compare those of plugins.
@@ -278,10 +276,10 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
 
 void refuse_program(const RunConfig& config, const std::string& command) {
   if (config.program.empty()) return;
-  throw ConfigError(location_of(config.resolved, "program"), "program",
-                    str("has its own model and loop, but `convoy ", command,
-                        "` needs model, data and strategy in the file; make the model a plugin "
-                        "(docs/extending.md), or type `convoy run`"));
+  throw ConfigError(location_of(config.resolved, "program"), "program", "has its own model and loop, but `convoy ",
+                    command,
+                    "` needs model, data and strategy in the file; make the model a plugin "
+                    "(docs/extending.md), or type `convoy run`");
 }
 
 RunFolderRequest folder_request(const PreparedRun& run) {

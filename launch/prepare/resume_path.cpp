@@ -78,8 +78,8 @@ RunConfig typed_config(const Json& config, const fs::path& step) {
   try {
     return RunConfig::from_resolved(config);
   } catch (const std::exception& error) {
-    throw Error(Failure::corrupt_data,
-                str((step / "manifest.json").string(), ": config is no configuration of this convoy: ", error.what()));
+    throw Error(Failure::corrupt_data, (step / "manifest.json").string(),
+                ": config is no configuration of this convoy: ", error.what());
   }
 }
 

@@ -53,9 +53,9 @@ int ranks_of(const RunConfig& config, const Topology& topology, const PlanReques
   const Options& options = config.strategy.options;
   const int64_t members = options.integer("members");
   if (request.ranks > members)
-    throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(request.ranks, " ranks were requested, but strategy.members is ", members,
-                          "; a rank without a member would have nothing to do: take at most ", members));
+    throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
+                      " ranks were requested, but strategy.members is ", members,
+                      "; a rank without a member would have nothing to do: take at most ", members);
   if (request.ranks > 0) return request.ranks;
   const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
   return one ? 1 : int(std::min<int64_t>(members, devices_here(config, topology, threads)));
@@ -65,10 +65,9 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   members_of(config);  // throws if options contradict each other
   const bool threads = as_threads(config, topology, request);
   if (threads && !threads_may_exchange_by(config.backend))
-    throw ConfigError(SourceLocation{}, "backend",
-                      str("is ", config.backend,
-                          ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
-                          "auto, or take how: processes"));
+    throw ConfigError(SourceLocation{}, "backend", "is ", config.backend,
+                      ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
+                      "auto, or take how: processes");
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_sparse_embeddings(config, false);

@@ -29,7 +29,7 @@ struct Degrees {
 
 int degree_of(const Options& mesh, const std::string& key, const Json& value) {
   if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1 << 20)
-    mesh.fail(key, str("is ", value.dump(), ", must be a number of ranks, at least 1"));
+    mesh.fail(key, "is ", value.dump(), ", must be a number of ranks, at least 1");
   return int(value.get<int64_t>());
 }
 
@@ -44,11 +44,11 @@ Degrees degrees_of(const Options& mesh) {
   }
   for (const auto& [key, value] : data.items()) {
     if (key != "degree" && key != "how")
-      mesh.fail("data", str("has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}"));
+      mesh.fail("data", "has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}");
   }
   degrees.data = degree_of(mesh, "data", data.value("degree", Json(1)));
   const Json how = data.value("how", Json("ddp"));
-  if (how != "ddp" && how != "fsdp") mesh.fail("data", str("has how: ", how.dump(), ", must be ddp or fsdp"));
+  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", how.dump(), ", must be ddp or fsdp");
   degrees.how = how.get<std::string>();
   return degrees;
 }
@@ -57,8 +57,8 @@ Mesh mesh_of(const Options& options, const Degrees& degrees) {
   const std::vector<std::string> order = options.texts("order");
   for (const std::string axis : {"data", "pipeline", "tensor"}) {
     if (std::count(order.begin(), order.end(), axis) != 1)
-      options.fail("order", str("must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
-                                std::count(order.begin(), order.end(), axis), " times"));
+      options.fail("order", "must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
+                   std::count(order.begin(), order.end(), axis), " times");
   }
   std::vector<Axis> axes;
   for (const std::string& axis : order)
@@ -104,12 +104,11 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
   const Options mesh = options.section("mesh");
   const Degrees degrees = degrees_of(mesh);
   constexpr int64_t most = 65536;  // as for launch.ranks
-  if (degrees.product() > most)
-    options.fail("mesh", str("multiplies to ", degrees.product(), " ranks, more than ", most));
+  if (degrees.product() > most) options.fail("mesh", "multiplies to ", degrees.product(), " ranks, more than ", most);
   if (request.ranks > 0 && degrees.product() != request.ranks)
-    options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
-                             degrees.tensor, " = ", degrees.product(), " ranks, but there are ", request.ranks,
-                             "; change a degree, or start ", degrees.product(), " ranks"));
+    options.fail("mesh", "multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
+                 degrees.tensor, " = ", degrees.product(), " ranks, but there are ", request.ranks,
+                 "; change a degree, or start ", degrees.product(), " ranks");
   const std::vector<std::string> left_out = check_axis_keys(options, degrees);
   check_tensor_degree(config, degrees.tensor);
   if (degrees.pipeline > 1) check_pipeline(options, degrees.pipeline);
@@ -136,8 +135,8 @@ void check_shared_ties(const Options& options, const JobPlan& job, const std::ve
     for (const TiedTensor& tie : description.blocks[block].ties) {
       const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, int64_t(block));
       if (maker != user && maker % ranks == user % ranks)
-        options.fail("shard", str("is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
-                                  "; take shard: optimizer, or other stages"));
+        options.fail("shard", "is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
+                     "; take shard: optimizer, or other stages");
     }
   }
 }

@@ -116,9 +116,8 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
     if (gpus) {
       const int here = int(topology.hosts[host].gpus.size());
       if (used[host] >= here && (!shared || backend == "nccl" || here == 0))
-        throw ConfigError(SourceLocation{}, "launch.ranks",
-                          str("host ", topology.hosts[host].name, " has ", here, " GPUs for more ranks than that; ",
-                              "take fewer ranks or `device: cpu`"));
+        throw ConfigError(SourceLocation{}, "launch.ranks", "host ", topology.hosts[host].name, " has ", here,
+                          " GPUs for more ranks than that; ", "take fewer ranks or `device: cpu`");
       device.kind = DevicePlan::Kind::gpu;
       device.gpu = used[host]++ % here;
     }

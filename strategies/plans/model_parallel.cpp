@@ -38,18 +38,16 @@ void bind_listed(const RunConfig& config, const Options& options, const Host& ho
       std::count_if(host.cores.begin(), host.cores.end(), [&](const Core& core) { return units.count(core.id) != 0; });
   rank.threads = int(cores);
   if (config.launch.cores_per_rank > 0 && config.launch.cores_per_rank != cores)
-    throw ConfigError(SourceLocation{}, "launch.cores_per_rank",
-                      str("is ", config.launch.cores_per_rank, ", and strategy.",
-                          options.is_auto("devices") ? "placement" : "devices", " names ", cores,
-                          cores == 1 ? " core" : " cores", "; leave it out"));
+    throw ConfigError(SourceLocation{}, "launch.cores_per_rank", "is ", config.launch.cores_per_rank, ", and strategy.",
+                      options.is_auto("devices") ? "placement" : "devices", " names ", cores,
+                      cores == 1 ? " core" : " cores", "; leave it out");
 }
 
 Plan plan_model_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
-    throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(request.ranks,
-                          " ranks were asked for, and strategy model_parallel has one rank with several "
-                          "devices; use strategy pipeline, or one rank"));
+    throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
+                      " ranks were asked for, and strategy model_parallel has one rank with several "
+                      "devices; use strategy pipeline, or one rank");
   const Options& options = config.strategy.options;
   check_placement(options);
   check_sparse_embeddings(config, false);
@@ -61,8 +59,8 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
   if (rank.devices.empty()) rank.devices = chosen_devices(config, host, gpus);
   for (const DevicePlan& device : rank.devices)
     if (device.kind == DevicePlan::Kind::gpu && !gpus)
-      options.fail(options.is_auto("devices") ? "placement" : "devices",
-                   str("names GPU ", device.gpu, ", but device is cpu; take cores, or device: auto"));
+      options.fail(options.is_auto("devices") ? "placement" : "devices", "names GPU ", device.gpu,
+                   ", but device is cpu; take cores, or device: auto");
   bind_listed(config, options, host, rank);
   if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
     plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",

@@ -173,16 +173,14 @@ void refuse_several(const Node& root, const std::string& path) {
   const Node* config = root.find("config");
   if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
     throw ConfigError(config->location, "config",
-                      str("makes this file a pipeline for a running farm; type `convoy add RUN ", path,
-                          "`, where RUN is the run folder of that farm"));
+                      "makes this file a pipeline for a running farm; type `convoy add RUN ", path,
+                      "`, where RUN is the run folder of that farm");
   if (!is_farm(root)) return;
   throw ConfigError(
-      root.find("strategy")->location, "strategy",
-      str("describes several runs, which only `convoy run` accepts; ",
-          root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
-                                        : "write one pipeline's configuration into a file of its own",
-          ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path,
-          "` writes when it starts that pipeline"));
+      root.find("strategy")->location, "strategy", "describes several runs, which only `convoy run` accepts; ",
+      root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
+                                    : "write one pipeline's configuration into a file of its own",
+      ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path, "` writes when it starts that pipeline");
 }
 
 Pipeline read_pipeline(const std::string& path) {

@@ -42,13 +42,12 @@ void check_sparse_blocks(const JobPlan& job, const ModelDescription& description
     for (const TableSize& table : block.tables) {
       const SparseDecision decision = sparse_decision(config, ranks, table);
       if (table.asked && !decision.key.empty())
-        throw ConfigError(SourceLocation{}, decision.key,
-                          str(decision.reason, "; ", table.name, " is a sparse embedding"));
+        throw ConfigError(SourceLocation{}, decision.key, decision.reason, "; ", table.name, " is a sparse embedding");
     }
     for (const TiedEmbedding& table : block.tied_tables)
       if (table.asked && shares)
-        config.model.options.fail("rows", str("is sharded, but ", table.user, " is tied to ", table.name,
-                                              " and needs all rows in every step; take rows: auto, or untie them"));
+        config.model.options.fail("rows", "is sharded, but ", table.user, " is tied to ", table.name,
+                                  " and needs all rows in every step; take rows: auto, or untie them");
   }
 }
 

@@ -55,8 +55,8 @@ void check_sync_names(const JobPlan& job, const ModelDescription& description) {
   for (size_t group = 0; group < policy.patterns.size(); ++group)
     if (std::none_of(names.begin(), names.end(),
                      [&](const std::string& name) { return policy.patterns[group].found_in(name); }))
-      groups[group].fail("match", str("is ", policy.groups[group].match, ", which no parameter's name has; they are ",
-                                      join(names, ", ").substr(0, 400)));
+      groups[group].fail("match", "is ", policy.groups[group].match, ", which no parameter's name has; they are ",
+                         join(names, ", ").substr(0, 400));
 }
 
 std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description) {

@@ -100,19 +100,19 @@ int listed_ranks(const Options& section) {
   const auto stages = int64_t(listed_stages(section).size());
   const int64_t virtual_stages = virtual_stages_of(section);
   if (stages % virtual_stages != 0)
-    section.fail("stages", str("has ", stages, " items, which ", virtual_stages, " stages a rank do not divide"));
+    section.fail("stages", "has ", stages, " items, which ", virtual_stages, " stages a rank do not divide");
   return int(stages / virtual_stages);
 }
 
 void check_pipeline(const Options& section, int ranks) {
   const int64_t virtual_stages = virtual_stages_of(section);
   if (virtual_stages > 1 && section.text("schedule") != "interleaved")
-    section.fail("virtual", str("is ", virtual_stages, ", and schedule ", section.text("schedule"),
-                                " has one stage a rank; take schedule interleaved"));
+    section.fail("virtual", "is ", virtual_stages, ", and schedule ", section.text("schedule"),
+                 " has one stage a rank; take schedule interleaved");
   const int listed = listed_ranks(section);
   if (listed > 0 && listed != ranks)
-    section.fail("stages", str("has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
-                               " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages));
+    section.fail("stages", "has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
+                 " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages);
 }
 
 PipelineShape pipeline_shape(const JobPlan& job) {

@@ -12,9 +12,8 @@ namespace convoy {
 void check_memory_options(const RunConfig& config) {
   const Options& options = config.strategy.options;
   if (config.precision == "fp16" && !options.has("loss_scale"))
-    throw ConfigError(
-        SourceLocation{}, "precision",
-        str("fp16 needs a loss scaler, which strategy ", config.strategy.name, " does not have; use bf16 or fp32"));
+    throw ConfigError(SourceLocation{}, "precision", "fp16 needs a loss scaler, which strategy ", config.strategy.name,
+                      " does not have; use bf16 or fp32");
   if (!options.has("recompute")) return;
   const Json& value = options.at("recompute");
   bool known = value == "none" || value == "blocks" || (value.is_array() && !value.empty());
@@ -27,9 +26,8 @@ void check_recomputed_names(const std::vector<std::string>& named, const std::ve
   for (const std::string& name : named) {
     if (std::find(blocks.begin(), blocks.end(), name) != blocks.end()) continue;
     const std::string near = nearest(name, blocks);
-    throw ConfigError(SourceLocation{}, "strategy.recompute",
-                      str("the model has no block '", name, "'; it has ", join(blocks, ", "),
-                          near.empty() ? "" : "; did you mean " + near + "?"));
+    throw ConfigError(SourceLocation{}, "strategy.recompute", "the model has no block '", name, "'; it has ",
+                      join(blocks, ", "), near.empty() ? "" : "; did you mean " + near + "?");
   }
 }
 
@@ -39,7 +37,7 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree) {
   const int64_t rows = config.train.batch.rows * (config.train.batch.per_rank ? data_degree : 1);
   const int64_t slices = options.integer("micro_batches");
   if (slices > rows)
-    options.fail("micro_batches", str("is ", slices, ", and the global batch has ", rows, " rows; take at most that"));
+    options.fail("micro_batches", "is ", slices, ", and the global batch has ", rows, " rows; take at most that");
 }
 
 bool Recompute::includes(const std::string& block) const {

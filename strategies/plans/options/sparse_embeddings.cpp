@@ -81,9 +81,8 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
   const bool shares = wants_sharded_rows(model);
   if (!shares && (!model.json().contains("rows") || model.at("rows") != true)) return;
   if (!supported)
-    model.fail("rows",
-               str("is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
-                   " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model"));
+    model.fail("rows", "is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
+               " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
   const Options& optimizer = config.optimizer.options;
   // With parameter groups, only the tables' names determine their weight decay.
   const bool groups = optimizer.json().contains("groups") && !optimizer.sections("groups").empty();

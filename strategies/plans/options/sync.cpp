@@ -84,10 +84,9 @@ void check_every(const Options& sync, const SyncPolicy& policy) {
     const SyncGroup& group = policy.groups[i];
     if (group.what != SyncKind::gradients) continue;
     if (!other.empty() && group.every != every)
-      groups[i].fail("every",
-                     str("is ", group.every, ", which conflicts with ", other, " = ", every,
-                         ": one update of all parameters needs gradients of equally many steps; write equal numbers, "
-                         "or what: parameters for one of them"));
+      groups[i].fail("every", "is ", group.every, ", which conflicts with ", other, " = ", every,
+                     ": one update of all parameters needs gradients of equally many steps; write equal numbers, "
+                     "or what: parameters for one of them");
     if (other.empty()) other = str("sync.groups.", i, ".every");
     every = group.every;
   }

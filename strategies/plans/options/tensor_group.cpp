@@ -48,9 +48,9 @@ void check_sequences(const RunConfig& config, int degree) {
   if (!data.has("length") || !data.at("length").is_number_integer()) return;
   const int64_t length = data.integer("length");
   if (length % degree != 0)
-    data.fail("length",
-              str("is ", length, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
-                  degree, ", or strategy.sequence_parallel: false"));
+    data.fail("length", "is ", length, ", which ", degree,
+              " ranks of the axis tensor do not divide; take a multiple of ", degree,
+              ", or strategy.sequence_parallel: false");
 }
 
 }  // namespace
@@ -62,9 +62,8 @@ void check_tensor_degree(const RunConfig& config, int degree) {
     if (!model.has(key) || !model.at(key).is_number_integer()) continue;
     const int64_t heads = model.integer(key);
     if (heads % degree != 0)
-      model.fail(key,
-                 str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
-                     degree, ", or a degree that divides ", heads));
+      model.fail(key, "is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                 degree, ", or a degree that divides ", heads);
   }
   check_sequences(config, degree);
 }
@@ -106,19 +105,18 @@ void check_cuts(const JobPlan& job, const ModelDescription& description) {
   for (const BlockDescription& block : description.blocks)
     for (const TieConflict& conflict : block.tie_conflicts)
       if (degree > 1)
-        throw ConfigError(
-            SourceLocation{}, "model",
-            str(conflict.layer, " uses a shard of its inputs and is tied to ", conflict.tensor, ", which ", degree,
-                " ranks of the axis tensor shard by its outputs; leave the layer's cut "
-                "out, or do not tie it"));
+        throw ConfigError(SourceLocation{}, "model", conflict.layer, " uses a shard of its inputs and is tied to ",
+                          conflict.tensor, ", which ", degree,
+                          " ranks of the axis tensor shard by its outputs; leave the layer's cut "
+                          "out, or do not tie it");
   for (const BlockDescription& block : description.blocks)
     for (const CutSize& cut : block.cuts) {
       if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
       const std::string key = key_of_size(job.config.model.options, cut.size);
-      throw ConfigError(SourceLocation{}, key.empty() ? "model" : key,
-                        str(cut.layer, " has ", cut.size, cut.outputs ? " outputs" : " inputs",
-                            cut.parts > 1 ? str(" in ", cut.parts, " parts") : "", ", which ", degree,
-                            " ranks of the axis tensor do not divide; take another size, or a degree that divides it"));
+      throw ConfigError(SourceLocation{}, key.empty() ? "model" : key, cut.layer, " has ", cut.size,
+                        cut.outputs ? " outputs" : " inputs", cut.parts > 1 ? str(" in ", cut.parts, " parts") : "",
+                        ", which ", degree,
+                        " ranks of the axis tensor do not divide; take another size, or a degree that divides it");
     }
 }
 
