@@ -71,7 +71,6 @@ Plan plan_data_parallel(const RunConfig& config, const Topology& topology, const
   threads.ranks = int(devices.size());
   check_sparse_embeddings(config, true);
   Plan made = plan_replicas(config, topology, threads, threads.ranks);
-  for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
   JobPlan& job = made.jobs.front();
   job.backend = backend;
   job.processes = {{0, {}}};

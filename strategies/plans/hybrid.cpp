@@ -122,10 +122,6 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
   return plan;
 }
 
-std::vector<BlockRange> stages_of(const Options& options, const JobPlan& job, const ModelDescription& description) {
-  return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), description);
-}
-
 // Refuses a tied parameter of two stages of one rank if it is sharded: the stages share the tensor, which is freed.
 void check_shared_ties(const Options& options, const JobPlan& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
@@ -145,7 +141,7 @@ std::vector<std::string> check_hybrid(const JobPlan& job, const ModelDescription
   check_cuts(job, description);
   if (job.mesh.degree("pipeline") > 1) {
     const Options& options = job.config.strategy.options;
-    check_shared_ties(options, job, stages_of(options, job, description), description);
+    check_shared_ties(options, job, job_stages(job, description), description);
   }
   return tensor_notes(job, description, "strategy.mesh.tensor");
 }
@@ -212,7 +208,7 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
                                   const ModelDescription& cut) {
   const int ranks = job.mesh.degree("pipeline");
   if (ranks == 1) return {tensor_group_cost(job, model)};
-  const std::vector<BlockRange> stages = stages_of(options, job, model);
+  const std::vector<BlockRange> stages = job_stages(job, model);
   PipelineShape shape = pipeline_shape(job);
   shape.tensor = job.mesh.degree("tensor");
   shape.stage_time = stage_times(model, stages, shape.tensor);
@@ -234,7 +230,7 @@ std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& de
   const ModelDescription cut = cut_description(job, description);
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
   const int ranks = job.mesh.degree("pipeline");
-  const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : stages_of(options, job, description);
+  const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : job_stages(job, description);
   std::vector<RankCost> costs;
   for (int rank = 0; rank < int(job.ranks.size()); ++rank) {
     const int index = job.mesh.coordinate(rank, "pipeline");

@@ -5,6 +5,7 @@
 #include "core/base/text.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
@@ -130,6 +131,7 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   if (!note.empty()) made.warnings.push_back(note);
   if (config.precision == "fp16" && !gpus)
     made.warnings.push_back("precision: fp16 is slow on the CPU, which computes in fp32; take fp32, or bf16, there");
+  for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
   return made;
 }
 

@@ -20,10 +20,6 @@ Plan plan_single(const RunConfig& config, const Topology& topology, const PlanRe
   return plan_replicas(config, topology, request, 1);
 }
 
-std::vector<RankCost> single_cost(const JobPlan& job, const ModelDescription& description) {
-  return replica_costs(job, description, true);
-}
-
 }  // namespace
 
 StrategyEntry single_entry() {
@@ -32,7 +28,7 @@ StrategyEntry single_entry() {
   entry.help = "one rank on one device, without communication";
   entry.options = joined({{sync_option(), micro_batches_option(), graph_option()}, memory_options()});
   entry.plan = plan_single;
-  entry.cost = single_cost;
+  entry.cost = replica_costs;
   entry.sparse_embeddings = true;
   return entry;
 }

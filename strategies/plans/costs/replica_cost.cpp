@@ -126,11 +126,11 @@ void add_buffer_exchanges(const StepOptions& step, const ModelDescription& descr
     cost.add({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather});
 }
 
-std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description, bool sparse_embeddings) {
+std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description) {
   const auto ranks = int(job.ranks.size());
   const StepOptions step = step_options(job.config.strategy.options);
   std::vector<TouchedTable> tables;
-  if (sparse_embeddings) tables = touched_tables(job.config, description, ranks);
+  if (strategy_of(job.config).sparse_embeddings) tables = touched_tables(job.config, description, ranks);
   const ModelDescription dense = without(description, tables);
   RankCost cost;
   cost.parameter_bytes = cost.gradient_bytes = replicated_bytes(dense);

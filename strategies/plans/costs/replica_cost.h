@@ -13,10 +13,9 @@ double parameters_of(const ModelDescription& description);     // elements
 double replicated_bytes(const ModelDescription& description);  // all parameters
 double buffer_bytes(const ModelDescription& description);      // all buffers
 // Returns the cost per rank if every rank has everything. Each step sends one ring all-reduce of the gradients, divided
-// by sync.every: 2·(N−1)/N times their bytes. Other sync policies follow sync_cost.h. If the strategy supports
-// sparse embeddings (`sparse_embeddings`), they follow sparse_cost.h.
-std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description,
-                                    bool sparse_embeddings = false);
+// by sync.every: 2·(N−1)/N times their bytes. sync_cost.cpp has other sync policies, and sparse_cost.h has sparse
+// embeddings, for strategies that support them.
+std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description);
 
 // moments_of: moments that the optimizer keeps per parameter. rows_per_rank: rows that each of `ranks` along the data
 // axis reads in a step; 0 if unknown.

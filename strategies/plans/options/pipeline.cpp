@@ -96,6 +96,11 @@ int64_t virtual_stages_of(const Options& section) {
   return section.text("schedule") == "interleaved" ? 2 : 1;
 }
 
+std::vector<BlockRange> job_stages(const JobPlan& job, const ModelDescription& model) {
+  const Options& options = job.config.strategy.options;
+  return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), model);
+}
+
 int listed_ranks(const Options& section) {
   const auto stages = int64_t(listed_stages(section).size());
   const int64_t virtual_stages = virtual_stages_of(section);
@@ -253,7 +258,7 @@ std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
   const int virtual_stages = int(virtual_stages_of(section));
   const auto micro = int(section.integer("micro_batches"));
   const StepSchedule steps = schedule_named(name, ranks, virtual_stages, micro);
-  const std::vector<BlockRange> stages = stage_ranges(section, ranks * virtual_stages, model);
+  const std::vector<BlockRange> stages = job_stages(job, model);
   const double idle = 100 * examine(steps, micro).bubble;
   std::vector<std::string> holders;
   for (const int place : steps.rank_of) holders.push_back(names[size_t(place)]);

@@ -16,6 +16,8 @@ Option pipeline_micro_batches_option();
 
 // Returns the virtual stages per rank: `virtual`, by default two for schedule interleaved and one for the others.
 int64_t virtual_stages_of(const Options& section);
+// Returns the blocks of each stage of a job. Throws ConfigError as stage_ranges does.
+std::vector<BlockRange> job_stages(const JobPlan& job, const ModelDescription& model);
 // Returns the number of ranks that `stages` lists; 0 for auto.
 int listed_ranks(const Options& section);
 // Makes the checks that do not need the model. Throws ConfigError at the key.
