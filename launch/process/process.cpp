@@ -152,7 +152,7 @@ std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_
   for (std::string line; std::getline(lines, line);)
     if (reports_no_thread(line)) return no_thread_text();
   if (contains("std::bad_alloc") || contains("Cannot allocate memory") || contains("cannot allocate memory") ||
-      contains("failed to map segment"))
+      contains("failed to map segment") || contains("Fatal glibc error: failed to register TLS destructor"))
     return no_memory_text();
   return "";
 }

@@ -100,7 +100,8 @@ TEST(Lack, OfThreadsIsReportedOnlyAfterAFailedStart) {
        {"recv: Resource temporarily unavailable", "  what():  read: Resource temporarily unavailable",
         "cannot lock data.csv: Resource temporarily unavailable"})
     EXPECT_EQ(lack(line), "") << line;
-  for (const char* line : {"  what():  std::bad_alloc", "mmap: Cannot allocate memory"})
+  for (const char* line : {"  what():  std::bad_alloc", "mmap: Cannot allocate memory",
+                           "Fatal glibc error: failed to register TLS destructor: out of memory"})
     EXPECT_THAT(lack(line), ::testing::HasSubstr("out of memory")) << line;
 }
 
