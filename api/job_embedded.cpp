@@ -13,8 +13,8 @@
 #include "core/base/log.h"
 #include "core/config/node.h"
 #include "core/config/program.h"
+#include "core/control/channel.h"
 #include "core/control/exit_codes.h"
-#include "core/control/local_channel.h"
 #include "core/files/limits.h"
 
 namespace convoy {

@@ -56,8 +56,8 @@ struct EmbeddedRank {
 };
 Job embedded_job(const EmbeddedRank& rank);
 
-// Registry and catalogues of all built-in components.
-Registry builtin_registry();
+// Registry and catalogues of all built-in components. `few_rows`: of make_synthetic.
+Registry builtin_registry(bool few_rows = false);
 
 // The configuration of a job without a file.
 RunConfig embedded_config(const std::vector<std::string>& arguments, const std::vector<std::string>& settings);

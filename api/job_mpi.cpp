@@ -9,7 +9,7 @@
 #include "backends/registry.h"
 #include "core/base/log.h"
 #include "core/control/addresses.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 #include "core/rank_state/position.h"
 
 namespace convoy {

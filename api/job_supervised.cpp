@@ -107,7 +107,7 @@ class SupervisedImpl : public Job::Impl {
     }
     try {
       process_->assign();
-      allow_shared_memory(process_->assignment().config.launch.host_memory);
+      allow_shared_memory(process_->assignment().job.config.launch.host_memory);
       registry_ = builtin_registry();
       process_->open(starting_phase);
     } catch (...) {
@@ -151,7 +151,7 @@ class SupervisedImpl : public Job::Impl {
 
 }  // namespace
 
-Registry builtin_registry() {
+Registry builtin_registry(bool few_rows) {
   Registry registry;
   std::map<std::string, std::vector<Entry>>& kinds = registry.catalogues.kinds;
   kinds["model"] = model_catalogue();
@@ -162,7 +162,7 @@ Registry builtin_registry() {
   kinds["schedule"] = schedule_catalogue();
   kinds["strategy"] = strategy_entries();
   for (const BackendEntry& backend : backend_catalogue()) kinds["backend"].push_back(backend);
-  register_core(registry);
+  register_core(registry, few_rows);
   register_models(registry);
   register_strategies(registry);
   register_backends(registry);

@@ -106,7 +106,7 @@ Context Rank::make_context() {
   context.mesh = job.mesh;
   context.channel = channel_;
   context.folder = assignment_.folder;
-  context.config = assignment_.config;
+  context.config = assignment_.job.config;
   context.state = state_;
   context.add_to_summary = [this](const Json& more) { report_more(more); };
   return context;
@@ -147,7 +147,7 @@ void Rank::report_more(const Json& more) {
 }
 
 void Rank::connect(Context& context, const Registry& backends) {
-  const LaunchConfig& launch = assignment_.config.launch;
+  const LaunchConfig& launch = assignment_.job.config.launch;
   BackendRequest request;
   request.rank = context.rank;
   request.size = context.size;

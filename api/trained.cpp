@@ -128,7 +128,7 @@ std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const Train
   Trained::Impl::Kind kind;
   kind.data = [number = request.number](const Context& own, const std::vector<ModelPart*>& parts,
                                         const Options& strategy, OptimizerFactory optimizer) {
-    ReplicatedOptions replicated = replicated_options(strategy);
+    ReplicatedOptions replicated{step_options(strategy)};
     replicated.optimizer = std::move(optimizer);
     replicated.number = number;
     return std::make_unique<ReplicatedData>(own, parts, replicated);
@@ -149,7 +149,7 @@ std::unique_ptr<Trained::Impl> make_shards(const Context& context, const Trained
         "make the module a Sequential");
   kind.data = [drives = kind.drives, number = request.number](const Context& own, const std::vector<ModelPart*>& parts,
                                                               const Options& strategy, OptimizerFactory optimizer) {
-    ShardedOptions sharded = sharded_options(strategy);
+    ShardedOptions sharded{sharded_step_options(strategy)};
     sharded.by_gradient = !drives;
     sharded.optimizer = std::move(optimizer);
     sharded.number = number;

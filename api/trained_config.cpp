@@ -73,15 +73,13 @@ std::string chosen_precision(const TrainedSettings& settings, const std::string&
   const std::string& wanted = settings.precision;
   if (wanted.empty() || wanted == own) return own;
   if (wanted != "bf16" && wanted != "fp16")
-    throw ConfigError({settings.source, 0, 0}, "precision",
-                      str("is ", wanted, ", and the module's parameters are ", own == "fp64" ? "double" : "float",
-                          "; take bf16 or fp16, or convert the module with to(",
-                          wanted == "fp64" ? "torch::kDouble" : "torch::kFloat", ") and leave precision out"));
+    throw ConfigError({settings.source, 0, 0}, "precision", "is ", wanted, ", and the module's parameters are ",
+                      own == "fp64" ? "double" : "float", "; take bf16 or fp16, or convert the module with to(",
+                      wanted == "fp64" ? "torch::kDouble" : "torch::kFloat", ") and leave precision out");
   if (own == "fp64")
-    throw ConfigError({settings.source, 0, 0}, "precision",
-                      str("is ", wanted,
-                          ", which needs parameters of float, and the module's are double; convert it "
-                          "with to(torch::kFloat)"));
+    throw ConfigError({settings.source, 0, 0}, "precision", "is ", wanted,
+                      ", which needs parameters of float, and the module's are double; convert it "
+                      "with to(torch::kFloat)");
   return wanted;
 }
 
@@ -107,7 +105,7 @@ TrainedSettings settings_of(const ShardOptions& options, const FusedOptimizer* f
   TrainedSettings settings = common_settings(options, fused);
   settings.source = "ShardOptions";
   if (options.stage < 1 || options.stage > 3)
-    throw ConfigError({settings.source, 0, 0}, "stage", str("is ", options.stage, ", must be 1, 2 or 3"));
+    throw ConfigError({settings.source, 0, 0}, "stage", "is ", options.stage, ", must be 1, 2 or 3");
   settings.shards = true;
   settings.strategy["shard"] = options.stage == 1 ? "optimizer" : options.stage == 2 ? "gradients" : "parameters";
   set(settings.strategy, "reshard_after_forward", options.reshard_after_forward);

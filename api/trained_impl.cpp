@@ -131,7 +131,7 @@ Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const
   OptimizerFactory factory;
   if (torch_optimizer_) factory = [optimizer = torch_optimizer_] { return optimizer->layout(); };
   data_ = kind.data(context_, parts, strategy, std::move(factory));
-  const SyncPolicy policy = sync_policy(strategy.json());
+  const SyncPolicy policy = sync_policy(strategy);
   every_ = policy.every;
   follows_ = context_.devices.front().is_cpu() && !policy.ever_local();
   set_steps(0);

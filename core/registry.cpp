@@ -30,13 +30,15 @@ CollectiveChecks collective_checks_named(const std::string& name) {
   return name == "none" ? CollectiveChecks::none : name == "all" ? CollectiveChecks::all : CollectiveChecks::sampled;
 }
 
-void register_core(Registry& registry) {
+void register_core(Registry& registry, bool few_rows) {
   registry.datasets.add("fashion_mnist", [](const Options& options, uint64_t) {
     return std::make_shared<FashionMnist>(options.text("path"), options.boolean("bytes"));
   });
   registry.datasets.add("images", make_images);
   registry.datasets.add("interactions", make_interactions);
-  registry.datasets.add("synthetic", make_synthetic);
+  registry.datasets.add("synthetic", [few_rows](const Options& options, uint64_t seed) {
+    return make_synthetic(options, seed, few_rows);
+  });
   registry.datasets.add("table", make_table);
   registry.datasets.add("text", make_text);
 

@@ -36,8 +36,8 @@ int64_t same_position(int64_t step, const TrainingLength& saved, const TrainingL
   const int64_t epoch = step / saved.steps_per_epoch, within = step % saved.steps_per_epoch;
   const int64_t row = within > epoch_rows / saved.global_rows ? epoch_rows : within * saved.global_rows;
   if (epoch > (most >> 1) / now.steps_per_epoch)
-    throw Error(Failure::corrupt_data, str(info.path, "/manifest.json: trainer.step: ", step,
-                                           " is beyond every step that this run could count"));
+    throw Error(Failure::corrupt_data, info.path, "/manifest.json: trainer.step: ", step,
+                " is beyond every step that this run could count");
   const int64_t steps = row < epoch_rows ? row / now.global_rows : now.steps_per_epoch;
   const int64_t again = row - std::min(steps * now.global_rows, row);
   const int64_t result = epoch * now.steps_per_epoch + steps;
@@ -191,9 +191,9 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   if (automatic) ignored.insert(ignored.end(), {"launch", "log"});
   const std::vector<Difference> all = differences(info.config, config.resolved, ignored);
   if (info.trainer.empty())
-    throw Error(Failure::corrupt_data, str(info.path,
-                                           "/manifest.json: trainer: is empty, as in states that convoy verify "
-                                           "saves to compare them; nothing can resume from one"));
+    throw Error(Failure::corrupt_data, info.path,
+                "/manifest.json: trainer: is empty, as in states that convoy verify "
+                "saves to compare them; nothing can resume from one");
   Resumed resumed;
   resumed.step = info.trainer.at("step").get<int64_t>();
   resumed.notes.push_back(str("resumed from ", info.path, " after step ", resumed.step,

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "core/base/error.h"
+#include "core/context.h"
 
 namespace convoy {
 namespace {
@@ -107,6 +108,11 @@ class SingleCommunicator : public Communicator {
 
 CommunicatorPtr make_single_communicator(const std::string& backend) {
   return std::make_shared<SingleCommunicator>(backend);
+}
+
+CommunicatorPtr Context::axis(const std::string& name) const {
+  const auto found = axes.find(name);
+  return found != axes.end() ? found->second : make_single_communicator();
 }
 
 }  // namespace convoy

@@ -15,9 +15,9 @@
 
 #include "core/base/json.h"
 #include "core/context.h"
+#include "core/control/fault.h"
 #include "core/data/dataset.h"
 #include "core/files/files.h"
-#include "core/inject/fault.h"
 #include "core/strategy.h"
 #include "core/training/progress.h"
 

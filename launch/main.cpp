@@ -144,8 +144,8 @@ void add_hosts_option(CLI::App& command, RunArguments& arguments) {
 void check_arguments(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (const std::string text = valid_utf8(argv[i]); text != argv[i])
-      throw Error(Failure::command_line, str("convoy: argument ", i, ", ", text,
-                                             ": is not valid UTF-8; rename the file, or use another path"));
+      throw Error(Failure::command_line, "convoy: argument ", i, ", ", text,
+                  ": is not valid UTF-8; rename the file, or use another path");
 }
 
 // Moves the words after `--` of `convoy run` into `program`; returns the number of the others.
@@ -165,8 +165,8 @@ void check_subject(const RunArguments& arguments) {
     throw Error(Failure::command_line,
                 "convoy run: name a YAML file, or a program after --; type `convoy run --help` for examples");
   if (!arguments.config.empty() && !arguments.program.empty())
-    throw Error(Failure::command_line, str("convoy run: ", arguments.config, " conflicts with the program after --; ",
-                                           "give one of them, or write program: […] in the file"));
+    throw Error(Failure::command_line, "convoy run: ", arguments.config, " conflicts with the program after --; ",
+                "give one of them, or write program: […] in the file");
 }
 
 int run(int argc, char** argv) {

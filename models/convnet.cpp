@@ -79,8 +79,8 @@ class Convnet : public Classifier {
     const auto convolutions = int64_t(sizes_.channels.size());
     convnet_entry().check(options);
     if (convolutions > 62 || height_ >> convolutions == 0 || width_ >> convolutions == 0)
-      options.fail("channels", str("has ", convolutions, " convolutions, and an image of ", height_, " × ", width_,
-                                   " cannot be halved as often; take fewer"));
+      options.fail("channels", "has ", convolutions, " convolutions, and an image of ", height_, " × ", width_,
+                   " cannot be halved as often; take fewer");
     flat_ = sizes_.channels.back() * (height_ >> convolutions) * (width_ >> convolutions);
   }
 

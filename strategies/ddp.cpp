@@ -20,20 +20,17 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_ddp(const Options& options) {
-  MeshComponents parts;
-  parts.every = sync_policy(options.json()).every;
-  parts.micro_batches = options.integer("micro_batches");
+  MeshComponents parts{step_options(options)};
   if (options.has("graph")) parts.graph = options.text("graph");
-  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
-    PartRequest request = part_request(context, options);
+  parts.runner = [step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
+    PartRequest request = part_request(context, step);
     request.rows = make_sparse_rule(context.config, context.axis("data")->size(), context.rank == 0);
     request.layers = sharded_row_layers(context);
     if (!request.layers) request.layers = shared_row_layers(context);
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
   };
-  parts.data = [options = replicated_options(options)](const Context& context,
-                                                       const std::vector<ModelPart*>& model_parts) {
-    return std::make_unique<ReplicatedData>(context, model_parts, options);
+  parts.data = [step = parts.options](const Context& context, const std::vector<ModelPart*>& model_parts) {
+    return std::make_unique<ReplicatedData>(context, model_parts, ReplicatedOptions{step});
   };
   return make_mesh_strategy(std::move(parts));
 }

@@ -18,12 +18,10 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_fsdp(const Options& options) {
-  const ShardedOptions sharded = sharded_options(options);
-  MeshComponents parts;
-  parts.every = sharded.every;
-  parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options, sharded](const Context& context, ModelPtr model, LossPtr loss) {
-    PartRequest request = part_request(context, options);
+  const ShardedOptions sharded{sharded_step_options(options)};
+  MeshComponents parts{sharded};
+  parts.runner = [sharded](const Context& context, ModelPtr model, LossPtr loss) {
+    PartRequest request = part_request(context, sharded);
     request.deferred = sharded.shard == Shard::parameters;
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
   };

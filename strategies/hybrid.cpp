@@ -13,7 +13,7 @@
 #include "strategies/common/step/start_checks.h"
 #include "strategies/replicas/replicated_data.h"
 #include "strategies/shards/sharded_data.h"
-#include "strategies/stages/pipeline_runner.h"
+#include "strategies/stages/runners.h"
 #include "strategies/tensor/sharded_layers.h"
 
 namespace convoy {
@@ -21,13 +21,11 @@ namespace convoy {
 std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   const Json data = options.section("mesh").at("data");
   const bool shards = data.is_object() && data.value("how", "ddp") == "fsdp";
-  const ShardedOptions sharded = sharded_options(options);
-  MeshComponents parts;
-  parts.every = sync_policy(options.json()).every;
-  parts.micro_batches = options.integer("micro_batches");
+  const ShardedOptions sharded{sharded_step_options(options)};
+  MeshComponents parts{sharded};
   const bool deferred = shards && sharded.shard == Shard::parameters;
-  parts.runner = [options, deferred](const Context& context, ModelPtr model, LossPtr loss) {
-    PartRequest request = part_request(context, options);
+  parts.runner = [options, step = parts.options, deferred](const Context& context, ModelPtr model, LossPtr loss) {
+    PartRequest request = part_request(context, step);
     request.deferred = deferred;
     TensorOptions tensor = tensor_options_of(options);
     tensor.cuts = planned_cuts(*model);
@@ -36,11 +34,11 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
       return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
     return make_pipeline_runner(context, std::move(model), std::move(loss), options, request);
   };
-  parts.data = [options, shards, sharded](const Context& context,
-                                          const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {
+  parts.data = [shards, sharded](const Context& context,
+                                 const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {
     share_foreign_values(model_parts, *context.axis("tensor"));
     if (shards) return std::make_unique<ShardedData>(context, model_parts, sharded);
-    return std::make_unique<ReplicatedData>(context, model_parts, replicated_options(options));
+    return std::make_unique<ReplicatedData>(context, model_parts, ReplicatedOptions{sharded});
   };
   return make_mesh_strategy(std::move(parts));
 }

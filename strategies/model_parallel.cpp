@@ -12,18 +12,16 @@
 
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/replicas/local_updates.h"
-#include "strategies/stages/device_runner.h"
+#include "strategies/stages/runners.h"
 
 namespace convoy {
 
 std::unique_ptr<Strategy> make_model_parallel(const Options& options) {
-  MeshComponents parts;
-  parts.every = options.section("sync").integer("every");
-  parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
-    return make_device_runner(context, std::move(model), std::move(loss), options, part_request(context, options));
+  MeshComponents parts{step_options(options)};
+  parts.runner = [options, step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
+    return make_device_runner(context, std::move(model), std::move(loss), options, part_request(context, step));
   };
-  parts.data = [every = parts.every](const Context& context, const std::vector<ModelPart*>& model_parts) {
+  parts.data = [every = parts.options.sync.every](const Context& context, const std::vector<ModelPart*>& model_parts) {
     return std::make_unique<LocalData>(context, model_parts, every);
   };
   return make_mesh_strategy(std::move(parts));

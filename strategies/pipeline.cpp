@@ -17,20 +17,17 @@
 
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/replicas/replicated_data.h"
-#include "strategies/stages/pipeline_runner.h"
+#include "strategies/stages/runners.h"
 
 namespace convoy {
 
 std::unique_ptr<Strategy> make_pipeline(const Options& options) {
-  MeshComponents parts;
-  parts.every = options.section("sync").integer("every");
-  parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
-    return make_pipeline_runner(context, std::move(model), std::move(loss), options, part_request(context, options));
+  MeshComponents parts{step_options(options)};
+  parts.runner = [options, step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
+    return make_pipeline_runner(context, std::move(model), std::move(loss), options, part_request(context, step));
   };
   // No other rank has this stage: one bucket, and no message for it.
-  ReplicatedOptions whole;
-  whole.sync = sync_policy(options.json());
+  ReplicatedOptions whole{parts.options};
   whole.first_bytes = whole.cap_bytes = std::numeric_limits<double>::infinity();
   parts.data = [whole](const Context& context, const std::vector<ModelPart*>& model_parts) {
     return std::make_unique<ReplicatedData>(context, model_parts, whole);

@@ -13,7 +13,7 @@
 #include "strategies/common/model/model_part.h"
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/common/step/gradient_collector.h"
-#include "strategies/common/step/start_checks.h"
+#include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
 #include "strategies/common/step/update.h"
 
@@ -23,14 +23,13 @@ namespace {
 class Single : public Strategy {
  public:
   explicit Single(const Options& options)
-      : options_(options),
-        every_(options.section("sync").integer("every")),
-        micro_batches_(options.integer("micro_batches")) {}
+      : options_(step_options(options)), every_(options_.sync.every), graph_mode_(options.text("graph")) {}
 
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
     first_gradients_.emplace(context);
-    PartRequest request = part_request(context, options_);
+    PartRequest request;
+    request.recompute = options_.recompute;
     request.rows = make_sparse_rule(context.config, 1, context.rank == 0);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();
@@ -44,12 +43,12 @@ class Single : public Strategy {
     warn_if_lazy_is_unused(context, part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
     if (every_ == 1)
-      graph_.emplace(context, options_.text("graph"), graph_parts());
+      graph_.emplace(context, graph_mode_, graph_parts());
     else
-      log_no_graph(context, options_.text("graph"), not_every_step(every_));
+      log_no_graph(context, graph_mode_, not_every_step(every_));
   }
 
-  Sampling sampling() const override { return {0, 1, micro_batches_}; }
+  Sampling sampling() const override { return {0, 1, options_.micro_batches}; }
 
   StepResult step(const StepInput& input) override { return graph_ ? graph_->run(input) : train_step(input); }
 
@@ -105,9 +104,9 @@ class Single : public Strategy {
 
   std::shared_ptr<StateFile> state_;
   std::optional<GradientCoverage> first_gradients_;
-  Options options_;
-  int64_t every_;
-  int64_t micro_batches_;
+  const StepOptions options_;
+  const int64_t every_;  // steps per update
+  const std::string graph_mode_;
   int64_t accumulated_ = 0;  // steps since the last update
   std::optional<ModelPart> part_;
   std::optional<FlatParameters> flat_;

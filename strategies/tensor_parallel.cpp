@@ -23,15 +23,12 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
-  MeshComponents parts;
-  parts.every = options.section("sync").integer("every");
-  parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
+  MeshComponents parts{step_options(options)};
+  parts.runner = [options, step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
     return make_whole_runner(context, std::move(model), std::move(loss),
-                             sharded_part(context, tensor_options_of(options), part_request(context, options)));
+                             sharded_part(context, tensor_options_of(options), part_request(context, step)));
   };
-  ReplicatedOptions replicated;
-  replicated.sync = sync_policy(options.json());
+  ReplicatedOptions replicated{parts.options};
   // A data axis of size one reduces nothing. One bucket gives the optimizer the longest range.
   replicated.first_bytes = replicated.cap_bytes = std::numeric_limits<double>::max();
   parts.data = [replicated](const Context& context, const std::vector<ModelPart*>& model_parts) {

@@ -5,6 +5,7 @@
 #pragma once
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "core/base/text.h"
 
@@ -58,6 +59,13 @@ class ConfigError : public Error {
  public:
   ConfigError(const SourceLocation& location, const std::string& key, const std::string& reason,
               Failure kind = Failure::config);
+  // The reason consists of the parts, as `str` joins them.
+  template <
+      class First, class Second, class... Rest,
+      class = std::enable_if_t<!std::disjunction_v<std::is_same<Second, Failure>, std::is_same<Rest, Failure>...>>>
+  ConfigError(const SourceLocation& location, const std::string& key, const First& first, const Second& second,
+              const Rest&... rest)
+      : ConfigError(location, key, convoy::str(first, second, rest...)) {}
   const SourceLocation& location() const { return location_; }
   const std::string& key() const { return key_; }
 

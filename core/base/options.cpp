@@ -96,9 +96,9 @@ Options::Options(OptionValue values, std::map<std::string, SourceLocation> locat
 const Json& value_of(const Options& options, const std::string& name) {
   const auto found = options.json().find(name);
   if (found == options.json().end())
-    throw ConfigError(options.location(""), options.path(),
-                      str("its code reads an option '", name, "' that its entry does not describe; described are ",
-                          join(keys_of(options.json()), ", "), "; add it to the entry's options"));
+    throw ConfigError(options.location(""), options.path(), "its code reads an option '", name,
+                      "' that its entry does not describe; described are ", join(keys_of(options.json()), ", "),
+                      "; add it to the entry's options");
   return *found;
 }
 

@@ -116,6 +116,11 @@ class Options {
   const std::string& path() const { return path_; }
   // Throws ConfigError at that key. Use it for checks beyond the type ("dropout must be below 1 if …").
   [[noreturn]] void fail(const std::string& name, const std::string& reason) const;
+  // The reason consists of the parts, as `str` joins them.
+  template <class First, class Second, class... Rest>
+  [[noreturn]] void fail(const std::string& name, const First& first, const Second& second, const Rest&... rest) const {
+    fail(name, convoy::str(first, second, rest...));
+  }
 
  private:
   OptionValue values_;                               // a map

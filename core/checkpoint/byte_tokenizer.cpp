@@ -1,4 +1,4 @@
-#include "core/checkpoint/byte_tokenizer.h"
+#include "core/checkpoint/export.h"
 
 #include "core/base/json.h"
 #include "core/base/options.h"

@@ -108,11 +108,11 @@ void check_files(const std::string& step_folder, const Manifest& manifest) {
     try {
       const SafetensorsFile file(path);
       if (file.bytes() != expected.bytes || file.hash() != expected.hash) {
-        throw Error(Failure::corrupt_data, str(path, " is not as it was saved: its hash differs from the manifest's"));
+        throw Error(Failure::corrupt_data, path, " is not as it was saved: its hash differs from the manifest's");
       }
     } catch (const Error& error) {
       if (error.kind() == Failure::corrupt_data) throw;
-      throw Error(Failure::corrupt_data, str("checkpoint ", step_folder, ": ", error.what()));
+      throw Error(Failure::corrupt_data, "checkpoint ", step_folder, ": ", error.what());
     }
   }
 }

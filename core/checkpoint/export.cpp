@@ -11,7 +11,6 @@
 #include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "core/checkpoint/byte_tokenizer.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"

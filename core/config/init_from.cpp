@@ -48,7 +48,7 @@ std::optional<InitFrom> init_from(const Options& model) {
       section.fail(key, error.what());
     }
     if (const std::string reason = wanted.rename.back().first.replacement_error(replacement); !reason.empty())
-      section.fail(key, str("is ", replacement, ", which does not fit the pattern: ", reason));
+      section.fail(key, "is ", replacement, ", which does not fit the pattern: ", reason);
   }
   return wanted;
 }
@@ -58,8 +58,8 @@ void check_init_from(const Options& model, const std::string& resume) {
   if (!wanted) return;
   const Options section = model.section("init_from");
   if (resume != "auto" && resume != "never")
-    section.fail("path", str("gives the initial values, and train.resume: ", resume,
-                             " gives them too, with the optimizer's state; leave one of them out"));
+    section.fail("path", "gives the initial values, and train.resume: ", resume,
+                 " gives them too, with the optimizer's state; leave one of them out");
   try {
     check_weight_path(wanted->path);
   } catch (const Error& error) {

@@ -25,7 +25,7 @@ const char* kind_text(Node::Kind kind) {
 
 // Throws for a mistake in an entry; a plugin's author may have written it.
 [[noreturn]] void wrongly_described(const std::string& path, const std::string& reason) {
-  throw Error(Failure::config, str("option '", path, "' is described wrongly in its entry: ", reason));
+  throw Error(Failure::config, "option '", path, "' is described wrongly in its entry: ", reason);
 }
 
 std::vector<std::string> names_of(const std::vector<Option>& options) {
@@ -96,7 +96,7 @@ Option name_option() {
 
 // Names are text, even if YAML would read a number.
 std::string name_in(const Node& name, const std::string& kind, const std::string& path) {
-  if (name.kind != Node::Kind::scalar) throw ConfigError(name.location, path, str("must be the name of one ", kind));
+  if (name.kind != Node::Kind::scalar) throw ConfigError(name.location, path, "must be the name of one ", kind);
   return name.text;
 }
 
@@ -285,13 +285,13 @@ Json OptionReader::read_text(const Option& option, const Node& node, const std::
 Json OptionReader::read_scalar(const Option& option, const Node& node, const std::string& path) {
   const auto refuse = [&](std::string reason) {
     if (option.also_auto && reason.find(';') == std::string::npos) reason += ", or auto";
-    throw ConfigError(node.location, path, str("is ", shown(node.text), ", ", reason));
+    throw ConfigError(node.location, path, "is ", shown(node.text), ", ", reason);
   };
   const auto unless_quoted = [&](const auto& parsed) {
     if (!parsed.value) refuse(parsed.reason);
     if (node.quoted) {
-      throw ConfigError(node.location, path,
-                        str("is text in quotes, must be ", type_with_article(option), "; leave the quotes out"));
+      throw ConfigError(node.location, path, "is text in quotes, must be ", type_with_article(option),
+                        "; leave the quotes out");
     }
     return *parsed.value;
   };
@@ -327,7 +327,7 @@ void OptionReader::check_range(const Option& option, double value, const Node& n
   const bool high = option.maximum && value > *option.maximum;
   if (!low && !high) return;
   const std::string unit = option.unit.empty() ? "" : " " + option.unit;
-  throw ConfigError(node.location, path, str("is ", printable(node.text), ", must be ", range_text(option), unit));
+  throw ConfigError(node.location, path, "is ", printable(node.text), ", must be ", range_text(option), unit);
 }
 
 // --- Texts of types ---
@@ -367,8 +367,8 @@ Json OptionReader::read_plugin_model(const Node& node, const std::string& path) 
     throw ConfigError(plugin.location, key, "must be the absolute path of a shared library");
   if (plugin.text.front() != '/') {
     if (node.find("name") == nullptr) meant_.insert(below(path, "name"));  // the library has the model
-    throw ConfigError(plugin.location, key,
-                      str("must be an absolute path, so that it is clear what is loaded; is ", shown(plugin.text)));
+    throw ConfigError(plugin.location, key, "must be an absolute path, so that it is clear what is loaded; is ",
+                      shown(plugin.text));
   }
   add_locations_below(node, path);
   Json values{{"plugin", plugin.text}};
@@ -387,14 +387,13 @@ Json OptionReader::read_component(const Option& option, const Node& node, const 
     written.fields.push_back({"name", node.location, node});
   }
   if (written.kind != Node::Kind::map)
-    throw ConfigError(node.location, path, str("must be the name of a ", kind, " or a map with one, not a list"));
+    throw ConfigError(node.location, path, "must be the name of a ", kind, " or a map with one, not a list");
   const bool plugin = kind == "model" && written.find("plugin") != nullptr;
   const Node* name = written.find("name");
   if (plugin && (name == nullptr || open_kinds_.count(kind) != 0)) return read_plugin_model(written, path);
   if (name == nullptr) {
-    throw ConfigError(
-        node.location, path + ".name",
-        str("is missing and required: which ", kind, "; valid are ", join(catalogues_.names(kind), ", ")));
+    throw ConfigError(node.location, path + ".name", "is missing and required: which ", kind, "; valid are ",
+                      join(catalogues_.names(kind), ", "));
   }
   const std::string name_path = path + ".name";
   const std::string named = name_in(*name, kind, name_path);

@@ -44,7 +44,7 @@ Node& item_of(Node& list, const std::string& key, const SourceLocation& location
   const auto index = parse_integer(key).value;
   const auto size = static_cast<int64_t>(list.items.size());
   if (!index || *index < 0 || *index > size)
-    throw ConfigError(location, path, str("is a list of ", size, "; name an item from 0 to ", size, " of it"));
+    throw ConfigError(location, path, "is a list of ", size, "; name an item from 0 to ", size, " of it");
   if (*index == size) list.items.emplace_back();
   return list.items[static_cast<size_t>(*index)];
 }
@@ -98,11 +98,11 @@ std::string expanded(const std::string& text, const SourceLocation& location, co
     if (end == std::string::npos) throw ConfigError(location, path, "${ without a }; write $${ for a literal ${");
     const std::string name = text.substr(i + 2, end - i - 2);
     if (!is_variable_name(name))
-      throw ConfigError(location, path, str(shown(name), " is no name of a variable; write $${ for a literal ${"));
+      throw ConfigError(location, path, shown(name), " is no name of a variable; write $${ for a literal ${");
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
-      throw ConfigError(location, path,
-                        str("the environment variable ", name, " is not set; export it, or write the value here"));
+      throw ConfigError(location, path, "the environment variable ", name,
+                        " is not set; export it, or write the value here");
     }
     const size_t length = std::strlen(value);
     if (length > budget) throw ConfigError(location, path, "more than 1 MiB of text after ${} was replaced");

@@ -131,7 +131,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   [[noreturn]] void too_deep(const YAML::Mark& mark) const {
     // No path: it would be as long as the mistake.
-    throw ConfigError(locator_.at(mark), "", str("lists and maps are nested more than ", max_config_depth, " deep"));
+    throw ConfigError(locator_.at(mark), "", "lists and maps are nested more than ", max_config_depth, " deep");
   }
 
   // Key path of the current value.
@@ -152,7 +152,7 @@ class TreeBuilder : public YAML::EventHandler {
   void count(const YAML::Mark& mark, size_t nodes) {
     nodes_ += nodes;
     if (nodes_ > max_config_values)
-      throw ConfigError(locator_.at(mark), "", str("holds more than ", max_config_values, " values, aliases expanded"));
+      throw ConfigError(locator_.at(mark), "", "holds more than ", max_config_values, " values, aliases expanded");
   }
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
@@ -255,7 +255,7 @@ std::string contents_of(const std::string& path) {
   const auto refuse = [&](const std::string& reason) { throw ConfigError(place, "", reason); };
   // O_NONBLOCK: otherwise opening a pipe without a writer blocks for ever.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, str(path, ": ", error_text(errno)));
+  if (file < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, path, ": ", error_text(errno));
   if (file < 0) {
     refuse(errno == ENOENT ? "no such file; name a YAML file that describes the run"
                            : str("cannot be opened: ", std::strerror(errno)));

@@ -77,9 +77,11 @@ Option batch_section() {
 
 Option train_section() {
   using describe::option;
+  const TrainConfig defaults;
   return describe::section(
              "train", "length of the training, batches, evaluation and checkpoints",
-             {describe::integer("epochs", "passes over the training rows; default without limit if max_steps is set", 1)
+             {describe::integer("epochs", "passes over the training rows; default without limit if max_steps is set",
+                                defaults.epochs)
                   .between(1, most_epochs)
                   .in("epochs")
                   .may_be_null(),
@@ -90,13 +92,14 @@ Option train_section() {
               batch_section(),
               option(OptionType::interval, "evaluate_every", "interval between evaluations", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
-              describe::integer("keep_last", "number of checkpoints that are kept", 2).between(1, 1 << 20),
+              describe::integer("keep_last", "number of checkpoints that are kept", defaults.keep_last)
+                  .between(1, 1 << 20),
               describe::text("resume",
                              "auto: resume an unfinished run of this name; never: start from the beginning; the path "
                              "of a checkpoint or "
                              "run folder: start a new run from its state, also with other options if the state fits",
-                             "auto"),
-              describe::integer("log_every", "steps between two logged records of metrics", 100)
+                             defaults.resume),
+              describe::integer("log_every", "steps between two logged records of metrics", defaults.log_every)
                   .between(1, most_steps)
                   .in("steps")})
       .must();
@@ -117,7 +120,7 @@ Option launch_section() {
                         "binding of a rank: its cores, their NUMA node or socket, or list: the cores of launch.cores; "
                         "keep: the binding of mpirun or srun; convoy: its share of all cores of the job, ignoring the "
                         "binding of mpirun or srun",
-                        {"none", "core", "numa", "socket", "list", "keep", "convoy"}, "core"),
+                        {"none", "core", "numa", "socket", "list", "keep", "convoy"}, defaults.bind),
        describe::list("cores", "for bind: list: hardware threads of the first rank of a host, of the second, …",
                       describe::text("", "0-3, or 0+2")),
        time_limit("grace", "time from TERM to KILL after a stop request", defaults.grace),
@@ -174,16 +177,18 @@ Option backend_option() {
 }
 
 std::vector<Option> described() {
+  const RunConfig defaults;
   return {
       describe::text("name", "name of the run and its folder: letters, digits, '.', '_', '-'").must(),
-      describe::integer("seed", "seed of initial values, sampling and all random draws", 1).at_least(0),
+      describe::integer("seed", "seed of initial values, sampling and all random draws", defaults.seed).at_least(0),
       describe::choice("device", "device type of the ranks; auto: GPUs if the hosts have any", {"auto", "cpu", "cuda"},
-                       "auto"),
-      describe::choice("precision", "data type of activations and gradients", {"fp64", "fp32", "bf16", "fp16"}, "fp32"),
+                       defaults.device),
+      describe::choice("precision", "data type of activations and gradients", {"fp64", "fp32", "bf16", "fp16"},
+                       defaults.precision),
       describe::choice("randomness",
                        "exact: random draws do not depend on the layout; fast: one generator per rank; "
                        "auto: exact on the CPU, fast on GPUs",
-                       {"auto", "exact", "fast"}, "auto"),
+                       {"auto", "exact", "fast"}, defaults.randomness),
       describe::list("plugins", "shared libraries that register losses, data sets, transforms or models",
                      describe::text("", "absolute path of a shared library")),
       describe::component("model", "model to train; {plugin: /abs/libmine.so, …} loads your own", "model")
@@ -201,9 +206,9 @@ std::vector<Option> described() {
       backend_option(),
       train_section(),
       launch_section(),
-      describe::section(
-          "log", "log messages",
-          {describe::choice("level", "lowest level that is logged", {"debug", "info", "warning", "error"}, "info")}),
+      describe::section("log", "log messages",
+                        {describe::choice("level", "lowest level that is logged", {"debug", "info", "warning", "error"},
+                                          defaults.log_level)}),
   };
 }
 
@@ -260,6 +265,14 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   // The name of the model is unknown until the library is loaded.
   if (model.contains("plugin") && !model.contains("name"))
     config.model.name = "plugin:" + model["plugin"].get<std::string>();
+  return config;
+}
+
+RunConfig RunConfig::changed(const Json& values) const {
+  Json merged = resolved;
+  merged.update(values, true);
+  RunConfig config = from_resolved(merged);
+  config.warnings = warnings;
   return config;
 }
 

@@ -31,6 +31,8 @@ struct BatchSize {
   bool per_rank = false;  // rows are per data-parallel rank, not for all ranks
 };
 
+// Initial values in this file are also the defaults of the keys.
+
 struct TrainConfig {
   int64_t epochs = 1;     // 0: no limit; max_steps ends the run
   int64_t max_steps = 0;  // 0: no limit; epochs end the run
@@ -43,12 +45,11 @@ struct TrainConfig {
 };
 
 struct LaunchConfig {
-  int64_t ranks = 0;               // 0: the strategy chooses
-  int64_t cores_per_rank = 0;      // 0: auto
-  int64_t threads = 0;             // intra-op threads per rank; 0: as many as its cores
-  std::string bind = "core";       // none | core | numa | socket | list | keep | convoy
-  std::vector<std::string> cores;  // for bind list: cores of each rank of a host, "0-3" or "0+2"
-  // These are also the defaults of the keys.
+  int64_t ranks = 0;                          // 0: the strategy chooses
+  int64_t cores_per_rank = 0;                 // 0: auto
+  int64_t threads = 0;                        // intra-op threads per rank; 0: as many as its cores
+  std::string bind = "core";                  // none | core | numa | socket | list | keep | convoy
+  std::vector<std::string> cores;             // for bind list: cores of each rank of a host, "0-3" or "0+2"
   double grace = 30;                          // seconds from TERM to KILL after a stop request
   double failure_grace = 2;                   // seconds from TERM to KILL after a failure
   double heartbeat = 60;                      // seconds without a heartbeat after which a rank is lost
@@ -93,6 +94,8 @@ struct RunConfig {
 
   // Builds the typed view from resolved data, as a rank receives it; repeats no checks.
   static RunConfig from_resolved(const Json& resolved);
+  // This configuration with other values, in the form of `resolved`: {"launch": {"ranks": 4}}. Maps are merged.
+  RunConfig changed(const Json& values) const;
 };
 
 // Returns the description of the whole file: top-level keys, their sections and components. core/config/program.h has

@@ -33,17 +33,16 @@ void check_name(const Options& run) {
   const std::string& name = run.text("name");
   constexpr size_t longest = 128;  // file systems must allow a folder of that name plus "-2"
   if (name.empty()) run.fail("name", "is empty; it names the run's folder");
-  if (name.size() > longest) run.fail("name", str("has more than ", longest, " characters; it names the run's folder"));
+  if (name.size() > longest) run.fail("name", "has more than ", longest, " characters; it names the run's folder");
   for (char c : name) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (letter || c == '.' || c == '_' || c == '-') continue;
     const auto byte = static_cast<unsigned char>(c);
     const char* what =
         byte < 0x20 || byte == 0x7f ? "holds a control character" : "holds a character that names may not";
-    run.fail("name", str("is ", shown(name), ", ", what, "; use letters, digits, '.', '_' and '-'"));
+    run.fail("name", "is ", shown(name), ", ", what, "; use letters, digits, '.', '_' and '-'");
   }
-  if (name[0] == '.' || name[0] == '-')
-    run.fail("name", str("is ", shown(name), ", must start with a letter, digit or _"));
+  if (name[0] == '.' || name[0] == '-') run.fail("name", "is ", shown(name), ", must start with a letter, digit or _");
 }
 
 void check_batch(const Options& batch) {
@@ -57,8 +56,8 @@ void check_plugins(const Options& run) {
   const std::vector<std::string> paths = run.texts("plugins");
   for (size_t i = 0; i < paths.size(); ++i) {
     if (paths[i].empty() || paths[i][0] != '/') {
-      run.fail(str("plugins.", i),
-               str("is ", shown(paths[i]), ", must be an absolute path, so that it is clear what is loaded"));
+      run.fail(str("plugins.", i), "is ", shown(paths[i]),
+               ", must be an absolute path, so that it is clear what is loaded");
     }
   }
 }
@@ -72,8 +71,8 @@ void check_limits(Json& values, const Options& launch, const SourceLocations& lo
     values["launch"]["heartbeat"] = collective;
     return;
   }
-  launch.fail("heartbeat", str("is ", human_seconds(heartbeat), ", must not be longer than launch.collective, ",
-                               human_seconds(collective)));
+  launch.fail("heartbeat", "is ", human_seconds(heartbeat), ", must not be longer than launch.collective, ",
+              human_seconds(collective));
 }
 
 // `max_steps` without `epochs` trains that number of steps.
@@ -99,10 +98,10 @@ void check_address(const Options& launch) {
                                                     prefix.find_first_not_of("0123456789") == std::string::npos &&
                                                     std::stoi(prefix) > 0 && std::stoi(prefix) <= (is_four ? 32 : 128));
   if (!known || !whole)
-    launch.fail("address", str("is ", shown(text), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, or a ",
-                               "network, such as 10.0.0.0/16; or auto"));
+    launch.fail("address", "is ", shown(text), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, or a ",
+                "network, such as 10.0.0.0/16; or auto");
   if (is_four ? four.s_addr == htonl(INADDR_ANY) : IN6_IS_ADDR_UNSPECIFIED(&six) != 0)
-    launch.fail("address", str("is ", shown(text), ", which means every interface; give the address of one, or auto"));
+    launch.fail("address", "is ", shown(text), ", which means every interface; give the address of one, or auto");
 }
 
 // Another host may lack the file, so its own agent looks for it.
@@ -121,11 +120,11 @@ void check_binding(const Options& launch) {
                 "is list, but launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
                 "rank of a host");
   if (!listed && !cores.empty())
-    launch.fail("cores",
-                str("needs launch.bind: list, but launch.bind is ", launch.text("bind"), "; leave one of them out"));
+    launch.fail("cores", "needs launch.bind: list, but launch.bind is ", launch.text("bind"),
+                "; leave one of them out");
   for (size_t i = 0; i < cores.size(); ++i)
     if (hardware_threads_from_text(cores[i]).empty())
-      launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
+      launch.fail(str("cores.", i), "is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8");
 }
 
 // Result of reading one top-level key.
@@ -448,7 +447,7 @@ void refuse_all(const std::vector<ConfigError>& mistakes) {
   // If all mistakes are missing devices, the code is that of a missing device.
   const Failure kind = mistakes.front().kind();
   const bool same = std::all_of(mistakes.begin(), mistakes.end(), [&](const auto& m) { return m.kind() == kind; });
-  throw Error(same ? kind : Failure::config, str(join(lines, "\n"), count > 1 ? str("\n", count, " mistakes") : ""));
+  throw Error(same ? kind : Failure::config, join(lines, "\n"), count > 1 ? str("\n", count, " mistakes") : "");
 }
 
 }  // namespace convoy

@@ -83,7 +83,7 @@ bool reaches(const std::vector<Interface>& other, const Interface& ours) {
 std::vector<Interface> interfaces_here() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) {
-    if (is_out_of_descriptors(errno)) throw Error(Failure::io, str("networks of this host: ", error_text(errno)));
+    if (is_out_of_descriptors(errno)) throw Error(Failure::io, "networks of this host: ", error_text(errno));
     return {};
   }
   std::vector<Interface> four, six;
@@ -174,8 +174,8 @@ std::string configured_address(const std::string& configured, const std::vector<
   const int prefix = std::atoi(configured.c_str() + slash + 1);
   for (const Interface& i : here)
     if (same_network(i.address, network, prefix)) return i.address;
-  throw Error(Failure::rendezvous,
-              str("launch.address: host ", host_name(), " has no address in ", configured, "; it has ", shown(here)));
+  throw Error(Failure::rendezvous, "launch.address: host ", host_name(), " has no address in ", configured, "; it has ",
+              shown(here));
 }
 
 std::string data_address(const std::string& configured, const std::string& channel_host) {

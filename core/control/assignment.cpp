@@ -16,12 +16,11 @@ RankAssignment rank_assignment_from_json(const Json& json) {
 }
 
 ProcessAssignment read_assignment(Channel& channel, int process, const std::string& host, Timeout timeout) {
-  ProcessAssignment assignment{rank_assignment_from_json(Json::parse(channel.get(protocol::job, timeout))), 0, {}, ""};
+  ProcessAssignment assignment{rank_assignment_from_json(Json::parse(channel.get(protocol::job, timeout))), 0, ""};
   assignment.process = process;
-  assignment.config = RunConfig::from_resolved(assignment.job.config);
   CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",
                assignment.job.processes.size());
-  assignment.data_address = data_address(assignment.config.launch.address, host);
+  assignment.data_address = data_address(assignment.job.config.launch.address, host);
   return assignment;
 }
 

@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/plan.h"
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
 #include "core/control/channel.h"
 
 namespace convoy {
@@ -24,8 +23,7 @@ RankAssignment rank_assignment_from_json(const Json& json);
 
 // The rank assignment of one rank process.
 struct ProcessAssignment : RankAssignment {
-  int process = 0;   // index into job.processes
-  RunConfig config;  // configuration of the job
+  int process = 0;  // index into job.processes
   // Address for data sockets: launch.address, or the loopback if the control channel uses it. "": the backend chooses
   // and may select an external interface.
   std::string data_address;

@@ -177,6 +177,10 @@ inline constexpr int peer_lost_exit = 111;
 // receives.
 void stop_sending(Channel& channel);
 
+// Channel for participants in one process, with the semantics of the others. There is no server, so posts are dropped
+// and nothing gets lost.
+std::shared_ptr<Channel> make_local_channel();
+
 // --- StopAgreement: all ranks stop after the same step, without a collective ---
 //
 // On a stop request, the channel thread of each rank names the step before which its rank will wait. When all ranks

@@ -1,5 +1,5 @@
 // A ControlStore under a lock.
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 
 #include <condition_variable>
 #include <mutex>

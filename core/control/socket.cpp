@@ -90,7 +90,7 @@ Descriptor open_socket(const addrinfo& info) {
   const int error = errno;
   if (!fd.valid())
     throw Error(is_out_of_descriptors(error) ? Failure::io : Failure::rendezvous,
-                str("control channel: socket: ", error_text(error)));
+                "control channel: socket: ", error_text(error));
   return fd;
 }
 

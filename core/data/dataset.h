@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/batch.h"
 #include "core/data/contents.h"
 #include "core/data/rows.h"
@@ -28,7 +30,14 @@ struct Field {
 struct Schema {
   std::map<std::string, Field> fields;  // by tensor name in the batch: "features", "target", "user", "item", …
   // Error(config) names the existing fields and `asked_by`.
-  const Field& at(const std::string& name, const std::string& asked_by) const;
+  const Field& at(const std::string& name, const std::string& asked_by) const {
+    const auto found = fields.find(name);
+    if (found != fields.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& field : fields) names.push_back(field.first);
+    throw Error(Failure::config, asked_by, " needs a field '", name, "' in each row, and this data set has ",
+                join(names, ", "), ": choose another model or another data set (convoy list)");
+  }
 };
 
 enum class Split { train, evaluate };
@@ -51,7 +60,10 @@ class Dataset {
   // `epoch` keys draws that change with each epoch. Sets `rows`; the caller sets the batch's other counts.
   virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const = 0;
   // Gathers into new memory, for tests and single batches.
-  Batch gather_once(Split split, const at::Tensor& indices, int64_t epoch) const;
+  Batch gather_once(Split split, const at::Tensor& indices, int64_t epoch) const {
+    BatchBuffers buffers;
+    return gather(split, indices, epoch, buffers);
+  }
   // Stored in checkpoints and compared on resume. Not stored if the fingerprint is empty.
   virtual DataContents contents() const { return {}; }
   // Returns the same rows with the numbers that `stored` gives to ids, classes and columns; `stored` contains all of

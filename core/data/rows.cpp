@@ -14,7 +14,6 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "core/config/run_config.h"
 #include "core/tensors/vectorised.h"
 
 namespace convoy {
@@ -93,16 +92,6 @@ at::Tensor BatchBuffers::take(const std::string& name, at::IntArrayRef shape, at
     tensors.push_back(result);
   }
   return result;
-}
-
-Component with_few_rows(const Component& data) {
-  constexpr int64_t enough = 1 << 17, most_users = 1 << 21;
-  if (data.name != "synthetic") return data;
-  Json options = data.options.json();
-  options["rows"] = std::min(data.options.integer("rows"), enough);
-  options["cache"] = nullptr;
-  if (options["kind"] == "interactions") options["drawn_users"] = std::min(data.options.integer("users"), most_users);
-  return {data.name, Options(std::move(options), data.options.locations(), data.options.path())};
 }
 
 void gather_rows(const at::Tensor& source, const int64_t* wanted, int64_t rows, at::Tensor& out, double scale) {

@@ -9,7 +9,6 @@
 namespace convoy {
 
 class Dataset;
-struct Component;  // core/config/run_config.h
 
 // --- Features as bytes ---
 // In "features" of type uint8, 255 means 1. They are converted on the model's device, so that the loader and the bus
@@ -42,10 +41,6 @@ class BatchBuffers {
   bool pinned_;
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> reusable_;  // few names, few tensors each
 };
-
-// Returns a data set's configuration with few rows, if the data set is synthetic: equal columns and distribution, fast
-// to generate, without a cache. Interactions have at most two million users. Other data sets are returned unchanged.
-Component with_few_rows(const Component& data);
 
 // out[r] = scale · source[rows_wanted[r]], elementwise over all dimensions but the first. CPU, contiguous. `source`:
 // any integer or float dtype; `out`: float, double, int64 or uint8.

@@ -242,7 +242,7 @@ void require_descriptors(size_t count, const std::string& what) {
       opened.push_back(fd);
   }
   for (const int fd : opened) close(fd);
-  if (is_out_of_descriptors(problem)) throw Error(Failure::io, str(what, ": ", error_text(problem)));
+  if (is_out_of_descriptors(problem)) throw Error(Failure::io, what, ": ", error_text(problem));
 }
 
 std::string error_text(int error) { return with_limit_of(std::strerror(error), error); }
@@ -286,8 +286,8 @@ void bind_this_thread(const std::vector<int>& cores) {
   CpuSet wanted;
   for (int core : cores) CPU_SET_S(static_cast<size_t>(core), wanted.size, wanted.set);
   if (sched_setaffinity(0, wanted.size, wanted.set) != 0)
-    throw Error(Failure::config, str("launch: cannot bind to the ", cores.size(), " cores from ", cores.front(),
-                                     " on: ", std::strerror(errno), "; try --set launch.bind=none"));
+    throw Error(Failure::config, "launch: cannot bind to the ", cores.size(), " cores from ", cores.front(),
+                " on: ", std::strerror(errno), "; try --set launch.bind=none");
 }
 
 std::vector<int> bound_cores() {

@@ -80,7 +80,7 @@ std::string create_run_folder(const std::string& folder, const std::string& advi
 FolderLock::FolderLock(const std::string& folder, const std::string& advice) : path_(folder + "/.lock") {
   while (true) {
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-    if (fd_ < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, str(path_, ": ", error_text(errno)));
+    if (fd_ < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, path_, ": ", error_text(errno));
     if (fd_ < 0) refuse_path(folder, str("cannot be written: ", std::strerror(errno), "; ", advice));
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;

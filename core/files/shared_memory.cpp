@@ -98,7 +98,7 @@ std::shared_ptr<SharedMemory> SharedMemory::create_or_open(Channel& channel, con
   const std::string token = new_token();
   Descriptor file(memfd_create("convoy", MFD_CLOEXEC));
   if (!file.valid() && is_out_of_descriptors(errno))
-    throw Error(Failure::io, str("shared memory of a host: ", error_text(errno)));
+    throw Error(Failure::io, "shared memory of a host: ", error_text(errno));
   void* const made = make(file, all, token, {});
   if (made == nullptr) return nullptr;
   const std::string mine = address_of(file, token);

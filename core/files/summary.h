@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/base/json.h"
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/control/channel.h"
 #include "core/files/files.h"
 

@@ -1,4 +1,4 @@
-// Injector: causes the faults of one rank (core/inject/fault.h). The rank reports the points that it reaches; the
+// Injector: causes the faults of one rank (core/control/fault.h). The rank reports the points that it reaches; the
 // injector decorates the rank's model, communicator and files if a fault needs it. Without such a fault it returns them
 // unchanged, so that a run without faults has no cost.
 //
@@ -14,8 +14,8 @@
 
 #include "core/communicator.h"
 #include "core/control/channel.h"
+#include "core/control/fault.h"
 #include "core/files/files.h"
-#include "core/inject/fault.h"
 #include "core/model_interface.h"
 #include "core/rank_state/state_file.h"
 

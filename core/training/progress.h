@@ -21,9 +21,9 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/context.h"
+#include "core/control/fault.h"
 #include "core/data/dataset.h"
 #include "core/files/files.h"
-#include "core/inject/fault.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/sink.h"
 #include "core/resume.h"

@@ -22,23 +22,21 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void refuse_ended(const std::string& folder, const std::string& status) {
-  throw Error(Failure::output,
-              str(folder, ": no process runs this farm (status: ", status == "running" ? "unfinished" : status,
-                  "); run the pipeline alone with `convoy run`, or add it to the farm's file and start that file with "
-                  "another --output"));
+  throw Error(Failure::output, folder,
+              ": no process runs this farm (status: ", status == "running" ? "unfinished" : status,
+              "); run the pipeline alone with `convoy run`, or add it to the farm's file and start that file with "
+              "another --output");
 }
 
 // Owner of the farm's lock, if any. Refuses a folder without a farm.
 LockOwner farm_owner(const std::string& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none))
-    throw Error(Failure::command_line,
-                str(folder, ": no such folder; give the run folder of a farm, such as runs/farm"));
+    throw Error(Failure::command_line, folder, ": no such folder; give the run folder of a farm, such as runs/farm");
   if (!read_summary(folder).contains("pipelines") && !fs::exists(folder + "/journal.jsonl", none))
-    throw Error(Failure::command_line,
-                str(folder,
-                    ": is not the run folder of a farm; start a farm with `convoy run FARM.yaml`, or run this "
-                    "pipeline alone with `convoy run`"));
+    throw Error(Failure::command_line, folder,
+                ": is not the run folder of a farm; start a farm with `convoy run FARM.yaml`, or run this "
+                "pipeline alone with `convoy run`");
   return lock_owner(folder);
 }
 
@@ -58,8 +56,8 @@ void check_name(const std::string& folder, const Pipeline& pipeline) {
   bool known = fs::exists(str(folder, "/pipelines/", name), none);
   for (const char* end : {".yaml", ".yaml.taken"}) known = known || fs::exists(str(folder, "/inbox/", name, end), none);
   if (known)
-    throw ConfigError(pipeline.location, "name",
-                      str("is '", name, "', the name of another pipeline in ", folder, "; choose another name"));
+    throw ConfigError(pipeline.location, "name", "is '", name, "', the name of another pipeline in ", folder,
+                      "; choose another name");
 }
 
 // Translates refusals: the farm names its inbox file and lines, the user knows `file`.
@@ -103,7 +101,7 @@ bool answered(const std::string& folder, const std::string& path, const Author& 
     const bool alive = lock_owner(folder).held;  // checked first: the farm may answer and then end
     if (fs::exists(path + ".taken", none)) return true;
     if (const auto refusal = Inbox::refusal(path))
-      throw Error(refusal->kind(), str("not added: ", author.reason(refusal->what(), path)));
+      throw Error(refusal->kind(), "not added: ", author.reason(refusal->what(), path));
     if (!alive) {
       unlink(path.c_str());
       refuse_ended(folder, read_summary(folder).value("status", "ended"));
@@ -127,12 +125,10 @@ void submit(const std::string& folder, const std::string& file, const Pipeline& 
   const Author author{file, pipeline};
   if (!answered(folder, path, author, arguments.wait)) {
     if (unlink(path.c_str()) == 0)
-      throw Error(Failure::hang,
-                  str("not added: the farm in ", folder, " did not answer within ", arguments.wait,
-                      " s; its process may be stopped, or its host busy: try again, or set a longer --wait"));
+      throw Error(Failure::hang, "not added: the farm in ", folder, " did not answer within ", arguments.wait,
+                  " s; its process may be stopped, or its host busy: try again, or set a longer --wait");
     if (!answered(folder, path, author, 1))  // the farm took it at this moment
-      throw Error(Failure::io,
-                  str(path, ": was removed without an answer of the farm; see ", folder, "/journal.jsonl"));
+      throw Error(Failure::io, path, ": was removed without an answer of the farm; see ", folder, "/journal.jsonl");
   }
   std::cout << pipeline.name << ": in the queue of " << arguments.folder << ", priority " << pipeline.options.priority
             << (pipeline.options.preempt ? ", may preempt" : "") << "; watch it by: convoy top " << arguments.folder

@@ -27,8 +27,8 @@ void check_writable(const std::string& file) {
   const std::string parent = fs::path(file).parent_path().string();
   const std::string kind = irregular(file);
   if (!kind.empty() || access(parent.empty() ? "." : parent.c_str(), W_OK | X_OK) != 0)
-    throw Error(Failure::output, str("--json ", file, ": ", kind.empty() ? std::strerror(errno) : kind.c_str(),
-                                     "; name a file in a folder that you may write"));
+    throw Error(Failure::output, "--json ", file, ": ", kind.empty() ? std::strerror(errno) : kind.c_str(),
+                "; name a file in a folder that you may write");
 }
 
 void write_rows(const std::string& file, const Json& summary) {

@@ -18,9 +18,8 @@ void check_names(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (all.count(name) != 0) continue;
     const std::string near = nearest(name, known);
-    throw Error(Failure::command_line,
-                str("--compare: unknown strategy '", name, "'; ",
-                    near.empty() ? "valid are " + join(known, ", ") : "did you mean " + near + "?"));
+    throw Error(Failure::command_line, "--compare: unknown strategy '", name, "'; ",
+                near.empty() ? "valid are " + join(known, ", ") : "did you mean " + near + "?");
   }
 }
 

@@ -240,10 +240,9 @@ std::string configuration_help(const Catalogues& catalogues) {
 
 void unknown_command(const std::string& word, const std::vector<std::string>& commands) {
   const std::string near = nearest(word, commands);
-  throw Error(Failure::command_line,
-              str("convoy: unknown command '", word, "'; ",
-                  near.empty() ? "valid are " + join(commands, ", ") + "." : "did you mean " + near + "?",
-                  " Type `convoy --help`"));
+  throw Error(Failure::command_line, "convoy: unknown command '", word, "'; ",
+              near.empty() ? "valid are " + join(commands, ", ") + "." : "did you mean " + near + "?",
+              " Type `convoy --help`");
 }
 
 // --- `convoy list`: plain text for a terminal ---
@@ -300,9 +299,8 @@ void print_names(const std::string& kind, const std::vector<Entry>& entries, std
 
 [[noreturn]] void unknown(const std::string& what, const std::string& word, const std::vector<std::string>& valid) {
   const std::string near = nearest(word, valid);
-  throw Error(Failure::command_line,
-              str("convoy list: unknown ", what, " '", word, "'; ",
-                  near.empty() ? "valid are " + join(valid, ", ") : "did you mean " + near + "?"));
+  throw Error(Failure::command_line, "convoy list: unknown ", what, " '", word, "'; ",
+              near.empty() ? "valid are " + join(valid, ", ") : "did you mean " + near + "?");
 }
 
 std::string plural_of(const std::string& word) {

@@ -65,8 +65,8 @@ int run_command(const RunArguments& arguments) {
     }
   if (!arguments.hosts.empty()) {
     if (as.launcher != Launcher::none)
-      throw Error(Failure::command_line, str("--hosts conflicts with ", name_of(as.launcher),
-                                             ", which started this process as rank ", as.rank, "; use one of them"));
+      throw Error(Failure::command_line, "--hosts conflicts with ", name_of(as.launcher),
+                  ", which started this process as rank ", as.rank, "; use one of them");
     host_shares(arguments.hosts);  // checks the option before anything else
     PreparedRun run = prepare(std::move(tree), arguments, variables, as);
     EventLoop loop;

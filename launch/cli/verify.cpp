@@ -45,8 +45,7 @@ class TemporaryFolder {
     remove_leftover_folders(temporary_folder());
     path_ = (temporary_folder() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
     if (mkdtemp(path_.data()) == nullptr)
-      throw Error(Failure::io,
-                  str(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder"));
+      throw Error(Failure::io, path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder");
   }
   ~TemporaryFolder() {
     std::error_code none;
@@ -153,9 +152,8 @@ std::vector<StepDifferences> differences_in(const std::string& path, const std::
 void check_synchronised(const Options& section) {
   const std::string agreed = "gradients";
   if (!section.json().contains("what") || section.text("what") == agreed) return;
-  section.fail("what",
-               str("is ", section.text("what"), ": ranks make local updates, so the results differ from those of ",
-                   reference_strategy().name, "; verify with ", agreed));
+  section.fail("what", "is ", section.text("what"), ": ranks make local updates, so the results differ from those of ",
+               reference_strategy().name, "; verify with ", agreed);
 }
 
 }  // namespace
@@ -165,8 +163,8 @@ void check_comparable(const RunConfig& config) {
   const Json& model = config.model.options.json();
   const bool rows = model.contains("rows") && model["rows"] != false;
   if (rows && optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
-    optimizer.fail("lazy", str("is true: rows without a gradient are not updated, so results differ from those of ",
-                               reference_strategy().name, " with dense tables; verify with false"));
+    optimizer.fail("lazy", "is true: rows without a gradient are not updated, so results differ from those of ",
+                   reference_strategy().name, " with dense tables; verify with false");
   if (!config.strategy.options.json().contains("sync")) return;
   const Options sync = config.strategy.options.section("sync");
   check_synchronised(sync);
@@ -233,9 +231,9 @@ int verify_command(const VerifyArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
   if (as.launcher != Launcher::none)
-    throw Error(Failure::command_line,
-                str("convoy verify starts its ranks itself, so it does not run under ", name_of(as.launcher),
-                    "; type `convoy verify` without it, with --ranks N, and with --set backend=mpi for MPI"));
+    throw Error(Failure::command_line, "convoy verify starts its ranks itself, so it does not run under ",
+                name_of(as.launcher),
+                "; type `convoy verify` without it, with --ranks N, and with --set backend=mpi for MPI");
   const Node tree = read_yaml_file(arguments.run.config, arguments.run.overrides);
   refuse_several(tree, arguments.run.config);
   const RunConfig written = read_run_tree(tree, all_catalogues());
@@ -251,22 +249,22 @@ int verify_command(const VerifyArguments& arguments) {
   std::vector<std::string> overrides = common;
   for (std::string& override : reference_overrides(written, configured.placed.job.mesh.degree("data")))
     overrides.push_back(std::move(override));
-  const StrategyEntry& strategy = strategy_entry(written.strategy.name);
+  std::vector<std::vector<std::string>> members = member_overrides(written);
+  const bool several = !members.empty();
+  if (!several) members.emplace_back();
   std::vector<Prepared> references;
-  for (const std::vector<std::string>& more :
-       strategy.members ? strategy.members(written) : std::vector<std::vector<std::string>>(1)) {
-    std::vector<std::string> member_overrides = overrides;
-    member_overrides.insert(member_overrides.end(), more.begin(), more.end());
-    references.push_back(prepared(alone, member_overrides, variables, as));
+  for (std::vector<std::string>& more : members) {
+    more.insert(more.begin(), overrides.begin(), overrides.end());
+    references.push_back(prepared(alone, more, variables, as));
   }
   Prepared& reference = references.front();
 
   const double tolerance = arguments.tolerance.value_or(
-      std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options.json())));
+      std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options)));
   std::cout << layout_text(configured) << ", against " << layout_text(reference)
-            << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
-            << arguments.steps << (arguments.steps == 1 ? " step of " : " steps of ")
-            << reference.run.config.train.batch.rows << " rows; " << join(notes, "; ") << std::endl;
+            << (several ? str(", one run for each of ", references.size(), " members") : "") << ": " << arguments.steps
+            << (arguments.steps == 1 ? " step of " : " steps of ") << reference.run.config.train.batch.rows << " rows; "
+            << join(notes, "; ") << std::endl;
 
   const TemporaryFolder folder;
   const Division division = division_of(written, configured.placed.job.mesh.degree("data"));
@@ -280,7 +278,7 @@ int verify_command(const VerifyArguments& arguments) {
     states.push_back(into + "/states");
     if (int code = train(loop, one, into, "", division, "the reference")) return code;
   }
-  const Json against = strategy.members ? Json(states) : Json(states.front());
+  const Json against = several ? Json(states) : Json(states.front());
   if (int code = train(loop, configured, folder.path() + "/configured", against, division, "the configured run"))
     return code;
   const std::vector<StepDifferences> steps =

@@ -16,8 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/plan.h"
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
 #include "core/control/channel.h"
 #include "launch/diagnose/stall_report.h"
 #include "launch/process/event_loop.h"

@@ -195,10 +195,11 @@ class Reader {
     if (!json_.contains(name)) fail(name, "is missing");
     return json_[name];
   }
-  [[noreturn]] void fail(const std::string& name, const std::string& reason) const {
+  template <class... Parts>
+  [[noreturn]] void fail(const std::string& name, const Parts&... reason) const {
     const std::string key = key_.empty() || name.empty() ? key_ + name : key_ + "." + name;
-    throw Error(Failure::config, str(path_, ": ", key.empty() ? "" : key + " ", reason,
-                                     "; write a new one with `convoy explain CONFIG --calibrate`"));
+    throw Error(Failure::config, path_, ": ", key.empty() ? "" : key + " ", reason...,
+                "; write a new one with `convoy explain CONFIG --calibrate`");
   }
 
  private:
@@ -236,7 +237,7 @@ ExchangeTimings exchange_from(const Reader& reader) {
   try {
     exchange.kind = exchange_named(reader.text("kind"));
   } catch (const Error& error) {
-    reader.fail("kind", str("is ", error.what()));
+    reader.fail("kind", "is ", error.what());
   }
   exchange.busy = reader.number("busy", 0);
   if (exchange.busy > 1) reader.fail("busy", "must be at most 1");
@@ -323,8 +324,8 @@ void check_calibration(const Calibration& calibration, const Json& resolved, con
                                          "optimizer.lr",       "optimizer.schedule", "optimizer.clip_norm"};
   const std::string key = first_difference(calibration.run, timed_sections(resolved), ignored);
   if (key.empty()) return;
-  throw Error(Failure::config, str(path, ": was measured for another configuration (", key,
-                                   " differs); measure this configuration with --calibrate"));
+  throw Error(Failure::config, path, ": was measured for another configuration (", key,
+              " differs); measure this configuration with --calibrate");
 }
 
 HostLink parse_link(const std::string& text) {
@@ -336,9 +337,9 @@ HostLink parse_link(const std::string& text) {
   const Parsed<double> latency = parse_duration(text.substr(0, comma));
   const Parsed<int64_t> bandwidth = parse_bytes(rate);
   if (!per_second || !latency.value || !bandwidth.value || *latency.value < 0 || *bandwidth.value <= 0)
-    throw Error(Failure::command_line, str("--link ", shown(text),
-                                           ": must be a latency and a bandwidth in bytes a "
-                                           "second, as in --link 20us,12GB/s"));
+    throw Error(Failure::command_line, "--link ", shown(text),
+                ": must be a latency and a bandwidth in bytes a "
+                "second, as in --link 20us,12GB/s");
   return {*latency.value, static_cast<double>(*bandwidth.value)};
 }
 
@@ -398,9 +399,9 @@ Json to_json(const Calibration& calibration) {
 
 Calibration calibration_from_json(const Json& json, const std::string& path) {
   const Reader reader(json, path);
-  if (reader.text("format") != format) reader.fail("format", str("must be \"", format, "\""));
+  if (reader.text("format") != format) reader.fail("format", "must be \"", format, "\"");
   if (const int found = reader.whole("version", 1); found != format_version)
-    reader.fail("version", str("is ", found, ", but this convoy reads version ", format_version));
+    reader.fail("version", "is ", found, ", but this convoy reads version ", format_version);
   Calibration calibration;
   calibration.made = reader.text("made");
   calibration.convoy = reader.text("convoy");
@@ -435,7 +436,7 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
   } catch (const Error& error) {
     // Drops the advice after "; ", which is for runs and their --output.
     const std::string what = error.what();
-    throw Error(Failure::output, str(what.substr(0, what.find("; ")), "; change to a folder that you may write"));
+    throw Error(Failure::output, what.substr(0, what.find("; ")), "; change to a folder that you may write");
   }
 }
 
@@ -444,11 +445,11 @@ Calibration read_calibration(const std::string& path) {
   try {
     text = read_file(path, most_file_bytes);
   } catch (const Error& error) {
-    throw Error(Failure::config, str(error.what(), "; write one with `convoy explain CONFIG --calibrate`"));
+    throw Error(Failure::config, error.what(), "; write one with `convoy explain CONFIG --calibrate`");
   }
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded())
-    throw Error(Failure::config, str(path, ": is no JSON; write a new one with `convoy explain CONFIG --calibrate`"));
+    throw Error(Failure::config, path, ": is no JSON; write a new one with `convoy explain CONFIG --calibrate`");
   return calibration_from_json(json, path);
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/json.h"
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "launch/explain/measurement.h"
 
 namespace convoy {

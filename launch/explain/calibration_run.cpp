@@ -200,13 +200,12 @@ class MeasurementJob {
       throw Error(abort->kind == Failure::peer_lost ? Failure::training : abort->kind,
                   "--calibrate: " + abort->message);
     if (timed_out_)
-      throw Error(Failure::hang,
-                  str("--calibrate: the measurement did not end within ", time_limit.count() / 1000,
-                      " s; perhaps a step of this model takes longer, this machine is busy, or the data is on a slow "
-                      "disk"));
+      throw Error(Failure::hang, "--calibrate: the measurement did not end within ", time_limit.count() / 1000,
+                  " s; perhaps a step of this model takes longer, this machine is busy, or the data is on a slow "
+                  "disk");
     if (failed_)
-      throw Error(Failure::training,
-                  str("--calibrate: convoy-rank ", end_text(*failed_), output_.empty() ? "" : ":\n" + output_));
+      throw Error(Failure::training, "--calibrate: convoy-rank ", end_text(*failed_),
+                  output_.empty() ? "" : ":\n" + output_);
   }
 
   const MeasurementRequest& request_;

@@ -18,8 +18,7 @@ std::vector<int> requested_hosts(PreparedRun& run) {
   const std::vector<int> hosts = rank_hosts(host_shares(run.arguments.hosts), run.arguments.ranks);
   if (hosts.empty()) return hosts;
   run.as.size_from = "--hosts";
-  run.config.launch.ranks = static_cast<int64_t>(hosts.size());
-  run.config.resolved["launch"]["ranks"] = hosts.size();
+  run.config = run.config.changed({{"launch", {{"ranks", hosts.size()}}}});
   return hosts;
 }
 

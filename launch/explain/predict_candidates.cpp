@@ -106,8 +106,8 @@ class CandidatePredictor {
   Candidate reference_on(const Topology& topology, const std::vector<std::string>& overrides = {}) const {
     Candidate candidate = candidate_under(run_, reference_strategy().name, topology, overrides);
     if (!candidate.refused.empty())
-      throw Error(Failure::config,
-                  str("step times need a run of ", candidate.strategy, ", which is refused: ", candidate.refused));
+      throw Error(Failure::config, "step times need a run of ", candidate.strategy,
+                  ", which is refused: ", candidate.refused);
     return candidate;
   }
 
@@ -179,9 +179,8 @@ class CandidatePredictor {
     if (large && !(asked && bytes <= available))
       return sample_blocks(asked ? available : std::min(available, most_measured), measured, request);
     if (bytes > available)
-      throw Error(Failure::out_of_memory,
-                  str("a step needs ", human_bytes(bytes), " per rank, but this host has only ", human_bytes(available),
-                      "; use a smaller train.batch, or --calibration FILE from a larger host"));
+      throw Error(Failure::out_of_memory, "a step needs ", human_bytes(bytes), " per rank, but this host has only ",
+                  human_bytes(available), "; use a smaller train.batch, or --calibration FILE from a larger host");
   }
 
   void sample_blocks(double available, const Candidate& measured, MeasurementRequest& request) const {
@@ -268,8 +267,8 @@ class CandidatePredictor {
 
   // Empty if the strategy has no `sync.every`, or the configuration sets it.
   std::optional<PredictedCandidate::LowerFrequency> at_lower_frequency(const Candidate& candidate) const {
-    const Json& section = candidate.placed.job.config.at("strategy");
-    if (!section.contains("sync") || section["sync"].value("every", 1) != 1) return std::nullopt;
+    const Options& section = candidate.placed.job.config.strategy.options;
+    if (!section.has("sync") || section.section("sync").integer("every") != 1) return std::nullopt;
     Candidate rare =
         candidate_under(candidate.run, candidate.strategy, topology_, {str("strategy.sync.every=", lower_frequency)});
     if (!rare.refused.empty()) return std::nullopt;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "launch/explain/calibration.h"
 
 namespace convoy {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/files/limits.h"
 #include "launch/machine/environment.h"
 #include "launch/machine/networks.h"

@@ -89,8 +89,7 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return std::nullopt;
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0)
-    throw Error(Failure::refused,
-                str(path, ": belongs to another user, or others can read it; remove it and start again"));
+    throw Error(Failure::refused, path, ": belongs to another user, or others can read it; remove it and start again");
   const std::string text = read_file_if_any(path, longest_address);
   return text.empty() ? std::nullopt : std::make_optional(channel_address(text.substr(0, text.find('\n'))));
 }

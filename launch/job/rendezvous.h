@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/control/channel.h"
 #include "launch/machine/environment.h"
 #include "launch/process/event_loop.h"

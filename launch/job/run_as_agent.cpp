@@ -65,8 +65,7 @@ class RankAgent : public SupervisedAgent {
   void start(const RankAssignment& assignment) {
     if (assignment_ || ending_) return;
     assignment_ = assignment;
-    const LaunchConfig launch = RunConfig::from_resolved(assignment.job.config).launch;
-    grace_ = to_milliseconds(launch.failure_grace);
+    grace_ = to_milliseconds(assignment.job.config.launch.failure_grace);
     size_t next = 0;
     try {
       make_folder(assignment.folder);
@@ -86,8 +85,8 @@ class RankAgent : public SupervisedAgent {
       make_private_folder(folder);
       make_private_folder(folder + "/logs");
     } catch (const Error& error) {
-      throw Error(Failure::output,
-                  str(folder, ": cannot be created on ", host_.name, ": ", error.what(), "; give another --output"));
+      throw Error(Failure::output, folder, ": cannot be created on ", host_.name, ": ", error.what(),
+                  "; give another --output");
     }
     refuse_writable_by_others(folder);
     refuse_link(folder + "/logs");

@@ -9,9 +9,9 @@
 
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
+#include "core/control/fault.h"
 #include "core/files/limits.h"
 #include "core/files/summary.h"
-#include "core/inject/fault.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/topology.h"
@@ -150,9 +150,9 @@ void RunAttempt::begin(const PlacedJob& placed) {
   }
   JobPlan job = placed.job;
   // Checkpoints of this run take precedence over the one that it began from.
-  if ((folder_.continued || !policy_.first()) && policy_.newest_checkpoint() >= 0)
-    job.config["train"]["resume"] = "auto";
-  job.config["train"].update(folder_.train);
+  Json train = folder_.train;
+  if ((folder_.continued || !policy_.first()) && policy_.newest_checkpoint() >= 0) train.emplace("resume", "auto");
+  job.config = job.config.changed({{"train", train}});
   assignment_ = RankAssignment{job,
                                folder_.path,
                                folder_.attempt,

@@ -1,4 +1,5 @@
 // `convoy run` started alone: all ranks are children of this process.
+#include <algorithm>
 #include <cmath>
 
 #include "core/base/text.h"
@@ -12,7 +13,7 @@
 #include "launch/machine/topology.h"
 #include "launch/prepare/leftovers.h"
 #include "launch/prepare/resume_path.h"
-#include "strategies/plans/options/ensemble.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -35,7 +36,7 @@ int64_t kept_ranks(const PreparedRun& run, const std::string& folder, int64_t pl
   const StoredConfig stored = resumed_config(folder, run.config.train.resume);
   if (stored.world_size <= 0) return planned;
   const Json before = stored.config.value("strategy", Json());
-  const Json& now = run.config.resolved["strategy"];
+  const Json& now = run.config.strategy.options.json();
   for (const char* key : {"name", "how", "members"})
     if (!before.is_object() || before.value(key, Json()) != now.value(key, Json())) return planned;
   return stored.world_size;
@@ -45,7 +46,7 @@ int64_t kept_ranks(const PreparedRun& run, const std::string& folder, int64_t pl
 // the number of ranks of its checkpoint, and with the mode of ways.json, a file of earlier versions. If that cannot be
 // planned on this host, it only adds a warning.
 void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& placed) {
-  const std::vector<ExecutionMode> modes = execution_modes_of(run.config);
+  const std::vector<std::string> modes = execution_modes_of(run.config);
   if (modes.empty()) return;
   const Json choice = recorded_choice(folder);
   const std::string mode = choice.is_null() ? mode_of(placed.job) : choice["taken"].get<std::string>();
@@ -53,16 +54,14 @@ void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& plac
   const int64_t ranks = kept_ranks(run, folder, planned_ranks);
   if (mode == mode_of(placed.job) && ranks == planned_ranks) return;
   PreparedRun planned = run;
-  Json& resolved = planned.config.resolved;
-  for (const ExecutionMode& known : modes)
-    if (!choice.is_null() && known.name == mode) resolved["strategy"] = known.section;
-  if (ranks != planned_ranks) resolved["launch"]["ranks"] = ranks;
+  Json changes = Json::object();
+  if (!choice.is_null() && std::count(modes.begin(), modes.end(), mode) > 0) changes["strategy"]["how"] = mode;
+  if (ranks != planned_ranks) changes["launch"]["ranks"] = ranks;
   std::vector<std::string>& warnings = placed.warnings;
   try {
-    planned.config = RunConfig::from_resolved(resolved);
+    planned.config = run.config.changed(changes);
     PlacedJob kept = placed_here(planned);
-    // Ranks receive the user's configuration.
-    for (const char* section : {"strategy", "launch"}) kept.job.config[section] = run.config.resolved[section];
+    kept.job.config = run.config;  // ranks receive the user's configuration
     kept.warnings.push_back(str(execution_mode_key, ": auto keeps ", mode_of(kept.job), " on ", kept.job.ranks.size(),
                                 " ranks, as this training began; --ranks changes the number, and results by rounding"));
     placed = std::move(kept);
@@ -121,9 +120,9 @@ void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHo
                std::vector<std::string>& line) {
   for (const std::string& word : hosts.remote_shell)
     if (word.find(' ') != std::string::npos)
-      throw Error(Failure::config, str("launch.remote_shell: '", word,
-                                       "' has a space, at which mpirun would split it; put the "
-                                       "command into a script whose path has none, or use backend gloo"));
+      throw Error(Failure::config, "launch.remote_shell: '", word,
+                  "' has a space, at which mpirun would split it; put the "
+                  "command into a script whose path has none, or use backend gloo");
   line.insert(line.end(), {"--host", join(hosts.slots, ","), "--mca", "plm_rsh_agent", join(hosts.remote_shell, " ")});
   // mpirun must notice a lost host, but after the heartbeat: the first one that ends the job gives the reason, and
   // mpirun does not know the rank or its host. The first probe may come at once, so only the time between probes is

@@ -102,8 +102,7 @@ class HostsRun {
     const bool typed = location_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
     std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0);
     run_.as.size_from = "--hosts";
-    if (!hosts.empty()) run_.config.launch.ranks = static_cast<int64_t>(hosts.size());
-    if (!hosts.empty()) run_.config.resolved["launch"]["ranks"] = hosts.size();
+    if (!hosts.empty()) run_.config = run_.config.changed({{"launch", {{"ranks", hosts.size()}}}});
     return hosts;
   }
 
@@ -152,21 +151,21 @@ class HostsRun {
     }
     if (!unanswered.empty()) failed_host_ = unanswered.front();
     if (!unanswered.empty())
-      throw Error(Failure::rendezvous, str("--hosts: no answer within ", human_seconds(limit),
-                                           " (launch.rendezvous) from ", join(unanswered, ", "), "; does `",
-                                           join(remote_shell_, " "), " ", unanswered.front(), " true` answer?"));
+      throw Error(Failure::rendezvous, "--hosts: no answer within ", human_seconds(limit), " (launch.rendezvous) from ",
+                  join(unanswered, ", "), "; does `", join(remote_shell_, " "), " ", unanswered.front(),
+                  " true` answer?");
     std::map<std::string, std::string> names;
     for (const Call& one : calls_) {
       const auto [same, fresh] = names.emplace(one.hello->host.name, one.name);
       if (!fresh)
-        throw Error(Failure::command_line, str("--hosts: ", same->second, " and ", one.name, " are the same host, ",
-                                               one.hello->host.name, "; write it once, such as ", one.name, ":2"));
+        throw Error(Failure::command_line, "--hosts: ", same->second, " and ", one.name, " are the same host, ",
+                    one.hello->host.name, "; write it once, such as ", one.name, ":2");
     }
   }
 
   [[noreturn]] void refuse(const Call& one, const std::string& why) {
     failed_host_ = one.name;
-    throw Error(Failure::rendezvous, str("--hosts: ", one.name, ": ", why));
+    throw Error(Failure::rendezvous, "--hosts: ", one.name, ": ", why);
   }
 
   std::string shell_name(const Call& one) const { return one.here ? program_path() : remote_shell_.front(); }
@@ -181,9 +180,8 @@ class HostsRun {
       call(placed.job.processes[process].host).processes.push_back(static_cast<int>(process));
     for (const Call& one : calls_)
       if (one.processes.empty())
-        throw Error(Failure::command_line,
-                    str("--hosts: ", one.name, " gets none of the ", placed.job.ranks.size(), " ranks in ",
-                        placed.job.processes.size(), " processes; leave it out, or give more --ranks"));
+        throw Error(Failure::command_line, "--hosts: ", one.name, " gets none of the ", placed.job.ranks.size(),
+                    " ranks in ", placed.job.processes.size(), " processes; leave it out, or give more --ranks");
     return placed;
   }
 
@@ -212,8 +210,9 @@ class HostsRun {
                            ", from which the other hosts are reached (launch.address names another)"));
       return sources.front();
     }
-    throw Error(Failure::rendezvous, str("--hosts: this host has no address that all hosts can reach: ",
-                                         join(networks_text, "; "), "; set launch.address"));
+    throw Error(Failure::rendezvous,
+                "--hosts: this host has no address that all hosts can reach: ", join(networks_text, "; "),
+                "; set launch.address");
   }
 
   // --- Running ---

@@ -36,8 +36,8 @@ class Reader {
     char* end = nullptr;
     const long number = std::strtol(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || number < 0 || number > std::numeric_limits<int>::max())
-      throw Error(Failure::config,
-                  str("environment: ", name, "=", value, " is not a count; unset it, or start with the launcher"));
+      throw Error(Failure::config, "environment: ", name, "=", value,
+                  " is not a count; unset it, or start with the launcher");
     return static_cast<int>(number);
   }
 
@@ -48,9 +48,8 @@ class Reader {
     for (const std::string& name : names)
       if (!has(name)) missing.push_back(name);
     if (!missing.empty())
-      throw Error(Failure::config,
-                  str("environment: ", join(there, ", "), " set, but not ", join(missing, ", "), ": ", set,
-                      " sets all of them; set the missing ones, or `unset ", join(there, " "), "`"));
+      throw Error(Failure::config, "environment: ", join(there, ", "), " set, but not ", join(missing, ", "), ": ", set,
+                  " sets all of them; set the missing ones, or `unset ", join(there, " "), "`");
   }
 
  private:
@@ -98,7 +97,7 @@ std::optional<LaunchedAs> torchrun(const Reader& read) {
   if (as.local_size == 0 && (master == "localhost" || master.rfind("127.", 0) == 0)) as.local_size = as.size;
   const int port = read.number("MASTER_PORT");
   if (port < 1 || port > 65535)
-    throw Error(Failure::config, str("environment: MASTER_PORT=", port, " is no port; ports are 1 to 65535"));
+    throw Error(Failure::config, "environment: MASTER_PORT=", port, " is no port; ports are 1 to 65535");
   // torchrun's default run id is "none" for every job; the master's port distinguishes jobs.
   as.job = str(read.text("TORCHELASTIC_RUN_ID"), "-", master, "-", read.text("MASTER_PORT"), "-",
                read.text("TORCHELASTIC_RESTART_COUNT"));
@@ -125,8 +124,7 @@ bool slurm_task(const Reader& read) {
   char* end = nullptr;
   const unsigned long step = std::strtoul(value.c_str(), &end, 10);
   if (*end != '\0')
-    throw Error(Failure::config,
-                str("environment: SLURM_STEP_ID=", value, " is no number; unset it, or start by srun"));
+    throw Error(Failure::config, "environment: SLURM_STEP_ID=", value, " is no number; unset it, or start by srun");
   return step < 0xfffffff0UL;
 }
 
@@ -144,10 +142,9 @@ std::optional<LaunchedAs> slurm(const Reader& read) {
 
 void agree(const LaunchedAs& chosen, const char* chosen_rank, const Reader& read, const char* rank, const char* size) {
   auto fail = [&](const char* what, int ours, const char* other) {
-    throw Error(Failure::config,
-                str("environment: ", what, "=", ours, " contradicts ", other, "=", read.text(other),
-                    ": two launchers name this process differently; unset the variables of the one that "
-                    "did not start it"));
+    throw Error(Failure::config, "environment: ", what, "=", ours, " contradicts ", other, "=", read.text(other),
+                ": two launchers name this process differently; unset the variables of the one that "
+                "did not start it");
   };
   if (rank != nullptr && read.has(rank) && read.number(rank) != chosen.rank) fail(chosen_rank, chosen.rank, rank);
   if (size != nullptr && read.has(size) && read.number(size) != chosen.size)
@@ -182,12 +179,11 @@ void check_agreement(const LaunchedAs& as, const Reader& read) {
 
 void check_ranges(const LaunchedAs& as) {
   if (as.size < 1 || as.rank >= as.size)
-    throw Error(Failure::config, str("environment: ", name_of(as.launcher), " gives rank ", as.rank, " of ", as.size,
-                                     " (", as.size_from, "): a rank must be below the size"));
+    throw Error(Failure::config, "environment: ", name_of(as.launcher), " gives rank ", as.rank, " of ", as.size, " (",
+                as.size_from, "): a rank must be below the size");
   if (as.local_rank > as.rank || (as.local_size > 0 && (as.local_rank >= as.local_size || as.local_size > as.size)))
-    throw Error(Failure::config,
-                str("environment: ", name_of(as.launcher), " gives local rank ", as.local_rank, " of ", as.local_size,
-                    " for rank ", as.rank, " of ", as.size, ": they contradict each other"));
+    throw Error(Failure::config, "environment: ", name_of(as.launcher), " gives local rank ", as.local_rank, " of ",
+                as.local_size, " for rank ", as.rank, " of ", as.size, ": they contradict each other");
 }
 
 // The Slurm process for which the variables were made, if it is none of this run's ranks.
@@ -247,10 +243,9 @@ LaunchedAs launched_as(const Variables& variables) {
       "; start with mpirun or srun, or set CONVOY_RANK, CONVOY_LOCAL_RANK, CONVOY_WORLD_SIZE and CONVOY_JOB for each "
       "process";
   if (as.launcher == Launcher::none && read.has("PMIX_RANK"))
-    throw Error(Failure::config, str("environment: PMIX_RANK is set, but no variable gives the number of ranks", how));
+    throw Error(Failure::config, "environment: PMIX_RANK is set, but no variable gives the number of ranks", how);
   if (as.launcher == Launcher::none && read.has("PMI_RANK"))
-    throw Error(Failure::config,
-                str("environment: PMI_RANK is set, by the launcher of an MPI that is not Open MPI", how));
+    throw Error(Failure::config, "environment: PMI_RANK is set, by the launcher of an MPI that is not Open MPI", how);
   as.pmi = as.pmi || read.has("PMIX_RANK");
   as.channel = read.text("CONVOY_CHANNEL");
   if (as.launcher != Launcher::none) {

@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "launch/machine/environment.h"
 
 namespace convoy {

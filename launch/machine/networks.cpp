@@ -10,8 +10,8 @@ namespace convoy {
 namespace {
 
 [[noreturn]] void refuse(const std::string& item, const std::string& why) {
-  throw Error(Failure::command_line,
-              str("--hosts: '", item, "' ", why, "; write --hosts node1,node2 or --hosts node1:4,node2:4"));
+  throw Error(Failure::command_line, "--hosts: '", item, "' ", why,
+              "; write --hosts node1,node2 or --hosts node1:4,node2:4");
 }
 
 HostShare share_of(const std::string& item) {
@@ -47,9 +47,9 @@ std::string quoted(const std::string& word) {
   std::string text = "'";
   for (const char c : word) {
     if (c == '\n' || c == '\r' || c == '\\' || c == '!')
-      throw Error(Failure::config, str("--hosts: ", word.substr(0, 200), ": shells do not agree how to read ",
-                                       c == '\\' || c == '!' ? str("'", c, "'") : "a line break",
-                                       "; move convoy and the working folder to paths without it"));
+      throw Error(Failure::config, "--hosts: ", word.substr(0, 200), ": shells do not agree how to read ",
+                  c == '\\' || c == '!' ? str("'", c, "'") : "a line break",
+                  "; move convoy and the working folder to paths without it");
     text += c == '\'' ? "'\\''" : std::string(1, c);
   }
   return text + "'";
@@ -106,9 +106,8 @@ std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks) {
   for (size_t host = 0; host < shares.size(); ++host)
     hosts.insert(hosts.end(), static_cast<size_t>(shares[host].ranks), static_cast<int>(host));
   if (ranks > 0 && !hosts.empty() && static_cast<int>(hosts.size()) != ranks)
-    throw Error(Failure::command_line,
-                str("--hosts = ", hosts.size(), " ranks conflicts with --ranks (launch.ranks) = ", ranks,
-                    "; leave one of them out"));
+    throw Error(Failure::command_line, "--hosts = ", hosts.size(),
+                " ranks conflicts with --ranks (launch.ranks) = ", ranks, "; leave one of them out");
   return hosts;
 }
 

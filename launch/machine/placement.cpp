@@ -111,9 +111,8 @@ bool several_core_devices(const RankPlan& rank) {
 void check_threads(const LaunchConfig& launch, const Host& host) {
   const size_t threads = hardware_threads_of(host.cores).size();
   if (launch.threads > 0 && static_cast<size_t>(launch.threads) > threads)
-    throw ConfigError({}, "launch.threads",
-                      str("is ", launch.threads, ", but this run may use ", threads, " core", threads == 1 ? "" : "s",
-                          " on ", host.name, "; use at most as many, or launch.threads=auto"));
+    throw ConfigError({}, "launch.threads", "is ", launch.threads, ", but this run may use ", threads, " core",
+                      threads == 1 ? "" : "s", " on ", host.name, "; use at most as many, or launch.threads=auto");
 }
 
 // Division of a group's cores between its ranks.
@@ -153,10 +152,9 @@ Division divide(const std::vector<Core>& cores, const std::vector<Affinity>& ran
     division.each = static_cast<size_t>(launch.cores_per_rank);
     const size_t wanted = division.each * ranks.size();
     if (wanted > threads.size())
-      throw ConfigError(
-          {}, "launch.cores_per_rank",
-          str(division.each, " × ", ranks.size(), " ranks on ", host, " are ", wanted, " cores, but this run may use ",
-              threads.size(), "; use fewer ranks, or launch.cores_per_rank=auto"));
+      throw ConfigError({}, "launch.cores_per_rank", division.each, " × ", ranks.size(), " ranks on ", host, " are ",
+                        wanted, " cores, but this run may use ", threads.size(),
+                        "; use fewer ranks, or launch.cores_per_rank=auto");
     division.pool = CorePool(wanted > cores.size() ? threads : cores);
     return division;
   }
@@ -224,22 +222,19 @@ class Group {
 
   std::string place_listed(RankPlan& rank, size_t position) {
     if (position >= launch_.cores.size())
-      throw ConfigError({}, "launch.cores",
-                        str("has ", plural(launch_.cores.size(), "item"), ", but ", host_.name,
-                            " has more ranks; write one item for each rank, or set launch.bind=core"));
+      throw ConfigError({}, "launch.cores", "has ", plural(launch_.cores.size(), "item"), ", but ", host_.name,
+                        " has more ranks; write one item for each rank, or set launch.bind=core");
     rank.cores = hardware_threads_from_text(launch_.cores[position]);
     std::sort(rank.cores.begin(), rank.cores.end());
     const std::vector<int> may = hardware_threads_of(host_.cores);
     for (int thread : rank.cores) {
       if (!std::binary_search(may.begin(), may.end(), thread))
-        throw ConfigError({}, str("launch.cores.", position),
-                          str("names core ", thread, ", but this run may use cores ", hardware_threads_text(may),
-                              " of ", host_.name));
+        throw ConfigError({}, str("launch.cores.", position), "names core ", thread, ", but this run may use cores ",
+                          hardware_threads_text(may), " of ", host_.name);
       const auto [found, fresh] = owner_of_.emplace(thread, rank.rank);
       if (!fresh)
-        throw ConfigError({}, str("launch.cores.", position),
-                          str("gives core ", thread, " of ", host_.name, " also to rank ", found->second,
-                              "; to let ranks share cores, set launch.bind=none"));
+        throw ConfigError({}, str("launch.cores.", position), "gives core ", thread, " of ", host_.name,
+                          " also to rank ", found->second, "; to let ranks share cores, set launch.bind=none");
     }
     rank.threads = static_cast<int>(restricted(host_.cores, rank.cores).size());
     return "launch.cores";

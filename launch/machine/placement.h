@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "core/base/json.h"
-#include "core/base/plan.h"
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
 #include "launch/machine/topology.h"
 
 namespace convoy {

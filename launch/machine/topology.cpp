@@ -202,9 +202,8 @@ void attach_to_node(Gpu& gpu, const std::vector<Core>& cores) {
 }
 
 [[noreturn]] void unreadable(const std::string& path, const std::string& why) {
-  throw Error(Failure::config,
-              str("--topology ", path, ": ", why,
-                  "; make the file with `lstopo --of xml machine.xml` on the machine that it describes"));
+  throw Error(Failure::config, "--topology ", path, ": ", why,
+              "; make the file with `lstopo --of xml machine.xml` on the machine that it describes");
 }
 
 std::string name_in(hwloc_topology_t topology, const std::string& path) {

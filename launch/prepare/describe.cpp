@@ -269,20 +269,18 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
   DescribeResult described = run(command, resolved, limit);
   if (described.late) {
     const std::string stacks = take_stacks(described.error);
-    throw Error(
-        Failure::hang,
-        str("convoy-rank --describe did not answer within ",
-            human_seconds(std::chrono::duration<double>(limit).count()),
-            " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
-            "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
-            stacks.empty() ? "; it reported no stack: it may still load its libraries" : ". Its stacks:" + stacks));
+    throw Error(Failure::hang, "convoy-rank --describe did not answer within ",
+                human_seconds(std::chrono::duration<double>(limit).count()),
+                " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
+                "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
+                stacks.empty() ? "; it reported no stack: it may still load its libraries" : ". Its stacks:" + stacks);
   }
   if (described.end.ok()) return answer_of(described, resolved);
   const std::string message = without_newlines_at_end(described.error);
   const std::string who =
       str("convoy-rank --describe, which loads the plugins, the data set and the model, ", end_text(described.end));
   if (!described.end.lack.empty() && described.end.code != exit_code::out_of_memory)
-    throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
+    throw Error(Failure::out_of_memory, who, ": ", described.end.lack);
   if (message.find("error while loading shared libraries: lib") != std::string::npos &&
       message.find("torch") != std::string::npos)
     throw Error(Failure::config, message,
@@ -293,8 +291,8 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
     throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
   }
   if (described.end.signal == SIGKILL)
-    throw Error(Failure::training, str(who, "; it may have been out of memory: see `dmesg` as root"));
-  throw Error(Failure::training, str(who, message.empty() ? "" : ":\n", message));
+    throw Error(Failure::training, who, "; it may have been out of memory: see `dmesg` as root");
+  throw Error(Failure::training, who, message.empty() ? "" : ":\n", message);
 }
 
 Json ask_rank_program(const std::string& rank_program, const std::vector<std::string>& arguments, const Json& input,

@@ -32,7 +32,7 @@ inline constexpr char describe_failed_key[] = "failed";
 //   ""             nothing more
 //   "blocks"       "model": a ModelDescription with counts (strategies/plans/catalogue.h); makes data set and model
 //   "activations"  the same, after a forward pass of one micro-batch
-//   "metrics"      "metrics": EvaluationMetrics (strategies/plans/options/ensemble.h), or null
+//   "metrics"      "metrics": EvaluationMetrics, or null
 // A failure of `convoy-rank` throws Error with its message and code. After `limit` (by default launch.rendezvous of the
 // configuration) it is killed and Error(hang) reports its stacks. The call returns soon after `limit`, even if another
 // process keeps the pipes open.

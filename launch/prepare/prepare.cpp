@@ -7,9 +7,9 @@
 #include "core/config/init_from.h"
 #include "core/config/program.h"
 #include "core/config/reader.h"
+#include "core/control/fault.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/catalogue/declared_schema.h"
-#include "core/inject/fault.h"
 #include "launch/cli/text_table.h"
 #include "launch/farm/config/farm.h"
 #include "launch/machine/gpus.h"
@@ -17,7 +17,6 @@
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {
@@ -43,7 +42,7 @@ SourceLocation key_location(const PreparedRun& run, const std::string& key) {
 const BackendEntry& backend_entry(const std::string& name) {
   for (const BackendEntry& entry : backend_catalogue())
     if (entry.name == name) return entry;
-  throw Error(Failure::internal, str("backend '", name, "' is not in the catalogue"));
+  throw Error(Failure::internal, "backend '", name, "' is not in the catalogue");
 }
 
 // The launcher decides the number of ranks; a number in the file is for a run without a launcher. A different number on
@@ -54,13 +53,11 @@ void resolve_rank_count(PreparedRun& run) {
   const SourceLocation location = key_location(run, "launch.ranks");
   const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
-    throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-                      str(wanted, " conflicts with ", run.as.size_from, "=", run.as.size, " of ",
-                          name_of(run.as.launcher), "; leave it out"));
+    throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks", wanted, " conflicts with ",
+                      run.as.size_from, "=", run.as.size, " of ", name_of(run.as.launcher), "; leave it out");
   run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " has no effect under ",
                              name_of(run.as.launcher), ", which started ", run.as.size, " (", run.as.size_from, ")"));
-  run.config.launch.ranks = run.as.size;
-  run.config.resolved["launch"]["ranks"] = run.as.size;
+  run.config = run.config.changed({{"launch", {{"ranks", run.as.size}}}});
 }
 
 // Checks requirements of a named backend that are known before planning.
@@ -114,12 +111,12 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
                         ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
     return notes;  // every rank with rows has one
   }
-  const Json& strategy = job.config.at("strategy");
-  const Json slices = strategy.value("micro_batches", Json(1));
+  const Options& strategy = config.strategy.options;
+  const int64_t slices = strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1;
   const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
-  if (slices.is_number_integer() && rows < slices.get<int64_t>())
-    notes.push_back(str("strategy.micro_batches: ", slices.get<int64_t>(), " of the ", rows,
-                        rows == 1 ? " row" : " rows", " that a rank has in a step: ", slices.get<int64_t>() - rows,
+  if (rows < slices)
+    notes.push_back(str("strategy.micro_batches: ", slices, " of the ", rows, rows == 1 ? " row" : " rows",
+                        " that a rank has in a step: ", slices - rows,
                         " have no rows; type --set strategy.micro_batches=", rows, ", or a larger train.batch"));
   return notes;
 }
@@ -146,9 +143,9 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
     throw ConfigError(key_location(run, config.program.empty() ? "strategy.name" : "program"),
                       config.program.empty() ? "strategy" : "program",
-                      str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
-                          placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ",
-                          run.as.size_from, "=", rank_hosts.size(), "; start that number, or start convoy alone"));
+                      config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
+                      placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ", run.as.size_from,
+                      "=", rank_hosts.size(), "; start that number, or start convoy alone");
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job)) {
     const Json described =
@@ -195,10 +192,9 @@ void check_visible(const JobPlan& job, const std::vector<Host>& host_of_rank) {
       if (device.uuid.empty() ||
           std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == device.uuid; }))
         continue;
-      throw Error(Failure::device_missing,
-                  str("rank ", rank.rank, " on ", host.name, " needs ", device.uuid,
-                      ", which its launcher hides from it; start one rank for each visible GPU, or make all visible "
-                      "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)"));
+      throw Error(Failure::device_missing, "rank ", rank.rank, " on ", host.name, " needs ", device.uuid,
+                  ", which its launcher hides from it; start one rank for each visible GPU, or make all visible "
+                  "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)");
     }
   }
 }
@@ -211,9 +207,9 @@ void check_batch_size(const RunConfig& config, double row_elements) {
   const double elements = double(config.train.batch.rows) * members * row_elements;
   if (elements <= most_batch_elements) return;
   const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
-  throw ConfigError(location_of(config.resolved, key), key,
-                    str("is ", config.train.batch.rows, ": a batch would have ", elements, " numbers, ", row_elements,
-                        " per row; at most ", most_batch_elements, " are possible; use fewer rows"));
+  throw ConfigError(location_of(config.resolved, key), key, "is ", config.train.batch.rows, ": a batch would have ",
+                    elements, " numbers, ", row_elements, " per row; at most ", most_batch_elements,
+                    " are possible; use fewer rows");
 }
 
 // Compares the rows with model, transforms and loss, as far as options describe them. Ranks compare those of plugins.
@@ -281,10 +277,10 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
 
 void refuse_program(const RunConfig& config, const std::string& command) {
   if (config.program.empty()) return;
-  throw ConfigError(location_of(config.resolved, "program"), "program",
-                    str("has its own model and loop, but `convoy ", command,
-                        "` needs model, data and strategy in the file; make the model a plugin "
-                        "(docs/extending.md), or type `convoy run`"));
+  throw ConfigError(location_of(config.resolved, "program"), "program", "has its own model and loop, but `convoy ",
+                    command,
+                    "` needs model, data and strategy in the file; make the model a plugin "
+                    "(docs/extending.md), or type `convoy run`");
 }
 
 RunFolderRequest folder_request(const PreparedRun& run) {

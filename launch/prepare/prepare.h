@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "launch/machine/environment.h"

@@ -78,8 +78,8 @@ RunConfig typed_config(const Json& config, const fs::path& step) {
   try {
     return RunConfig::from_resolved(config);
   } catch (const std::exception& error) {
-    throw Error(Failure::corrupt_data,
-                str((step / "manifest.json").string(), ": config is no configuration of this convoy: ", error.what()));
+    throw Error(Failure::corrupt_data, (step / "manifest.json").string(),
+                ": config is no configuration of this convoy: ", error.what());
   }
 }
 
@@ -154,9 +154,9 @@ void check_member_count(const Json& stored, const Json& resolved, const fs::path
   const Json::json_pointer name("/strategy/name");
   if (!stored.contains(name) || stored[name] != resolved.value(name, Json())) return;
   const RunConfig config = RunConfig::from_resolved(resolved);
-  const StrategyEntry& strategy = strategy_of(config);
-  if (!strategy.members) return;
-  const size_t had = strategy.members(typed_config(stored, step)).size(), has = strategy.members(config).size();
+  const size_t has = member_overrides(config).size();
+  if (has == 0) return;
+  const size_t had = member_overrides(typed_config(stored, step)).size();
   if (had == has) return;
   refuse(resolved, "strategy.members",
          str("members = ", has, " conflicts with the state in ", step.string(), ", members = ", had,
@@ -180,12 +180,11 @@ void check_pipeline(const std::string& pipeline, size_t index, const std::vector
 void check_member(const MemberPath& wanted, const Json& stored, const fs::path& step, const Json& resolved,
                   std::vector<std::string>& notes) {
   const RunConfig ensemble = typed_config(stored, step);
-  const StrategyEntry& strategy = strategy_of(ensemble);
-  if (!strategy.members)
+  const std::vector<std::vector<std::string>> members = member_overrides(ensemble);
+  if (members.empty())
     refuse(resolved, "train.resume",
            str("names member ", wanted.member, " of ", wanted.path, ", a run of ", ensemble.strategy.name,
                ", which has no members; leave out @member", wanted.member));
-  const std::vector<std::vector<std::string>> members = strategy.members(ensemble);
   const auto index = static_cast<size_t>(wanted.member);
   if (index >= members.size())
     refuse(resolved, "train.resume",
@@ -196,12 +195,11 @@ void check_member(const MemberPath& wanted, const Json& stored, const fs::path& 
 
 void check_farm(const std::vector<std::string>& pipelines, const Json& resolved, std::vector<std::string>& notes) {
   const RunConfig config = RunConfig::from_resolved(resolved);
-  const StrategyEntry& strategy = strategy_of(config);
-  if (!strategy.members)
+  const std::vector<std::vector<std::string>> members = member_overrides(config);
+  if (members.empty())
     refuse(resolved, "train.resume",
            "is the folder of a farm; set strategy.name=ensemble to use its pipelines as members, or give the "
            "folder of one pipeline");
-  const std::vector<std::vector<std::string>> members = strategy.members(config);
   if (members.size() != pipelines.size())
     refuse(resolved, "train.resume",
            str("is a farm, and strategy.members = ", members.size(), " conflicts with its ", pipelines.size(),

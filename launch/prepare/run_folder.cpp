@@ -31,7 +31,7 @@ std::string numbered(const RunFolderRequest& request, int number) {
 }
 
 [[noreturn]] void refuse(const std::string& folder, const std::string& reason) {
-  throw Error(Failure::output, str(folder, ": ", reason));
+  throw Error(Failure::output, folder, ": ", reason);
 }
 
 // Last step of a killed run. The slowest rank need not be the cause, so only the largest step counts.
@@ -208,13 +208,13 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
   if (const std::string note = kept_note(run.train, request.resolved); !note.empty()) run.notes.push_back(note);
   const std::vector<Difference> found = differences(summary["config"], request.resolved, resumable_keys());
   if (found.empty()) return run;
-  throw Error(Failure::output,
-              str(folder, ": holds an unfinished run with other settings:", difference_lines(found, request.resolved),
-                  can_begin_from(request, folder)
-                      ? str("\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
-                            command_line(request, folder))
-                      : std::string(),
-                  "\nto start from the beginning, type\n  ", command_line(request, "never")));
+  throw Error(Failure::output, folder,
+              ": holds an unfinished run with other settings:", difference_lines(found, request.resolved),
+              can_begin_from(request, folder)
+                  ? str("\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
+                        command_line(request, folder))
+                  : std::string(),
+              "\nto start from the beginning, type\n  ", command_line(request, "never"));
 }
 
 // Override for more training than the finished run had; "" if `resolved` already requests more.

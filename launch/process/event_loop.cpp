@@ -23,7 +23,7 @@ EventLoop::EventLoop() {
   signal(SIGPIPE, SIG_IGN);  // the console may be a closed pipe
   signal_fd_ = Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   wake_fd_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!signal_fd_.valid() || !wake_fd_.valid()) throw Error(Failure::io, str("event loop: ", error_text(errno)));
+  if (!signal_fd_.valid() || !wake_fd_.valid()) throw Error(Failure::io, "event loop: ", error_text(errno));
 }
 
 void EventLoop::on_readable(int fd, Task task) { readable_[fd] = std::move(task); }
@@ -73,7 +73,7 @@ void EventLoop::once() {
   std::vector<pollfd> polled{{signal_fd_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
   for (const auto& [fd, task] : readable_) polled.push_back({fd, POLLIN, 0});
   if (poll(polled.data(), polled.size(), wait_milliseconds()) < 0 && errno != EINTR)
-    throw Error(Failure::io, str("event loop: poll: ", strerror(errno)));
+    throw Error(Failure::io, "event loop: poll: ", strerror(errno));
   // Reads output before ends: the last lines of a process precede its end.
   for (size_t i = 2; i < polled.size(); ++i) {
     if (polled[i].revents == 0) continue;

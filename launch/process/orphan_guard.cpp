@@ -53,7 +53,7 @@ ParentWatch::ParentWatch(EventLoop& loop, std::function<void()> gone) : loop_(lo
   const pid_t parent = getppid();
   fd_ = static_cast<int>(syscall(SYS_pidfd_open, parent, 0));
   if (fd_ < 0 && is_out_of_descriptors(errno))
-    throw Error(Failure::io, str("cannot watch process ", parent, ": ", error_text(errno)));
+    throw Error(Failure::io, "cannot watch process ", parent, ": ", error_text(errno));
   if (fd_ < 0 || getppid() != parent) {
     // The parent ended before the watch began. Kernels before 5.3 have no pidfd: there only the lost channel shows it.
     if (getppid() != parent) loop_.post(gone);

@@ -27,7 +27,7 @@ struct Pipe {
   Descriptor read, write;
   Pipe() {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(Failure::io, str("cannot make a pipe: ", error_text(errno)));
+    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(Failure::io, "cannot make a pipe: ", error_text(errno));
     read = Descriptor(ends[0]);
     write = Descriptor(ends[1]);
   }
@@ -81,7 +81,7 @@ void prepare(const ProcessStart& start, Prepared& prepared) {
   const std::string what = str("cannot start ", path, ": ");
   if (is_out_of_descriptors(reason)) throw Error(Failure::io, what + error_text(reason));
   if (reason == ENOMEM) throw Error(Failure::out_of_memory, what + error_text(reason));
-  if (reason == EAGAIN) throw Error(Failure::out_of_memory, str(what, strerror(reason), ": ", no_thread_text()));
+  if (reason == EAGAIN) throw Error(Failure::out_of_memory, what, strerror(reason), ": ", no_thread_text());
   throw CannotExecute(reason == ENOENT || reason == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute,
                       str(what, strerror(reason), advice.empty() ? "" : "; ", advice));
 }
@@ -171,7 +171,7 @@ StartedProcess start_process(const ProcessStart& start) {
   const std::unique_ptr<Pipe> input = start.with_input ? std::make_unique<Pipe>() : nullptr;
   const Descriptor nothing(input ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!input && !nothing.valid())
-    throw Error(Failure::io, str("cannot start ", path, ": cannot open /dev/null: ", error_text(errno)));
+    throw Error(Failure::io, "cannot start ", path, ": cannot open /dev/null: ", error_text(errno));
   const pid_t parent = getpid();
   // vfork copies nothing; this process waits until the child has become another program.
   const pid_t pid = vfork();
@@ -189,8 +189,8 @@ StartedProcess start_process(const ProcessStart& start) {
   if (got > 0) {
     waitpid(pid, nullptr, 0);
     if (reason < 0)
-      throw Error(Failure::config, str("launch: cannot bind ", path, " to its cores: ", strerror(-reason),
-                                       "; try --set launch.bind=none"));
+      throw Error(Failure::config, "launch: cannot bind ", path, " to its cores: ", strerror(-reason),
+                  "; try --set launch.bind=none");
     refuse(path, reason, "");
   }
   StartedProcess started;
@@ -278,9 +278,8 @@ ProcessStart rank_process(const std::string& program, const RankAssignment& assi
   const std::vector<std::string> shown = visible_gpus(assignment.job, process);
   if (!shown.empty()) environment["CUDA_VISIBLE_DEVICES"] = join(shown, ",");
   ProcessStart start;
-  const Json& config = assignment.job.config;
-  const bool own = config.is_object() && config.contains("program");
-  start.argv = own ? config.at("program").get<std::vector<std::string>>() : std::vector<std::string>{program};
+  start.argv = assignment.job.config.program;
+  if (start.argv.empty()) start.argv = {program};
   start.environment = std::move(environment);
   start.cores.assign(cores.begin(), cores.end());
   return start;

@@ -277,10 +277,9 @@ Options default_loss_options(const RunConfig& config, const Catalogues& catalogu
     const std::vector<std::string> valid = catalogues.names("loss");
     const std::string near = nearest(name, valid);
     const std::string advice = near.empty() ? "valid are " + join(valid, ", ") + "." : "did you mean " + near + "?";
-    throw ConfigError(location, model.fallback,
-                      str("model ", config.model.name, ": Model::default_loss returns ",
-                          name.empty() ? std::string("no name; ") : "'" + name + "', which does not exist; ", advice,
-                          " Correct it, or set loss: {name: …}"));
+    throw ConfigError(location, model.fallback, "model ", config.model.name, ": Model::default_loss returns ",
+                      name.empty() ? std::string("no name; ") : "'" + name + "', which does not exist; ", advice,
+                      " Correct it, or set loss: {name: …}");
   }
   Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(location), "loss");
   values["name"] = name;

@@ -60,9 +60,8 @@ int run_against() {
 
 int run_describe(const std::string& what) {
   RunConfig config = RunConfig::from_resolved(read_request());
-  const Registry registry = make_registry(config);
+  const Registry registry = make_registry(config, /*few_rows=*/true);
   Json output{{"version", version}, {"config", config.resolved}};
-  config.data = with_few_rows(config.data);
   if (what == "metrics") {
     const auto metrics = evaluation_metrics(config, registry);
     output["metrics"] = metrics ? Json(*metrics) : Json();
@@ -91,7 +90,7 @@ int run() {
   RankProcess process;
   try {
     process.assign();
-    const Registry registry = make_registry(process.assignment().config);
+    const Registry registry = make_registry(process.assignment().job.config);
     return run_ranks(process, registry);
   } catch (...) {
     return process.fail();

@@ -89,7 +89,7 @@ class RankTraining {
   // `convoy verify` limits the rows so that one global batch has uneven shares, if possible.
   std::optional<int64_t> uneven_rows_here(const Sampling& sampling, const Context& context) const {
     if (assignment_.snapshots.is_null()) return std::nullopt;
-    const RunConfig& config = assignment_.config;
+    const RunConfig& config = assignment_.job.config;
     const int64_t rows = trained_.data->size(Split::train);
     const MemberSample sample =
         sampling.samples.empty() ? member_sample(config.data.options, config.seed) : sampling.samples.front();
@@ -119,7 +119,7 @@ class RankTraining {
 
 // Creates the components, with one check of the data for all processes of the job.
 Components make_checked_components(const ProcessAssignment& assignment, const Registry& registry, Channel& channel) {
-  const RunConfig& config = assignment.config;
+  const RunConfig& config = assignment.job.config;
   const bool first = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front() == 0;
   const DataCheck check{
       config,      assignment.folder, assignment.process, static_cast<int>(assignment.job.processes.size()), first,
@@ -174,7 +174,7 @@ int run_ranks(RankProcess& process, const Registry& registry) {
   const ProcessAssignment& assignment = process.assignment();
   process.open(reading_phase);
   const FileProgress progress(process.opened());
-  const CacheLockLimit limit(assignment.config.launch.rendezvous / 2);
+  const CacheLockLimit limit(assignment.job.config.launch.rendezvous / 2);
   Components trained;
   if (assignment.bench.is_null()) trained = make_checked_components(assignment, registry, process.channel());
 

@@ -9,8 +9,9 @@
 
 namespace convoy {
 
-// Creates the registry of built-in and plugin components; checks the options of plugin components.
-Registry make_registry(RunConfig& config);
+// Creates the registry of built-in and plugin components; checks the options of plugin components. `few_rows`: of
+// make_synthetic.
+Registry make_registry(RunConfig& config, bool few_rows = false);
 
 // ModelDescription of the model that the configuration creates for its data set.
 struct DescribedBlocks {

@@ -45,8 +45,8 @@ std::string load_plugins(const RunConfig& config, Registry& registry) {
 
 }  // namespace
 
-Registry make_registry(RunConfig& config) {
-  Registry registry = builtin_registry();
+Registry make_registry(RunConfig& config, bool few_rows) {
+  Registry registry = builtin_registry(few_rows);
   registry.catalogues = all_catalogues();
   allow_shared_memory(config.launch.host_memory);
   const bool plugins = !config.plugins.empty() || config.resolved.at("model").contains("plugin");

@@ -24,20 +24,20 @@ void check_rows_option(const Options& options) {
   if (!options.has("rows")) return;
   const Json& rows = options.at("rows");
   if (!rows.is_boolean() && rows != "sharded" && rows != "auto")
-    options.fail("rows", str("is ", rows.dump(), ", must be true, false, sharded or auto"));
+    options.fail("rows", "is ", rows.dump(), ", must be true, false, sharded or auto");
 }
 
 void check_convnet(const Options& options) {
   if (options.integers("channels").empty()) options.fail("channels", "needs a convolution; model mlp has none");
   const int64_t kernel = options.integer("kernel");
-  if (kernel % 2 == 0) options.fail("kernel", str("is ", kernel, "; an odd one keeps the image's size"));
+  if (kernel % 2 == 0) options.fail("kernel", "is ", kernel, "; an odd one keeps the image's size");
 }
 
 // Checks that the heads divide dim; returns the features of a head.
 int64_t check_heads(const Options& options) {
   const int64_t dim = options.integer("dim"), heads = options.integer("heads");
   if (dim % heads != 0)
-    options.fail("dim", str("is ", dim, ", which ", heads, " heads do not divide; try ", (dim / heads + 1) * heads));
+    options.fail("dim", "is ", dim, ", which ", heads, " heads do not divide; try ", (dim / heads + 1) * heads);
   return dim / heads;
 }
 
@@ -46,8 +46,8 @@ void check_gpt(const Options& options) {
   const int64_t head_size = check_heads(options);
   const bool rotary = options.text("positions") == "rotary";
   if (rotary && head_size % 2 != 0)
-    options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", head_size,
-                                  "; make it even, or take learned positions"));
+    options.fail("positions", "rotary turns features in pairs, and dim ÷ heads is ", head_size,
+                 "; make it even, or take learned positions");
   if (rotary && options.has("context"))
     refuse_without_effect(options, "context",
                           "needs learned positions, but positions are rotary; leave one of them out",
@@ -65,10 +65,10 @@ void check_llama(const Options& options) {
   check_rows_option(options);
   const int64_t head_size = check_heads(options), heads = options.integer("heads");
   if (head_size % 2 != 0)
-    options.fail("dim", str("÷ heads is ", head_size, ", and rotary positions turn features in pairs; make it even"));
+    options.fail("dim", "÷ heads is ", head_size, ", and rotary positions turn features in pairs; make it even");
   if (options.has("kv_heads") && heads % options.integer("kv_heads") != 0)
-    options.fail("kv_heads", str("is ", options.integer("kv_heads"), ", which does not divide the ", heads,
-                                 " heads; each key and value serves equally many queries"));
+    options.fail("kv_heads", "is ", options.integer("kv_heads"), ", which does not divide the ", heads,
+                 " heads; each key and value serves equally many queries");
 }
 
 void check_mlp(const Options& options) {
@@ -96,9 +96,9 @@ void check_resnet(const Options& options) {
   const int64_t depth = options.integer("depth");
   const bool large = options.text("shape") == "imagenet";
   if (large && depth != 18 && depth != 34 && depth != 50)
-    options.fail("depth", str(depth, " is none of shape imagenet: take 18, 34 or 50, or shape: cifar"));
+    options.fail("depth", depth, " is none of shape imagenet: take 18, 34 or 50, or shape: cifar");
   if (!large && depth != 20 && depth != 32 && depth != 56)
-    options.fail("depth", str(depth, " is none of shape cifar: take 20, 32 or 56, or shape: imagenet"));
+    options.fail("depth", depth, " is none of shape cifar: take 20, 32 or 56, or shape: imagenet");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ using Shape = std::vector<int64_t>;
 // The data set has another kind of rows.
 [[noreturn]] void other_rows(const std::string& model, const Options& options, const std::string& wants,
                              const DeclaredSchema& rows, const std::string& choose) {
-  options.fail("name", str("is ", model, ", which takes ", wants, ", and this data set has ", rows.what, "; ", choose));
+  options.fail("name", "is ", model, ", which takes ", wants, ", and this data set has ", rows.what, "; ", choose);
 }
 
 void check_images(const std::string& model, const Options& options, const Options& data, const DeclaredSchema& rows) {
@@ -26,24 +26,24 @@ void check_images(const std::string& model, const Options& options, const Option
   if (features->size() != 3) {
     const std::string dimensions = str(features->size(), features->size() == 1 ? " dimension" : " dimensions");
     if (data.text("name") == "synthetic")
-      data.fail("features", str("has ", dimensions, ", and model ", model,
-                                " takes images of channels × height × width; write [3, 32, 32], or choose model mlp"));
-    data.fail("path", str(data.text("path"), ": has features of ", dimensions, ", and model ", model,
-                          " takes images of channels × height × width; choose model mlp, or other data"));
+      data.fail("features", "has ", dimensions, ", and model ", model,
+                " takes images of channels × height × width; write [3, 32, 32], or choose model mlp");
+    data.fail("path", data.text("path"), ": has features of ", dimensions, ", and model ", model,
+              " takes images of channels × height × width; choose model mlp, or other data");
   }
   if (model != "convnet") return;
   const int64_t height = (*features)[1], width = (*features)[2];
   const auto convolutions = int64_t(options.integers("channels").size());
   if (convolutions > 62 || height >> convolutions == 0 || width >> convolutions == 0)
-    options.fail("channels", str("has ", convolutions, " convolutions, and an image of ", height, " × ", width,
-                                 " cannot be halved as often; take fewer"));
+    options.fail("channels", "has ", convolutions, " convolutions, and an image of ", height, " × ", width,
+                 " cannot be halved as often; take fewer");
 }
 
 // ncf uses numbers only in its MLP.
 void check_numbers(const Options& options, const Options& data) {
   if (options.integer("mlp_dim") > 0) return;
   const auto refuse = [&](const char* key) {
-    options.fail("mlp_dim", str("is 0, but only the MLP uses data.", key, "; raise it, or leave data.", key, " out"));
+    options.fail("mlp_dim", "is 0, but only the MLP uses data.", key, "; raise it, or leave data.", key, " out");
   };
   if (data.text("name") == "synthetic" && data.integer("context") > 0) refuse("context");
   if (data.text("name") != "interactions") return;
@@ -63,8 +63,8 @@ void check_model_rows(const std::string& model, const Options& options, const Op
                "choose data: {name: text}, or another model");
   if (model == "gpt" && options.has("context") && rows.shape("tokens"))
     if (const int64_t length = rows.shape("tokens")->at(0), context = options.integer("context"); context < length)
-      options.fail("context", str("is ", context, ", and the data's sequences have ", length,
-                                  " tokens; take at least that, or a smaller data.length"));
+      options.fail("context", "is ", context, ", and the data's sequences have ", length,
+                   " tokens; take at least that, or a smaller data.length");
   if (model == "ncf" && !rows.has("item"))
     other_rows(model, options, "users with items", rows, "choose data: {name: interactions}, or another model");
   if (model == "ncf") check_numbers(options, data);

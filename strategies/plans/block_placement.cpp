@@ -80,7 +80,7 @@ std::vector<DevicePlan> listed_devices(const Options& options, const Host& host)
   for (const Options& item : options.sections("placement")) {
     const std::string& text = item.text("device");
     if (listed && std::find(texts.begin(), texts.end(), text) == texts.end())
-      item.fail("device", str("is ", text, ", which devices does not list: ", join(texts, ", ")));
+      item.fail("device", "is ", text, ", which devices does not list: ", join(texts, ", "));
     if (listed || !known.insert(text).second) continue;
     devices.push_back(parse_device(item, "device", text, host, taken));
   }
@@ -94,11 +94,10 @@ void check_placement(const Options& options) {
   int64_t next = 0;
   for (const Written& one : written) {
     if (one.blocks.begin > next)
-      one.options.fail("blocks",
-                       str("is ", to_text(one.blocks), ", which leaves a gap: block ", next, " is on no device"));
+      one.options.fail("blocks", "is ", to_text(one.blocks), ", which leaves a gap: block ", next, " is on no device");
     if (one.blocks.begin < next)
-      one.options.fail("blocks",
-                       str("is ", to_text(one.blocks), ", and block ", one.blocks.begin, " is already on a device"));
+      one.options.fail("blocks", "is ", to_text(one.blocks), ", and block ", one.blocks.begin,
+                       " is already on a device");
     next = one.blocks.end;
   }
 }
@@ -119,8 +118,8 @@ std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool
   std::vector<PlacedBlocks> placed;
   if (options.is_auto("placement")) {
     if (devices > blocks)
-      options.fail("devices", str("are ", devices, ", and the model has ", blocks, blocks == 1 ? " block" : " blocks",
-                                  "; take at most as many"));
+      options.fail("devices", "are ", devices, ", and the model has ", blocks, blocks == 1 ? " block" : " blocks",
+                   "; take at most as many");
     const auto ranges = balanced(placement_costs(model, separate_memory), devices);
     for (int device = 0; device < devices; ++device) placed.push_back({ranges[size_t(device)], device});
     return placed;
@@ -130,8 +129,8 @@ std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool
   const std::vector<Written> written = written_placement(options);
   for (const Written& one : written) {
     if (one.blocks.end > blocks)
-      one.options.fail("blocks", str("is ", to_text(one.blocks), ", and the model has ", blocks,
-                                     blocks == 1 ? " block" : " blocks", ", counted from 0"));
+      one.options.fail("blocks", "is ", to_text(one.blocks), ", and the model has ", blocks,
+                       blocks == 1 ? " block" : " blocks", ", counted from 0");
     const auto device = std::find(names.begin(), names.end(), one.device) - names.begin();
     // Neighbouring blocks on one device are one stage.
     if (!placed.empty() && placed.back().device == int(device))
@@ -140,8 +139,8 @@ std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool
       placed.push_back({one.blocks, int(device)});
   }
   if (placed.back().blocks.end < blocks)
-    options.fail("placement", str("ends with block ", placed.back().blocks.end - 1, ", and the model has ", blocks,
-                                  " blocks; every block needs a device"));
+    options.fail("placement", "ends with block ", placed.back().blocks.end - 1, ", and the model has ", blocks,
+                 " blocks; every block needs a device");
   return placed;
 }
 

@@ -2,8 +2,10 @@
 #include "strategies/plans/catalogue.h"
 
 #include "core/base/error.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/costs/sparse_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
-#include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/sync.h"
 
 namespace convoy {
@@ -14,16 +16,9 @@ CONVOY_STRATEGIES(CONVOY_DECLARE)
 
 namespace {
 
-// Blocks that `recompute` names; empty if it is a word.
-std::vector<std::string> recomputed_names(const JobPlan& job) {
-  const Json recompute = job.config.at("strategy").value("recompute", Json("none"));
-  if (!recompute.is_array()) return {};
-  return recompute.get<std::vector<std::string>>();
-}
-
 // True if batch norm uses the rows of several ranks. One rank along `data` has the whole batch already.
 bool synchronises_norms(const JobPlan& job) {
-  return job.config.at("strategy").value("batch_norm", "") == "sync" && job.mesh.degree("data") > 1;
+  return step_options(job.config.strategy.options).synchronises_norms && job.mesh.degree("data") > 1;
 }
 
 // Refuses foreign modules under `batch_norm: sync`: LibTorch's modules use only the rows of one rank.
@@ -31,28 +26,26 @@ void check_own_norms(const JobPlan& job, const ModelDescription& description) {
   if (!synchronises_norms(job)) return;
   for (const BlockDescription& block : description.blocks) {
     if (!block.foreign_norms.empty())
-      throw ConfigError(SourceLocation{}, "strategy.batch_norm",
-                        str("is sync, and block ", block.name, " makes ", join(block.foreign_norms, ", "),
-                            " itself, with statistics of each rank's own rows; take the layer from "
-                            "Layers::batch_norm, or take batch_norm: local"));
+      throw ConfigError(SourceLocation{}, "strategy.batch_norm", "is sync, and block ", block.name, " makes ",
+                        join(block.foreign_norms, ", "),
+                        " itself, with statistics of each rank's own rows; take the layer from "
+                        "Layers::batch_norm, or take batch_norm: local");
     if (!block.tracking_norms.empty())
-      throw ConfigError(SourceLocation{}, "strategy.batch_norm",
-                        str("is sync, and block ", block.name, " makes ", join(block.tracking_norms, ", "),
-                            " itself, which trains by the statistics of each row, and evaluates by running statistics "
-                            "that only each rank's own rows update; set track_running_stats to false, or take "
-                            "batch_norm: local"));
+      throw ConfigError(SourceLocation{}, "strategy.batch_norm", "is sync, and block ", block.name, " makes ",
+                        join(block.tracking_norms, ", "),
+                        " itself, which trains by the statistics of each row, and evaluates by running statistics "
+                        "that only each rank's own rows update; set track_running_stats to false, or take "
+                        "batch_norm: local");
   }
 }
 
 // Lines of a strategy whose ranks all do the same.
-std::string equal_ranks_text(const Json& strategy) {
-  const Json slices = strategy.value("micro_batches", Json(1));
-  const Json every = strategy.contains("sync") ? strategy["sync"].value("every", Json(1)) : Json(1);
+std::string equal_ranks_text(const StepOptions& step) {
+  const int64_t slices = step.micro_batches, every = step.sync.every;
   std::string text = "all ranks do the same: ";
-  text += slices == 1
-              ? "forward and backward of their share of a batch"
-              : str("forward and backward of each of ", slices.dump(), " micro-batches of their share of a batch");
-  return text + (every == 1 ? ", one update\n" : str(", one update every ", every.dump(), " steps\n"));
+  text += slices == 1 ? "forward and backward of their share of a batch"
+                      : str("forward and backward of each of ", slices, " micro-batches of their share of a batch");
+  return text + (every == 1 ? ", one update\n" : str(", one update every ", every, " steps\n"));
 }
 
 Plan plan_program(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
@@ -78,16 +71,17 @@ Exchange exchange_named(const std::string& name) {
 }
 
 bool wants_blocks(const StrategyEntry& entry, const JobPlan& job) {
-  if (!job.config.contains("strategy")) return false;  // a program has its own model
-  return entry.check || (entry.sparse_embeddings && sparse_check_wants_blocks(job)) || !recomputed_names(job).empty() ||
-         synchronises_norms(job) || !sync_policy(job.config.at("strategy")).patterns.empty();
+  if (!job.config.program.empty()) return false;  // a program has its own model
+  const StepOptions step = step_options(job.config.strategy.options);
+  return entry.check || (entry.sparse_embeddings && sparse_check_wants_blocks(job)) || !step.recompute.names.empty() ||
+         synchronises_norms(job) || !step.sync.patterns.empty();
 }
 
 std::vector<std::string> check_blocks(const StrategyEntry& entry, const JobPlan& job,
                                       const ModelDescription& description) {
   std::vector<std::string> names;
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
-  check_recomputed_names(recomputed_names(job), names);
+  check_recomputed_names(step_options(job.config.strategy.options).recompute.names, names);
   check_sync_names(job, description);
   check_own_norms(job, description);
   if (entry.sparse_embeddings) check_sparse_blocks(job, description);
@@ -96,7 +90,7 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const JobPlan&
 
 std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, const ModelDescription& description) {
   std::string text = entry.report ? entry.report(job, description) : "";
-  if (text.empty()) text = equal_ranks_text(job.config.at("strategy"));
+  if (text.empty()) text = equal_ranks_text(step_options(job.config.strategy.options));
   return entry.sparse_embeddings ? text + sparse_text(job, description) : text;
 }
 
@@ -136,5 +130,10 @@ const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
 const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& replicas_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& shards_strategy() { return strategy_entry("fsdp"); }
+
+double compression_error(const Options& strategy) {
+  const Compression compress = sync_policy(strategy).compress;
+  return compress == Compression::none ? 0 : compress == Compression::fp16 ? 2e-1 : 3e-1;
+}
 
 }  // namespace convoy

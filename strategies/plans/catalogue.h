@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/plan.h"
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
+#include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
 
@@ -33,17 +33,6 @@ struct CutSize {
   bool outputs = true;  // size of the outputs; otherwise of the inputs
 };
 CONVOY_JSON(CutSize, layer, size, parts, outputs)
-// Embedding that is sparse, or becomes sparse if it is large enough.
-struct TableSize {
-  std::string name;  // canonical name of its weight
-  int64_t rows = 0, dim = 0;
-  bool asked = false;   // the model requests a sparse embedding of any size
-  int64_t lookups = 1;  // most ids in one row of a batch, as declared by the model
-  double row_ids = 0;   // ids per row of a batch; 0: not measured
-  // Pairs (ids, different rows among them) of growing samples of the data; empty: not measured.
-  std::vector<std::pair<double, double>> drawn{};
-};
-CONVOY_JSON(TableSize, name, rows, dim, asked, lookups, row_ids, drawn)
 // Embedding that stays dense because a layer is tied to it, although it is requested as sparse or may be.
 struct TiedEmbedding {
   std::string name;    // canonical name of its weight
@@ -157,9 +146,6 @@ struct StrategyEntry : Entry {
   // Returns lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
   std::function<std::string(const JobPlan&, const ModelDescription&)> report;
   bool sparse_embeddings = false;  // the strategy supports them
-  // Returns overrides in the form of --set, one list for each member. They turn the configuration into a run of the
-  // reference strategy for that member. Null: the strategy trains one model.
-  std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
 };
 
 // True if planning needs the model's blocks before ranks start: for StrategyEntry::check, and for options
@@ -191,7 +177,37 @@ const StrategyEntry& replicas_strategy();
 const StrategyEntry& shards_strategy();
 
 // Returns the tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: the largest relative
-// difference from the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.
-double compression_error(const Json& strategy);
+// difference from the gradients of one rank. 0: nothing is rounded.
+double compression_error(const Options& strategy);
+
+// --- Strategies that train several models (options/ensemble.cpp) ---
+
+// Returns overrides in the form of --set, one list for each member. They turn the configuration into a run of the
+// reference strategy for that member. Empty: the strategy trains one model.
+std::vector<std::vector<std::string>> member_overrides(const RunConfig& config);
+
+// Execution modes divide one training differently, with the same results up to rounding. If the configuration leaves
+// the mode open, `plan` chooses it.
+inline constexpr char execution_mode_key[] = "strategy.how";
+
+// Returns the values of `strategy.how` to choose from; empty: the configuration fixes the mode. `plan` decides if a
+// mode is possible.
+std::vector<std::string> execution_modes_of(const RunConfig& config);
+
+// Returns the execution mode of a planned job.
+std::string mode_of(const JobPlan& job);
+
+// `early_stop.metric` names a metric of evaluations. Only the model and the data determine the metrics. So
+// `convoy-rank --describe metrics` lists them, and convoy refuses an unknown one before training.
+struct EvaluationMetrics {
+  std::vector<std::string> evaluated;  // metrics of the evaluation split; empty: it has no rows
+  std::vector<std::string> held_out;   // metrics of training rows; empty: they cannot be evaluated
+};
+CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
+
+// True if the configuration monitors a metric. Throws ConfigError if its section contradicts itself.
+bool monitors_metric(const RunConfig& config);
+// Throws ConfigError at the key for an unknown metric; the message lists the known ones.
+void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics);
 
 }  // namespace convoy

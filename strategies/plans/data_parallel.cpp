@@ -6,8 +6,9 @@
 #include "core/base/describe.h"
 #include "core/base/options.h"
 #include "core/base/text.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
@@ -40,18 +41,17 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
       devices.resize(ranks);
   }
   if (request.ranks > 0 && ranks != devices.size())
-    throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(ranks, " ranks were requested, but there are ", devices.size(),
-                          " devices; data_parallel has one rank per device"));
+    throw ConfigError(SourceLocation{}, "launch.ranks", ranks, " ranks were requested, but there are ", devices.size(),
+                      " devices; data_parallel has one rank per device");
   for (const DevicePlan& device : devices)
     if (device.kind != devices.front().kind)
       options.fail("devices", "mixes GPUs and cores; ranks that train together need devices of one kind");
   for (const DevicePlan& device : devices) {
     const auto cores = int64_t(device.cores.size());
     if (cores > 0 && config.launch.cores_per_rank > 0 && cores != config.launch.cores_per_rank)
-      throw ConfigError(SourceLocation{}, "launch.cores_per_rank",
-                        str("is ", config.launch.cores_per_rank, ", and strategy.devices gives a rank ", cores,
-                            cores == 1 ? " core" : " cores", "; leave it out"));
+      throw ConfigError(SourceLocation{}, "launch.cores_per_rank", "is ", config.launch.cores_per_rank,
+                        ", and strategy.devices gives a rank ", cores, cores == 1 ? " core" : " cores",
+                        "; leave it out");
   }
   return devices;
 }
@@ -65,14 +65,12 @@ Plan plan_data_parallel(const RunConfig& config, const Topology& topology, const
   const bool gpus = devices.front().kind == DevicePlan::Kind::gpu;
   const std::string backend = gpus && devices.size() > 1 ? "nccl" : "local";
   if (config.backend != "auto" && config.backend != backend)
-    throw ConfigError(SourceLocation{}, "backend",
-                      str("is ", config.backend, ", and threads of one process exchange by ", backend,
-                          "; leave it auto, or take strategy ddp"));
+    throw ConfigError(SourceLocation{}, "backend", "is ", config.backend, ", and threads of one process exchange by ",
+                      backend, "; leave it auto, or take strategy ddp");
   PlanRequest threads = request;
   threads.ranks = int(devices.size());
   check_sparse_embeddings(config, true);
   Plan made = plan_replicas(config, topology, threads, threads.ranks);
-  for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
   JobPlan& job = made.jobs.front();
   job.backend = backend;
   job.processes = {{0, {}}};

@@ -1,22 +1,20 @@
 // ddp: every rank holds the whole model and computes on its share of each batch. Gradients are all-reduced in buckets.
+
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/costs/sparse_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/sync.h"
-
 namespace convoy {
 namespace {
 
 Plan plan_ddp(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   check_sparse_embeddings(config, true);
   check_graph(config, topology);
-  Plan made = plan_data_axis(config, topology, request);
-  for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
-  return made;
-}
-
-std::vector<RankCost> ddp_cost(const JobPlan& job, const ModelDescription& description) {
-  return replica_costs(job, description, true);
+  return plan_data_axis(config, topology, request);
 }
 
 std::string ddp_schedule(const JobPlan& job, const ModelDescription& description) {
@@ -34,7 +32,7 @@ StrategyEntry ddp_entry() {
   entry.options = joined(
       {replicated_data_options(), {replica_sync_option(), micro_batches_option(), graph_option()}, memory_options()});
   entry.plan = plan_ddp;
-  entry.cost = ddp_cost;
+  entry.cost = replica_costs;
   entry.report = ddp_schedule;
   entry.sparse_embeddings = true;
   return entry;

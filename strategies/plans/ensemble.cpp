@@ -5,9 +5,11 @@
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/ensemble.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
@@ -51,9 +53,9 @@ int ranks_of(const RunConfig& config, const Topology& topology, const PlanReques
   const Options& options = config.strategy.options;
   const int64_t members = options.integer("members");
   if (request.ranks > members)
-    throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(request.ranks, " ranks were requested, but strategy.members is ", members,
-                          "; a rank without a member would have nothing to do: take at most ", members));
+    throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
+                      " ranks were requested, but strategy.members is ", members,
+                      "; a rank without a member would have nothing to do: take at most ", members);
   if (request.ranks > 0) return request.ranks;
   const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
   return one ? 1 : int(std::min<int64_t>(members, devices_here(config, topology, threads)));
@@ -63,10 +65,9 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   members_of(config);  // throws if options contradict each other
   const bool threads = as_threads(config, topology, request);
   if (threads && !threads_may_exchange_by(config.backend))
-    throw ConfigError(SourceLocation{}, "backend",
-                      str("is ", config.backend,
-                          ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
-                          "auto, or take how: processes"));
+    throw ConfigError(SourceLocation{}, "backend", "is ", config.backend,
+                      ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
+                      "auto, or take how: processes");
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_sparse_embeddings(config, false);
@@ -94,7 +95,7 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
   JobPlan alone = job;
   alone.ranks.resize(1);
   const RankCost one = replica_costs(alone, description).front();
-  const auto members = job.config.at("strategy").at("members").get<int64_t>();
+  const int64_t members = job.config.strategy.options.integer("members");
   std::vector<RankCost> costs;
   for (const RankPlan& rank : job.ranks) {
     const auto [first, last] = members_of_rank(members, rank.rank, int(job.ranks.size()));
@@ -106,12 +107,6 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
     costs.push_back(mine);
   }
   return costs;
-}
-
-std::vector<std::vector<std::string>> each_by_itself(const RunConfig& config) {
-  std::vector<std::vector<std::string>> overrides;
-  for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
-  return overrides;
 }
 
 }  // namespace
@@ -138,7 +133,6 @@ StrategyEntry ensemble_entry() {
   entry.Entry::check = check_members;
   entry.plan = plan_ensemble;
   entry.cost = ensemble_cost;
-  entry.members = each_by_itself;
   return entry;
 }
 

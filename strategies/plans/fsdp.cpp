@@ -1,10 +1,11 @@
 // fsdp: ranks of the axis `data` train on their shares of each batch. Optimizer state, gradients and parameters are
 // sharded over them.
+
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sharded.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-
 namespace convoy {
 namespace {
 

@@ -5,6 +5,8 @@
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/pipeline.h"
 #include "strategies/plans/options/replicated.h"
@@ -27,7 +29,7 @@ struct Degrees {
 
 int degree_of(const Options& mesh, const std::string& key, const Json& value) {
   if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1 << 20)
-    mesh.fail(key, str("is ", value.dump(), ", must be a number of ranks, at least 1"));
+    mesh.fail(key, "is ", value.dump(), ", must be a number of ranks, at least 1");
   return int(value.get<int64_t>());
 }
 
@@ -42,11 +44,11 @@ Degrees degrees_of(const Options& mesh) {
   }
   for (const auto& [key, value] : data.items()) {
     if (key != "degree" && key != "how")
-      mesh.fail("data", str("has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}"));
+      mesh.fail("data", "has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}");
   }
   degrees.data = degree_of(mesh, "data", data.value("degree", Json(1)));
   const Json how = data.value("how", Json("ddp"));
-  if (how != "ddp" && how != "fsdp") mesh.fail("data", str("has how: ", how.dump(), ", must be ddp or fsdp"));
+  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", how.dump(), ", must be ddp or fsdp");
   degrees.how = how.get<std::string>();
   return degrees;
 }
@@ -55,8 +57,8 @@ Mesh mesh_of(const Options& options, const Degrees& degrees) {
   const std::vector<std::string> order = options.texts("order");
   for (const std::string axis : {"data", "pipeline", "tensor"}) {
     if (std::count(order.begin(), order.end(), axis) != 1)
-      options.fail("order", str("must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
-                                std::count(order.begin(), order.end(), axis), " times"));
+      options.fail("order", "must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
+                   std::count(order.begin(), order.end(), axis), " times");
   }
   std::vector<Axis> axes;
   for (const std::string& axis : order)
@@ -102,12 +104,11 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
   const Options mesh = options.section("mesh");
   const Degrees degrees = degrees_of(mesh);
   constexpr int64_t most = 65536;  // as for launch.ranks
-  if (degrees.product() > most)
-    options.fail("mesh", str("multiplies to ", degrees.product(), " ranks, more than ", most));
+  if (degrees.product() > most) options.fail("mesh", "multiplies to ", degrees.product(), " ranks, more than ", most);
   if (request.ranks > 0 && degrees.product() != request.ranks)
-    options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
-                             degrees.tensor, " = ", degrees.product(), " ranks, but there are ", request.ranks,
-                             "; change a degree, or start ", degrees.product(), " ranks"));
+    options.fail("mesh", "multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
+                 degrees.tensor, " = ", degrees.product(), " ranks, but there are ", request.ranks,
+                 "; change a degree, or start ", degrees.product(), " ranks");
   const std::vector<std::string> left_out = check_axis_keys(options, degrees);
   check_tensor_degree(config, degrees.tensor);
   if (degrees.pipeline > 1) check_pipeline(options, degrees.pipeline);
@@ -121,10 +122,6 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
   return plan;
 }
 
-std::vector<BlockRange> stages_of(const Options& options, const JobPlan& job, const ModelDescription& description) {
-  return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), description);
-}
-
 // Refuses a tied parameter of two stages of one rank if it is sharded: the stages share the tensor, which is freed.
 void check_shared_ties(const Options& options, const JobPlan& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
@@ -134,8 +131,8 @@ void check_shared_ties(const Options& options, const JobPlan& job, const std::ve
     for (const TiedTensor& tie : description.blocks[block].ties) {
       const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, int64_t(block));
       if (maker != user && maker % ranks == user % ranks)
-        options.fail("shard", str("is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
-                                  "; take shard: optimizer, or other stages"));
+        options.fail("shard", "is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
+                     "; take shard: optimizer, or other stages");
     }
   }
 }
@@ -143,9 +140,8 @@ void check_shared_ties(const Options& options, const JobPlan& job, const std::ve
 std::vector<std::string> check_hybrid(const JobPlan& job, const ModelDescription& description) {
   check_cuts(job, description);
   if (job.mesh.degree("pipeline") > 1) {
-    const RunConfig config = RunConfig::from_resolved(job.config);
-    const Options& options = config.strategy.options;
-    check_shared_ties(options, job, stages_of(options, job, description), description);
+    const Options& options = job.config.strategy.options;
+    check_shared_ties(options, job, job_stages(job, description), description);
   }
   return tensor_notes(job, description, "strategy.mesh.tensor");
 }
@@ -192,12 +188,12 @@ void add_data_axis(const JobPlan& job, const Options& options, const ModelDescri
     return;
   }
   const int data = job.mesh.degree("data");
-  if (!sync_policy(options.json()).plain())
+  const StepOptions step = step_options(options);
+  if (!step.sync.plain())
     add_sync_cost(job.config, model, data, cost);
-  else
-    add_bucket_messages(data, bucket_sizes(options, cost.gradient_bytes), options.section("sync").integer("every"),
-                        options.boolean("overlap"), cost);
-  add_buffer_exchanges(job.config, model, data, job.mesh.coordinate(rank, "data"), cost);
+  else if (data > 1)
+    add_buckets(step, data, cost);
+  add_buffer_exchanges(step, model, data, job.mesh.coordinate(rank, "data"), cost);
 }
 
 // Stages of the rank with this index along a pipeline axis of `ranks`.
@@ -212,7 +208,7 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
                                   const ModelDescription& cut) {
   const int ranks = job.mesh.degree("pipeline");
   if (ranks == 1) return {tensor_group_cost(job, model)};
-  const std::vector<BlockRange> stages = stages_of(options, job, model);
+  const std::vector<BlockRange> stages = job_stages(job, model);
   PipelineShape shape = pipeline_shape(job);
   shape.tensor = job.mesh.degree("tensor");
   shape.stage_time = stage_times(model, stages, shape.tensor);
@@ -230,11 +226,11 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
 }
 
 std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
   const ModelDescription cut = cut_description(job, description);
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
   const int ranks = job.mesh.degree("pipeline");
-  const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : stages_of(options, job, description);
+  const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : job_stages(job, description);
   std::vector<RankCost> costs;
   for (int rank = 0; rank < int(job.ranks.size()); ++rank) {
     const int index = job.mesh.coordinate(rank, "pipeline");

@@ -5,6 +5,8 @@
 
 #include "core/base/text.h"
 #include "strategies/plans/block_placement.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/schedule.h"
@@ -36,18 +38,16 @@ void bind_listed(const RunConfig& config, const Options& options, const Host& ho
       std::count_if(host.cores.begin(), host.cores.end(), [&](const Core& core) { return units.count(core.id) != 0; });
   rank.threads = int(cores);
   if (config.launch.cores_per_rank > 0 && config.launch.cores_per_rank != cores)
-    throw ConfigError(SourceLocation{}, "launch.cores_per_rank",
-                      str("is ", config.launch.cores_per_rank, ", and strategy.",
-                          options.is_auto("devices") ? "placement" : "devices", " names ", cores,
-                          cores == 1 ? " core" : " cores", "; leave it out"));
+    throw ConfigError(SourceLocation{}, "launch.cores_per_rank", "is ", config.launch.cores_per_rank, ", and strategy.",
+                      options.is_auto("devices") ? "placement" : "devices", " names ", cores,
+                      cores == 1 ? " core" : " cores", "; leave it out");
 }
 
 Plan plan_model_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
-    throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(request.ranks,
-                          " ranks were asked for, and strategy model_parallel has one rank with several "
-                          "devices; use strategy pipeline, or one rank"));
+    throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
+                      " ranks were asked for, and strategy model_parallel has one rank with several "
+                      "devices; use strategy pipeline, or one rank");
   const Options& options = config.strategy.options;
   check_placement(options);
   check_sparse_embeddings(config, false);
@@ -59,8 +59,8 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
   if (rank.devices.empty()) rank.devices = chosen_devices(config, host, gpus);
   for (const DevicePlan& device : rank.devices)
     if (device.kind == DevicePlan::Kind::gpu && !gpus)
-      options.fail(options.is_auto("devices") ? "placement" : "devices",
-                   str("names GPU ", device.gpu, ", but device is cpu; take cores, or device: auto"));
+      options.fail(options.is_auto("devices") ? "placement" : "devices", "names GPU ", device.gpu,
+                   ", but device is cpu; take cores, or device: auto");
   bind_listed(config, options, host, rank);
   if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
     plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",
@@ -80,8 +80,7 @@ std::vector<PlacedBlocks> placed_blocks(const Options& options, const JobPlan& j
 }
 
 std::vector<std::string> check_model_parallel(const JobPlan& job, const ModelDescription& description) {
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  placed_blocks(config.strategy.options, job, description);
+  placed_blocks(job.config.strategy.options, job, description);
   return {};
 }
 
@@ -102,10 +101,11 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const ModelDesc
 
 // Cost of the whole rank with all of its devices.
 std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
+  const StepOptions step = step_options(options);
   RankCost cost = replica_costs(job, description).front();
   const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
-  const auto micro = int(options.integer("micro_batches"));
+  const auto micro = int(step.micro_batches);
   std::vector<int> device_of;
   for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
   Durations durations;
@@ -120,15 +120,14 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
   cost.activation_bytes = 0;
   const auto held = [&](const Action& action) {
     const BlockRange& blocks = placed[size_t(action.stage)].blocks;
-    return kept_bytes(job.config.at("strategy"), description, blocks.begin, blocks.end,
-                      rows_of_slice(rows, action.micro, micro));
+    return kept_bytes(step.recompute, description, blocks.begin, blocks.end, rows_of_slice(rows, action.micro, micro));
   };
   for (const std::vector<Action>& actions : steps.actions) cost.activation_bytes += most_held(actions, held);
   return {cost};
 }
 
 std::string model_parallel_schedule(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
   const auto micro = int(options.integer("micro_batches"));
   std::vector<BlockRange> stages;
   std::vector<int> device_of;

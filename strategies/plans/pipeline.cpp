@@ -1,9 +1,9 @@
 // pipeline: each rank has consecutive blocks of the model, and micro-batches flow through the ranks.
-#include "strategies/plans/options/pipeline.h"
 
+#include "strategies/plans/options/pipeline.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-
 namespace convoy {
 namespace {
 
@@ -21,20 +21,13 @@ Plan plan_pipeline(const RunConfig& config, const Topology& topology, const Plan
   return plan_on_mesh(config, topology, request, Mesh({{"pipeline", ranks}}));
 }
 
-int stages_of(const Options& options, const JobPlan& job) {
-  return job.mesh.degree("pipeline") * int(virtual_stages_of(options));
-}
-
 std::vector<std::string> check_pipeline_job(const JobPlan& job, const ModelDescription& description) {
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  stage_ranges(config.strategy.options, stages_of(config.strategy.options, job), description);
+  job_stages(job, description);
   return {};
 }
 
 std::vector<RankCost> pipeline_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
-  const std::vector<BlockRange> stages = stage_ranges(options, stages_of(options, job), description);
-  return pipeline_costs(pipeline_shape(job), stages, description);
+  return pipeline_costs(pipeline_shape(job), job_stages(job, description), description);
 }
 
 }  // namespace

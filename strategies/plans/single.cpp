@@ -1,5 +1,8 @@
 // single: one rank on one device. It is the reference strategy: all others are compared with it.
 #include "core/base/text.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
@@ -9,17 +12,12 @@ namespace {
 
 Plan plan_single(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
-    throw ConfigError(SourceLocation{}, "launch.ranks",
-                      str(request.ranks,
-                          " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
-                          "--ranks 1"));
+    throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
+                      " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
+                      "--ranks 1");
   check_sparse_embeddings(config, true);
   check_graph(config, topology);
   return plan_replicas(config, topology, request, 1);
-}
-
-std::vector<RankCost> single_cost(const JobPlan& job, const ModelDescription& description) {
-  return replica_costs(job, description, true);
 }
 
 }  // namespace
@@ -30,7 +28,7 @@ StrategyEntry single_entry() {
   entry.help = "one rank on one device, without communication";
   entry.options = joined({{sync_option(), micro_batches_option(), graph_option()}, memory_options()});
   entry.plan = plan_single;
-  entry.cost = single_cost;
+  entry.cost = replica_costs;
   entry.sparse_embeddings = true;
   return entry;
 }

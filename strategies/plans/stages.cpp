@@ -25,11 +25,11 @@ std::string blocks_of(const ModelDescription& model) {
 
 void check_follows(const Options& options, size_t index, const BlockRange& before, const BlockRange& range) {
   if (range.begin > before.end)
-    options.fail(item(index), str("is ", to_text(range), ", which leaves a gap: no stage has block ", before.end,
-                                  range.begin - before.end > 1 ? str(" to ", range.begin - 1) : ""));
+    options.fail(item(index), "is ", to_text(range), ", which leaves a gap: no stage has block ", before.end,
+                 range.begin - before.end > 1 ? str(" to ", range.begin - 1) : "");
   if (range.begin < before.end)
-    options.fail(item(index), str("is ", to_text(range), ", which overlaps the stage before it, ", to_text(before),
-                                  "; stages are in the model's order"));
+    options.fail(item(index), "is ", to_text(range), ", which overlaps the stage before it, ", to_text(before),
+                 "; stages are in the model's order");
 }
 
 // Fills each stage up to `cap` in one pass; the last stage takes the rest.
@@ -51,20 +51,20 @@ std::vector<BlockRange> filled(const std::vector<double>& costs, int stages, dou
 // Throws for more stages than blocks, at the key that requests them: a list, stages per rank, or ranks.
 [[noreturn]] void too_many(const Options& options, int stages, const ModelDescription& model) {
   const std::string all = str(stages, " stages, and the model has ", blocks_of(model));
-  if (!options.is_auto("stages")) options.fail("stages", str("has ", all, "; every stage needs a block of its own"));
+  if (!options.is_auto("stages")) options.fail("stages", "has ", all, "; every stage needs a block of its own");
   const bool chosen = options.has("virtual") && !options.is_auto("virtual");
   const bool interleaved = options.has("schedule") && options.text("schedule") == "interleaved";
   const int64_t virtual_stages = chosen ? options.integer("virtual") : interleaved ? 2 : 1;
   const std::string ranks = str(stages / virtual_stages, stages / virtual_stages == 1 ? " rank" : " ranks");
   if (chosen && virtual_stages > 1)
-    options.fail("virtual", str("is ", virtual_stages, ", which on ", ranks, " makes ", all,
-                                "; take fewer a rank, or fewer ranks"));
+    options.fail("virtual", "is ", virtual_stages, ", which on ", ranks, " makes ", all,
+                 "; take fewer a rank, or fewer ranks");
   if (interleaved && virtual_stages > 1)
-    options.fail("schedule", str("interleaved gives each of ", ranks, " ", virtual_stages, " stages, which makes ", all,
-                                 "; take 1f1b, or fewer ranks"));
+    options.fail("schedule", "interleaved gives each of ", ranks, " ", virtual_stages, " stages, which makes ", all,
+                 "; take 1f1b, or fewer ranks");
   const std::string fewer = str(ranks, " make ", all, "; take at most as many ranks as blocks");
-  if (options.json().contains("mesh")) options.fail("mesh.pipeline", str("is ", stages, ": ", fewer));
-  options.fail("stages", str("is auto: ", fewer));
+  if (options.json().contains("mesh")) options.fail("mesh.pipeline", "is ", stages, ": ", fewer);
+  options.fail("stages", "is auto: ", fewer);
 }
 
 double most(const std::vector<double>& costs, const std::vector<BlockRange>& ranges) {
@@ -84,10 +84,9 @@ BlockRange parse_blocks(const Options& options, const std::string& key, const st
   const size_t dash = text.find('-');
   const std::string first = text.substr(0, dash), last = dash == std::string::npos ? first : text.substr(dash + 1);
   if (!is_count(first) || !is_count(last))
-    options.fail(key, str("is '", text, "', must be a block's number or a range of them such as 0-3"));
+    options.fail(key, "is '", text, "', must be a block's number or a range of them such as 0-3");
   const BlockRange range{std::atol(first.c_str()), std::atol(last.c_str()) + 1};
-  if (range.size() < 1)
-    options.fail(key, str("is ", text, ", which holds no block; did you mean ", last, "-", first, "?"));
+  if (range.size() < 1) options.fail(key, "is ", text, ", which holds no block; did you mean ", last, "-", first, "?");
   return range;
 }
 
@@ -131,13 +130,13 @@ std::vector<BlockRange> stage_ranges(const Options& options, int stages, const M
   if (stages > blocks) too_many(options, stages, model);
   if (listed.empty()) return balanced(block_costs(model), stages);
   if (int(listed.size()) != stages)
-    options.fail("stages", str("has ", listed.size(), " items, but there are ", stages, " stages (ranks × virtual)"));
+    options.fail("stages", "has ", listed.size(), " items, but there are ", stages, " stages (ranks × virtual)");
   if (listed.back().end > blocks)
-    options.fail(item(listed.size() - 1), str("goes up to block ", listed.back().end - 1, ", and the model has ",
-                                              blocks_of(model), "; they are counted from 0"));
+    options.fail(item(listed.size() - 1), "goes up to block ", listed.back().end - 1, ", and the model has ",
+                 blocks_of(model), "; they are counted from 0");
   if (listed.back().end < blocks)
-    options.fail("stages", str("ends with block ", listed.back().end - 1, ", and the model has ", blocks_of(model),
-                               "; every block needs a stage"));
+    options.fail("stages", "ends with block ", listed.back().end - 1, ", and the model has ", blocks_of(model),
+                 "; every block needs a stage");
   return listed;
 }
 

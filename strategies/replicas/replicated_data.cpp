@@ -9,20 +9,9 @@
 
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/common/step/start_checks.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
-ReplicatedOptions replicated_options(const Options& strategy) {
-  constexpr double mib = 1024 * 1024;
-  ReplicatedOptions options;
-  options.sync = sync_policy(strategy.json());
-  options.first_bytes = strategy.real("first_bucket_mb") * mib;
-  options.cap_bytes = strategy.is_auto("bucket_cap_mb") ? 0 : strategy.real("bucket_cap_mb") * mib;
-  options.overlap = strategy.boolean("overlap");
-  options.buffers = strategy.text("buffers");
-  return options;
-}
 
 ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> parts, const ReplicatedOptions& options)
     : DataAxis(context, std::move(parts), options.sync.every, {context.axis("tensor"), context.axis("pipeline")},

@@ -23,18 +23,10 @@
 
 namespace convoy {
 
-struct ReplicatedOptions {
-  SyncPolicy sync;                // kind and frequency of synchronisation
-  double first_bytes = 0;         // size of the first bucket
-  double cap_bytes = 0;           // size of the others; 0: bucket_cap determines it
-  bool overlap = true;            // false: everything is sent after backward
-  std::string buffers = "local";  // see BufferSync
+struct ReplicatedOptions : StepOptions {
   OptimizerFactory optimizer = {};
   int number = 0;  // number of data axes that this job made before
 };
-
-// `strategy` has replicated_data_options() and replica_sync_option() (strategies/plans).
-ReplicatedOptions replicated_options(const Options& strategy);
 
 class ReplicatedData : public DataAxis, public Recordable {
  public:

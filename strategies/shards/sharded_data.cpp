@@ -11,15 +11,6 @@
 #include "strategies/common/step/start_checks.h"
 
 namespace convoy {
-namespace {
-
-Shard shard_of(const std::string& text) {
-  if (text == "optimizer") return Shard::optimizer;
-  return text == "gradients" ? Shard::gradients : Shard::parameters;
-}
-
-}  // namespace
-
 // Hooks around the blocks of one part. The units of a block include tied parameters that it uses.
 class ShardedData::PartHooks : public BlockHooks {
  public:
@@ -129,19 +120,8 @@ class ShardedData::PartHooks : public BlockHooks {
   bool sends_ = false;
 };
 
-ShardedOptions sharded_options(const Options& strategy) {
-  ShardedOptions options;
-  options.every = strategy.section("sync").integer("every");
-  options.shard = shard_of(strategy.text("shard"));
-  options.reshard = strategy.boolean("reshard_after_forward");
-  options.by_tensor = strategy.text("units") == "tensors";
-  options.overlap = strategy.boolean("overlap");
-  options.buffers = strategy.text("buffers");
-  return options;
-}
-
 ShardedData::ShardedData(const Context& context, std::vector<ModelPart*> parts, const ShardedOptions& options)
-    : DataAxis(context, std::move(parts), options.every,
+    : DataAxis(context, std::move(parts), options.sync.every,
                {context.axis("data"), context.axis("tensor"), context.axis("pipeline")}, options.optimizer),
       options_(options),
       optimizer_(context.config.optimizer) {

@@ -26,22 +26,14 @@
 
 namespace convoy {
 
-struct ShardedOptions {
-  int64_t every = 1;  // steps per update
-  Shard shard = Shard::parameters;
-  bool reshard = true;            // parameters: free values after forward too, not only after backward
-  bool by_tensor = false;         // a unit is one tensor instead of one block
-  bool overlap = true;            // false: nothing is gathered ahead, and the rank waits for every sum at once
-  std::string buffers = "local";  // see BufferSync
+// Without `overlap` nothing is gathered ahead, and the rank waits for every sum at once.
+struct ShardedOptions : ShardedStepOptions {
   // For a program that calls the module itself: the parts' forward is not called, and a block's gradients are complete
   // when each of its parameters has one. Not for `parameters`. New values are gathered before `update` returns.
   bool by_gradient = false;
   OptimizerFactory optimizer = {};
   int number = 0;  // number of data axes that this job made before
 };
-
-// `strategy` has sharded_data_options() (strategies/plans) and sync_option().
-ShardedOptions sharded_options(const Options& strategy);
 
 class ShardedData : public DataAxis {
  public:

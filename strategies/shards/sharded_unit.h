@@ -21,11 +21,10 @@
 #include "core/communicator.h"
 #include "strategies/common/memory/flat_parameters.h"
 #include "strategies/common/model/model_part.h"
+#include "strategies/plans/options/sharded.h"
 #include "strategies/shards/unit_layout.h"
 
 namespace convoy {
-
-enum class Shard { optimizer, gradients, parameters };
 
 struct UnitRequest {
   std::string name;                      // for messages

@@ -1,4 +1,4 @@
-#include "strategies/stages/device_runner.h"
+#include "strategies/stages/runners.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-#include "strategies/stages/pipeline_runner.h"
+#include "strategies/stages/runners.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

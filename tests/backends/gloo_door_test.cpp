@@ -25,7 +25,6 @@
 #include "backends/registry.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
-#include "core/control/local_channel.h"
 #include "core/files/files.h"
 
 namespace convoy {

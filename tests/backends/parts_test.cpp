@@ -15,7 +15,7 @@
 #include "backends/communicator/staging.h"
 #include "backends/cuda/module/registry.h"
 #include "backends/registry.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 
 namespace convoy {
 namespace {

@@ -1,7 +1,9 @@
 // A job is unchanged after its transfer over the channel.
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 
 #include <gtest/gtest.h>
+
+#include "tests/support/config_text.h"
 
 namespace convoy {
 namespace {
@@ -24,7 +26,8 @@ JobPlan sample_job() {
   job.processes = {{0, {0}}, {1, {1}}};
   job.mesh = Mesh({{"data", 2}, {"tensor", 1}});
   job.backend = "gloo";
-  job.config = {{"seed", uint64_t{18446744073709551615u}}, {"lr", 0.1}, {"name", "ncf"}, {"none", nullptr}};
+  job.config =
+      testing::read_config("program: [./mine]\nname: ncf\n").changed({{"seed", uint64_t{18446744073709551615u}}});
   return job;
 }
 
@@ -48,8 +51,8 @@ TEST(Plan, ReadsAJobBackFromJson) {
   EXPECT_EQ(copy.mesh.degree("data"), 2);
   EXPECT_EQ(copy.mesh.axes().size(), 2u);
   EXPECT_EQ(copy.backend, "gloo");
-  EXPECT_EQ(copy.config, job.config);
-  EXPECT_EQ(copy.config.at("seed").get<uint64_t>(), 18446744073709551615u);
+  EXPECT_EQ(copy.config.resolved, job.config.resolved);
+  EXPECT_EQ(copy.config.seed, 18446744073709551615u);
   EXPECT_EQ(to_json(copy).dump(), to_json(job).dump());
 }
 

@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "backends/registry.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 
 namespace {
 

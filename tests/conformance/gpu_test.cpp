@@ -12,7 +12,7 @@
 
 #include <thread>
 
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 #include "tests/conformance/conformance.h"
 
 namespace convoy {

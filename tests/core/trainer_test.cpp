@@ -18,7 +18,6 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
-#include "core/control/local_channel.h"
 #include "core/rank_state/state_file.h"
 
 namespace convoy {

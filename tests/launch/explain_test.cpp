@@ -32,8 +32,8 @@ ModelDescription counted_model() {
   return model;
 }
 
-// Default options and the sections that the formulas read.
-Json config_of(const StrategyEntry& strategy, const Json& changes) {
+// Default options and the values that the formulas read.
+RunConfig config_of(const StrategyEntry& strategy, const Json& changes) {
   Json section = {{"name", strategy.name}};
   for (const Option& option : strategy.options) {
     section[option.name] = option.fallback.json();
@@ -41,7 +41,11 @@ Json config_of(const StrategyEntry& strategy, const Json& changes) {
       if (option.type == OptionType::section) section[option.name][inner.name] = inner.fallback.json();
   }
   section.update(changes);
-  return {{"strategy", section}, {"optimizer", {{"name", "adam"}}}, {"train", {{"batch", {{"global", 64}}}}}};
+  RunConfig config;
+  config.strategy = {strategy.name, Options(section)};
+  config.optimizer = {"adam", Options(Json{{"name", "adam"}})};
+  config.train.batch.rows = 64;
+  return config;
 }
 
 JobPlan job_of(const std::string& strategy, const Mesh& mesh, const Json& changes = Json::object()) {
@@ -61,7 +65,7 @@ JobPlan job_of(const std::string& strategy, const Mesh& mesh, const Json& change
 }
 
 std::vector<RankCosts> costs(const JobPlan& job, const ModelDescription& model = counted_model()) {
-  return rank_costs_of(strategy_entry(job.config.at("strategy").at("name").get<std::string>()), job, model);
+  return rank_costs_of(strategy_entry(job.config.strategy.name), job, model);
 }
 
 TEST(Costs, FromParametersAreExact) {
@@ -147,7 +151,7 @@ TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
   const Json mesh = {{"mesh", {{"data", {{"degree", 2}, {"how", "fsdp"}}}, {"pipeline", 1}, {"tensor", 2}}}};
   JobPlan job = job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), mesh);
   for (const char* precision : {"fp32", "bf16"}) {
-    job.config["precision"] = precision;
+    job.config.precision = precision;
     EXPECT_EQ(bytes_text(costs(job, model).front().moments), "1 MiB")
         << precision;  // two moments of 2 MiB over four ranks
   }
@@ -156,7 +160,7 @@ TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
 // ---- work for predictions of times ----
 
 RankCost cost_of(const JobPlan& job, const ModelDescription& model = counted_model(), size_t rank = 0) {
-  return strategy_entry(job.config.at("strategy").at("name").get<std::string>()).cost(job, model).at(rank);
+  return strategy_entry(job.config.strategy.name).cost(job, model).at(rank);
 }
 
 TEST(Work, AReplicaHasAShareOfTheRowsAndTheWholeUpdate) {

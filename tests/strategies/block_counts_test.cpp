@@ -55,7 +55,6 @@ TEST(BlockCounts, FindSizesThatATensorGroupDivides) {
   EXPECT_EQ(heard.blocks.at(0).cut_product_parameters, 0);
 
   JobPlan job;
-  job.config = Json::object();
   const auto refused = [&](int degree) -> std::string {
     job.mesh = Mesh({{"tensor", degree}});
     try {

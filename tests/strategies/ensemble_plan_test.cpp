@@ -168,14 +168,12 @@ TEST(EnsemblePlan, OffersThePossibleExecutionModes) {
   EXPECT_TRUE(execution_modes_of(ensemble_config(", how: threads")).empty());
   EXPECT_TRUE(execution_modes_of(testing::test_config({"single", "", 1}, {})).empty());
   std::vector<std::string> planned;
-  for (const ExecutionMode& way : execution_modes_of(ensemble_config(", members: 3"))) {
-    RunConfig run = ensemble_config(", members: 3");
-    run.resolved["strategy"] = way.section;
-    run = RunConfig::from_resolved(run.resolved);
+  for (const std::string& way : execution_modes_of(ensemble_config(", members: 3"))) {
+    RunConfig run = ensemble_config(", members: 3").changed({{"strategy", {{"how", way}}}});
     run.device = "auto";
     const JobPlan job = strategy_entry("ensemble").plan(run, one_host(2), {}).jobs.at(0);
-    EXPECT_EQ(mode_of(job), way.name);
-    planned.push_back(convoy::str(way.name, ' ', job.ranks.size(), ' ', job.processes.size()));
+    EXPECT_EQ(mode_of(job), way);
+    planned.push_back(convoy::str(way, ' ', job.ranks.size(), ' ', job.processes.size()));
   }
   EXPECT_EQ(planned, (std::vector<std::string>{"stacked 1 1", "threads 2 1", "processes 2 2"}));
 }

@@ -129,8 +129,8 @@ TEST(Fsdp, LocalBytesMatchTheFormula) {
     const RunConfig config = test_config(layout, {});
     const RankCost cost = cost_of(layout);
     with_ranks(layout, config, [&](const Context& context) {
-      const ShardedOptions options = sharded_options(config.strategy.options);
-      PartRequest request = part_request(context, config.strategy.options);
+      const ShardedOptions options{sharded_step_options(config.strategy.options)};
+      PartRequest request = part_request(context, options);
       request.deferred = options.shard == Shard::parameters;
       auto runner = make_whole_runner(context, subject.model(), subject.loss, request);
       ShardedData data(context, runner->parts(), options);

@@ -187,15 +187,20 @@ TEST(StrategyPlan, GivesUnequalHostsRanksInProportion) {
   EXPECT_EQ(job.ranks[3].host, 1);
 }
 
+// A job with these options and global rows.
+void configure(JobPlan& job, const Json& optimizer, int64_t rows, const Json& strategy) {
+  job.config.optimizer = {optimizer.at("name"), Options(optimizer)};
+  job.config.train.batch.rows = rows;
+  job.config.strategy = {strategy.at("name"), Options(strategy)};
+}
+
 TEST(StrategyCost, CountsARingAllReduceOfTheGradients) {
   JobPlan job = plan("ddp", config("cpu"), machines(1, 4, 0), 4);
-  job.config = Json{{"optimizer", {{"name", "adam"}}},
-                    {"train", {{"batch", {{"global", 10}}}}},
-                    {"strategy",
-                     {{"name", "ddp"},
-                      {"first_bucket_mb", 1.0},
-                      {"bucket_cap_mb", 4.0},
-                      {"sync", {{"every", 2}, {"what", "gradients"}}}}}};
+  configure(job, {{"name", "adam"}}, 10,
+            {{"name", "ddp"},
+             {"first_bucket_mb", 1.0},
+             {"bucket_cap_mb", 4.0},
+             {"sync", {{"every", 2}, {"what", "gradients"}}}});
   ModelDescription description;
   description.blocks = {{"a", 2 << 20, 10, 0, 0, 100}, {"b", 1 << 20, 0, 0, 0, 20}};
   const RankCost cost = strategy_entry("ddp").cost(job, description).at(3);
@@ -210,18 +215,16 @@ TEST(StrategyCost, CountsARingAllReduceOfTheGradients) {
 
 TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
   JobPlan job = plan("ddp", config("cpu"), machines(1, 4, 0), 2);
-  job.config = Json{{"optimizer", {{"name", "sgd"}, {"momentum", 0.0}}},
-                    {"train", {{"batch", {{"global", 12}}}}},
-                    {"strategy",
-                     {{"name", "ddp"},
-                      {"first_bucket_mb", 1.0},
-                      {"bucket_cap_mb", 4.0},
-                      {"micro_batches", 3},
-                      {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
   ModelDescription description;  // inputs of 0, 7 and 9 bytes a row; 100, 200 and 50 kept
   description.blocks = {{"a", 1, 0, 0, 7, 100}, {"b", 1, 0, 0, 9, 200}, {"c", 1, 0, 0, 4, 50}};
   const auto bytes = [&](const Json& recompute) {
-    job.config["strategy"]["recompute"] = recompute;
+    configure(job, {{"name", "sgd"}, {"momentum", 0.0}}, 12,
+              {{"name", "ddp"},
+               {"first_bucket_mb", 1.0},
+               {"bucket_cap_mb", 4.0},
+               {"micro_batches", 3},
+               {"recompute", recompute},
+               {"sync", {{"every", 1}, {"what", "gradients"}}}});
     return strategy_entry("ddp").cost(job, description).front().activation_bytes;
   };
   EXPECT_DOUBLE_EQ(bytes("none"), 350 * 2);  // six rows a rank, in three slices
@@ -236,16 +239,14 @@ TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
 
 TEST(StrategyCost, CountsShardsOfFsdp) {
   JobPlan job = plan("fsdp", config("cpu"), machines(1, 4, 0), 4);
-  job.config = Json{{"optimizer", {{"name", "adam"}}},
-                    {"train", {{"batch", {{"global", 12}}}}},
-                    {"strategy",
-                     {{"name", "fsdp"},
-                      {"shard", "parameters"},
-                      {"reshard_after_forward", true},
-                      {"micro_batches", 1},
-                      {"overlap", true},
-                      {"units", "blocks"},
-                      {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
+  configure(job, {{"name", "adam"}}, 12,
+            {{"name", "fsdp"},
+             {"shard", "parameters"},
+             {"reshard_after_forward", true},
+             {"micro_batches", 1},
+             {"overlap", true},
+             {"units", "blocks"},
+             {"sync", {{"every", 1}, {"what", "gradients"}}}});
   ModelDescription description;
   description.blocks = {{"a", 100, 10, 0, 0, 0}, {"b", 300, 0, 0, 0, 0}, {"c", 80, 0, 0, 0, 0}};
   const RankCost cost = strategy_entry("fsdp").cost(job, description).at(2);

@@ -1,5 +1,5 @@
 // Sparse embeddings on one rank, and exchanges of rows between several ranks.
-#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/sparse/exchange/row_gather.h"
 #include "strategies/sparse/exchange/row_messages.h"
 #include "strategies/sparse/sharded_rows.h"

@@ -94,8 +94,8 @@ TEST(TensorParallel, ReportsNothingToShardAndRefusesOddSizes) {
   const StrategyEntry& entry = strategy_entry("tensor_parallel");
   JobPlan job;
   job.mesh = Mesh({{"tensor", 2}});
-  job.config = {{"model", {{"name", "made"}, {"width", 9}, {"hidden", {4, 6}}}},
-                {"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", true}}}};
+  job.config.model = {"made", Options(Json{{"name", "made"}, {"width", 9}, {"hidden", {4, 6}}})};
+  job.config.strategy.options = Options(Json{{"sequence_parallel", true}});
   ModelDescription model;
   model.blocks.push_back({"first", 100});
   std::vector<std::string> notes = entry.check(job, model);
@@ -389,7 +389,7 @@ TEST(TensorParallel, RefusesAMeasuredModelWithFlatSequences) {
     measure_activations(test_config({"single", "", 1}, {}), model, subject.loss, subject.data.slice(0, 4), description);
     JobPlan job;
     job.mesh = Mesh({{"tensor", 2}});
-    job.config = {{"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", sequence_parallel}}}};
+    job.config.strategy.options = Options(Json{{"sequence_parallel", sequence_parallel}});
     try {
       strategy_entry("tensor_parallel").check(job, Json(description).get<ModelDescription>());
     } catch (const ConfigError& error) {

@@ -1,6 +1,6 @@
 // A machine to plan for.
 #pragma once
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 
 namespace convoy {
 

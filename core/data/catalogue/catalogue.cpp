@@ -97,7 +97,7 @@ void check_columns(const Options& options, const std::vector<std::string>& lists
     const std::vector<std::string> names = options.texts(list);
     for (size_t index = 0; index < names.size(); ++index)
       if (!named.insert(names[index]).second)
-        options.fail(str(list, ".", index), str("is ", names[index], " for a second time; name each column once"));
+        options.fail(str(list, ".", index), "is ", names[index], " for a second time; name each column once");
   }
 }
 

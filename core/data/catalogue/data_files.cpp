@@ -81,9 +81,9 @@ void check_image_files(const Options& options) {
   const bool split = fs::is_directory(folder / "train", none) && fs::is_directory(folder / "test", none);
   const fs::path classes = split ? folder / "train" : folder;
   if (!holds_images(classes))
-    options.fail("path", str(classes.string(),
-                             ": holds no images; a folder for each class is wanted here, with .png, .jpg "
-                             "or .jpeg files in it"));
+    options.fail("path", classes.string(),
+                 ": holds no images; a folder for each class is wanted here, with .png, .jpg "
+                 "or .jpeg files in it");
   if (split)
     refuse_without_effect(options.section("evaluate"), "fraction",
                           str("needs folders without test/, but ", folder.string(), " has one; leave it out"),
@@ -204,8 +204,8 @@ void check_table_file(const Options& options) {
   const std::string &path = options.text("path"), &other = evaluate.text("path");
   const FileShape trained = table_features_shape(options, path), held_out = table_features_shape(options, other);
   if (!trained || !held_out || *trained == *held_out) return;
-  evaluate.fail("path", str(other, ": a row's features have the shape ", shape_text(*held_out), ", and those of ", path,
-                            " have ", shape_text(*trained), "; give files of the same columns"));
+  evaluate.fail("path", other, ": a row's features have the shape ", shape_text(*held_out), ", and those of ", path,
+                " have ", shape_text(*trained), "; give files of the same columns");
 }
 
 void check_fashion(const Options& options) {
@@ -215,8 +215,7 @@ void check_fashion(const Options& options) {
       std::error_code none;
       const fs::path file = folder / (std::string(part) + kind);
       if (fs::exists(file, none) || fs::exists(file.string() + ".gz", none)) continue;
-      options.fail("path",
-                   str(file.string(), ".gz is not there; Debian's package dataset-fashion-mnist has the files"));
+      options.fail("path", file.string(), ".gz is not there; Debian's package dataset-fashion-mnist has the files");
     }
 }
 
@@ -235,8 +234,8 @@ void check_synthetic_memory(const Options& options) {
   }
   const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
   if (bytes > memory)
-    options.fail(key, str("makes tables of ", human_bytes(bytes), " in each process, and this host has ",
-                          human_bytes(memory), " of memory; take smaller sizes"));
+    options.fail(key, "makes tables of ", human_bytes(bytes), " in each process, and this host has ",
+                 human_bytes(memory), " of memory; take smaller sizes");
 }
 
 }  // namespace
@@ -257,7 +256,7 @@ void check_data_files(const std::string& name, const Options& options) {
     if (!at.json().contains(source.key) || !at.has(source.key)) continue;
     const std::string path = at.text(source.key);
     const std::string problem = path.empty() ? "is empty" : problem_of(path, source.folder);
-    if (!problem.empty()) at.fail(source.key, str(path, path.empty() ? "" : ": ", problem, "; ", source.advice));
+    if (!problem.empty()) at.fail(source.key, path, path.empty() ? "" : ": ", problem, "; ", source.advice);
   }
   if (name == "synthetic" && options.json().contains("kind")) check_synthetic_memory(options);
   if (name == "images") check_image_files(options);

@@ -89,14 +89,14 @@ Shape image_shape(const Shape& features) {
 void check_images(const Options& transform, const std::string& name, const Shape& features) {
   const Shape image = image_shape(features);
   if (image.empty())
-    transform.fail("name",
-                   str(name, " needs images of channels × height × width, and a row's features have ", features.size(),
-                       features.size() == 1 ? " dimension" : " dimensions", "; leave it out, or choose other data"));
+    transform.fail("name", name, " needs images of channels × height × width, and a row's features have ",
+                   features.size(), features.size() == 1 ? " dimension" : " dimensions",
+                   "; leave it out, or choose other data");
   if (name != "shift") return;
   const int64_t pixels = transform.integer("pixels"), least = std::min(image[1], image[2]);
   if (pixels >= least)
-    transform.fail("pixels", str("is ", pixels, ", which leaves nothing of images of ", image[1], " × ", image[2],
-                                 "; take less than ", least));
+    transform.fail("pixels", "is ", pixels, ", which leaves nothing of images of ", image[1], " × ", image[2],
+                   "; take less than ", least);
 }
 
 void check_channel_values(const Options& transform, const Shape& features) {
@@ -104,8 +104,8 @@ void check_channel_values(const Options& transform, const Shape& features) {
   for (const char* key : {"mean", "deviation"}) {
     const auto values = static_cast<int64_t>(transform.reals(key).size());
     if (values != 1 && values != channels)
-      transform.fail(key, str("has ", values, " values for ", channels,
-                              features.size() == 1 ? " features" : " channels", "; give one, or one for each"));
+      transform.fail(key, "has ", values, " values for ", channels, features.size() == 1 ? " features" : " channels",
+                     "; give one, or one for each");
   }
 }
 
@@ -172,8 +172,7 @@ double items_of_a_row(const Options& options, double items) {
 
 double interaction_sizes(const Options& options) {
   const double rows = double(options.integer("rows")) + double(options.integer("users"));
-  if (rows > 2147483647)
-    options.fail("rows", str("and users together are ", rows, "; 2147483647 are the most; take fewer"));
+  if (rows > 2147483647) options.fail("rows", "and users together are ", rows, "; 2147483647 are the most; take fewer");
   const auto context = double(options.integer("context"));
   refuse_above(most_elements, options, "context", rows * context, "columns");
   const double width = items_of_a_row(options, double(options.integer("items")));
@@ -216,7 +215,7 @@ void check_transforms(const Options& data, const DeclaredSchema& rows) {
     const bool images = name == "flip" || name == "shift";
     if (!images && name != "normalise" && name != "noise") continue;  // from a plugin
     if (!rows.has("features"))
-      transform.fail("name", str(name, " changes features, and this data set has ", rows.what, "; leave it out"));
+      transform.fail("name", name, " changes features, and this data set has ", rows.what, "; leave it out");
     const std::optional<Shape> features = rows.shape("features");
     if (images && rows.fields.at("features").flat) check_images(transform, name, {1});
     if (!features) continue;
@@ -230,14 +229,14 @@ void check_loss_rows(const Options& loss, const Options& data, const DeclaredSch
   const std::string& name = loss.text("name");
   const bool classes = rows.fields.at("target").classes;
   if (name == "cross_entropy" && !classes)
-    loss.fail("name", str("is cross_entropy, which needs classes as targets, but this data set has ", rows.what,
-                          "; take mse, bce or bpr, or other data"));
+    loss.fail("name", "is cross_entropy, which needs classes as targets, but this data set has ", rows.what,
+              "; take mse, bce or bpr, or other data");
   if ((name == "mse" || name == "bce") && classes)
-    loss.fail("name", str("is ", name, ", whose targets are numbers, and this data set has ", rows.what,
-                          "; take cross_entropy, or other data"));
+    loss.fail("name", "is ", name, ", whose targets are numbers, and this data set has ", rows.what,
+              "; take cross_entropy, or other data");
   if (name != "bpr") return;
   if (!rows.has("item"))
-    loss.fail("name", str("is bpr, which ranks items, but this data set has ", rows.what, "; choose another loss"));
+    loss.fail("name", "is bpr, which ranks items, but this data set has ", rows.what, "; choose another loss");
   if (data.has("negatives") && data.integer("negatives") == 0)
     data.fail("negatives", "is 0, but loss bpr compares each positive with its negatives; draw at least one");
 }
@@ -274,8 +273,8 @@ void check_samples(const Options& data) {
   const Options samples = data.section("samples");
   if (!samples.has("fold") || !samples.has("folds")) return;  // a plugin's data set: its options are not read yet
   if (samples.integer("fold") >= samples.integer("folds"))
-    samples.fail("fold", str("is ", samples.integer("fold"), ", must be below folds, ", samples.integer("folds"),
-                             ": they count from 0"));
+    samples.fail("fold", "is ", samples.integer("fold"), ", must be below folds, ", samples.integer("folds"),
+                 ": they count from 0");
 }
 
 MemberSample member_sample(const Options& data, uint64_t seed) {
@@ -339,7 +338,7 @@ double product_of(const std::vector<int64_t>& sizes) {
 
 void refuse_above(double most, const Options& options, const std::string& key, double elements, const char* what) {
   if (elements > most)
-    options.fail(key, str("makes ", what, " of ", elements, " numbers; ", most, " are the most; take smaller sizes"));
+    options.fail(key, "makes ", what, " of ", elements, " numbers; ", most, " are the most; take smaller sizes");
 }
 
 double check_data_sizes(const std::string& name, const Options& options) {

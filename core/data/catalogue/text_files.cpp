@@ -177,7 +177,7 @@ int64_t check_vocabulary(const Options& options) {
   try {
     const MappedFile file(options.text("vocabulary"));
     const std::string problem = vocabulary_problem(file.text(), file.path());
-    if (!problem.empty()) options.fail("vocabulary", str(file.path(), ": ", problem));
+    if (!problem.empty()) options.fail("vocabulary", file.path(), ": ", problem);
     vocabulary = Vocabulary::read(options.text("vocabulary"));
   } catch (const ConfigError&) {
     throw;
@@ -185,7 +185,7 @@ int64_t check_vocabulary(const Options& options) {
     options.fail("vocabulary", error.what());
   }
   if (!unknown.empty() && vocabulary->number_of(unknown) < 0)
-    options.fail("unknown", str("is '", unknown, "', which is not a token of data.vocabulary"));
+    options.fail("unknown", "is '", unknown, "', which is not a token of data.vocabulary");
   if (!unknown.empty()) return vocabulary->size();
   try {
     const MappedFile text(path);
@@ -204,11 +204,11 @@ void check_text(const Options& options) {
   const int64_t length = options.integer("length");
   if (none) return;
   if (const std::string problem = text_problem(MappedFile(path).text()); !problem.empty())
-    options.fail("path", str(path, ": ", problem));
+    options.fail("path", path, ": ", problem);
   if (bytes > length) return;
-  if (bytes == 0) options.fail("path", str(path, ": is empty"));
-  options.fail("length", str("is ", length, ", but ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
-                             "; a sequence needs one more than its length, because the last token is only a target"));
+  if (bytes == 0) options.fail("path", path, ": is empty");
+  options.fail("length", "is ", length, ", but ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
+               "; a sequence needs one more than its length, because the last token is only a target");
 }
 
 // Ranks check all tokens.
@@ -220,9 +220,9 @@ void check_token_file(const Options& options, int64_t vocabulary_size) {
     if (file.text().empty()) throw Error(Failure::config, file.path(), ": is empty");
     const TokenFile tokens = read_token_file(options.text("format"), file.path(), file.text());
     if (tokens.count <= length)
-      options.fail("length", str("is ", length, ", but ", file.path(), " has ", tokens.count,
-                                 " tokens; a sequence needs one more than its length, because the last token is only "
-                                 "a target"));
+      options.fail("length", "is ", length, ", but ", file.path(), " has ", tokens.count,
+                   " tokens; a sequence needs one more than its length, because the last token is only "
+                   "a target");
     check_tokens(tokens, file.path(), file.text(), 0, std::min(tried, tokens.count), vocabulary_size);
   });
 }
@@ -243,8 +243,8 @@ void check_text_files(const Options& options) {
   if (options.has("vocabulary_size")) {
     const int64_t declared = options.integer("vocabulary_size");
     if (declared < vocabulary_size)
-      options.fail("vocabulary_size", str("is ", declared, ", but there are ", vocabulary_size,
-                                          " tokens; leave it out, or raise it to that number"));
+      options.fail("vocabulary_size", "is ", declared, ", but there are ", vocabulary_size,
+                   " tokens; leave it out, or raise it to that number");
     vocabulary_size = declared;
   }
   if (tokens) check_token_file(options, vocabulary_size);

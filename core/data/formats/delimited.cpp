@@ -35,8 +35,6 @@ void DelimitedReader::fail_at(const char* position, const std::string& reason) c
   throw Error(Failure::corrupt_data, path_, ":", line_, ":", position - line_start_ + 1, ": ", reason);
 }
 
-void DelimitedReader::fail(size_t column, const std::string& reason) const { fail_at(fields_[column].data(), reason); }
-
 const char* DelimitedReader::split_quoted(const char* at, const char* line_end) {
   const char* close = at + 1;
   while (true) {

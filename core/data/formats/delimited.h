@@ -27,7 +27,10 @@ class DelimitedReader {
   const std::string& path() const { return path_; }
 
   // "path:line:column: reason"; column is the start of that field.
-  [[noreturn]] void fail(size_t column, const std::string& reason) const;
+  template <class... Parts>
+  [[noreturn]] void fail(size_t column, const Parts&... reason) const {
+    fail_at(fields_[column].data(), convoy::str(reason...));
+  }
 
  private:
   [[noreturn]] void fail_at(const char* position, const std::string& reason) const;

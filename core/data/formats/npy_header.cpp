@@ -24,19 +24,19 @@ Header::Header(DelimitedReader& reader, bool typed, bool present) : present_(pre
     if (typed) {
       const size_t colon = name.rfind(':');
       if (colon == std::string_view::npos) {
-        reader.fail(column, str("'", name,
-                                "' has no type: a typed header says name:type, as in user_id:token; for a file "
-                                "with names only say format: csv"));
+        reader.fail(column, "'", name,
+                    "' has no type: a typed header says name:type, as in user_id:token; for a file "
+                    "with names only say format: csv");
       }
       type = name.substr(colon + 1);
       name = name.substr(0, colon);
       static const std::vector<std::string> known{"token", "float", "token_seq", "float_seq"};
       if (std::find(known.begin(), known.end(), type) == known.end()) {
-        reader.fail(column, str("unknown type '", type, "'; valid are ", join(known, ", ")));
+        reader.fail(column, "unknown type '", type, "'; valid are ", join(known, ", "));
       }
     }
     if (name.empty()) reader.fail(column, "a column has no name");
-    if (has(std::string(name))) reader.fail(column, str("two columns are called '", name, "'"));
+    if (has(std::string(name))) reader.fail(column, "two columns are called '", name, "'");
     names_.emplace_back(name);
     types_.push_back(type);
   }
@@ -94,7 +94,7 @@ double number_of(const DelimitedReader& reader, size_t column, const char* optio
 float float_of(const DelimitedReader& reader, size_t column, const char* option) {
   const double number = number_of(reader, column, option);
   if (std::abs(number) > double(std::numeric_limits<float>::max()))
-    reader.fail(column, str("'", reader.field(column), "' does not fit into a 32-bit real; scale the column"));
+    reader.fail(column, "'", reader.field(column), "' does not fit into a 32-bit real; scale the column");
   return float(number);
 }
 

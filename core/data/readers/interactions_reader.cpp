@@ -220,9 +220,9 @@ class IdValues {
     for (size_t column : columns) row_.push_back(float_of(reader, column, option.c_str()));
     const size_t differing = values.add(id, row_.data(), reader.line());
     if (differing == columns.size()) return;
-    reader.fail(columns[differing], str("differs from an earlier line of ", entity, " '", reader.field(id_column),
-                                        "'; a column of ", option, " has one value per ", entity,
-                                        "; correct it, or list the column under data.columns.context"));
+    reader.fail(columns[differing], "differs from an earlier line of ", entity, " '", reader.field(id_column),
+                "'; a column of ", option, " has one value per ", entity,
+                "; correct it, or list the column under data.columns.context");
   }
   // Requires twice as many rows as ids: with fewer, a column may look constant per id by chance.
   static void set_kinds(const ValuesPerId& values, int64_t rows, int64_t ids, ContextKind kind, at::Tensor& kinds) {

@@ -132,11 +132,11 @@ Features parse_features(const FeatureFile& file, std::string_view text) {
   std::vector<float> values;
   for (bool more = header.first_row_read() || reader.next(); more; more = reader.next()) {
     const std::string_view id = reader.field(id_column);
-    if (id.empty()) reader.fail(id_column, str("the ", file.entity, " is missing"));
+    if (id.empty()) reader.fail(id_column, "the ", file.entity, " is missing");
     const auto [earlier, added] = lines.emplace(id, reader.line());
     if (!added)
-      reader.fail(id_column,
-                  str(file.entity, " '", id, "' has a line already, line ", earlier->second, "; keep one of them"));
+      reader.fail(id_column, file.entity, " '", id, "' has a line already, line ", earlier->second,
+                  "; keep one of them");
     ids.push_back(id);
     for (size_t column : columns) values.push_back(float_of(reader, column, option.c_str()));
   }

@@ -221,12 +221,14 @@ Batch SyntheticVectors::gather(Split split, const at::Tensor& indices, int64_t /
   return {{{"features", features}, {"target", target}}, rows};
 }
 
-DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
+DatasetPtr make_synthetic(const Options& options, uint64_t seed, bool few_rows) {
+  constexpr int64_t enough = 1 << 17, most_users = 1 << 21;
+  const int64_t rows = few_rows ? std::min(options.integer("rows"), enough) : options.integer("rows");
   if (options.text("kind") == "interactions") {
     SyntheticInteractions sizes;
-    sizes.rows = options.integer("rows");
+    sizes.rows = rows;
     sizes.users = options.integer("users");
-    if (options.has("drawn_users")) sizes.drawn_users = options.integer("drawn_users");  // with_few_rows
+    if (few_rows) sizes.drawn_users = std::min(sizes.users, most_users);
     sizes.items = options.integer("items");
     sizes.context = options.integer("context");
     sizes.user_exponent = options.real("user_exponent");
@@ -234,13 +236,13 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
     sizes.preference = options.real("preference");
     sizes.groups = options.integer("groups");
     if (sizes.groups > sizes.items) options.fail("groups", "are more than items");
-    auto planted = plant_interactions(sizes, seed, options.has("cache") ? options.text("cache") : "");
+    auto planted = plant_interactions(sizes, seed, options.has("cache") && !few_rows ? options.text("cache") : "");
     return std::make_shared<InteractionsDataset>(std::move(planted.all), std::move(planted.split),
                                                  RankingOptions::from(options), seed);
   }
   if (options.text("kind") == "tokens") {
     SyntheticTokens::Shape shape;
-    shape.rows = options.integer("rows");
+    shape.rows = rows;
     shape.evaluate_rows = options.integer("evaluate_rows");
     shape.vocabulary = options.integer("vocabulary");
     shape.length = options.integer("length");
@@ -248,7 +250,7 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
   }
   SyntheticVectors::Shape shape;
   shape.classification = options.text("kind") == "classification";
-  shape.rows = options.integer("rows");
+  shape.rows = rows;
   shape.evaluate_rows = options.integer("evaluate_rows");
   shape.features = options.integers("features");
   if (shape.features.empty()) options.fail("features", "needs at least one size");

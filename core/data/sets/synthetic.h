@@ -65,8 +65,9 @@ struct PlantedInteractions {
 PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed,
                                        const std::string& cache = "");
 
-// Creates the data set for `data: {name: synthetic, kind: …}`.
-DatasetPtr make_synthetic(const Options& options, uint64_t seed);
+// Creates the data set for `data: {name: synthetic, kind: …}`. `few_rows`: equal columns and distribution, fast to
+// generate, without a cache. It has at most 131,072 rows, and interactions have at most two million users.
+DatasetPtr make_synthetic(const Options& options, uint64_t seed, bool few_rows = false);
 
 // Synthetic sequences of tokens: each token has a few successors, chosen by the seed, with equal probability. A model
 // that has learnt them all has the loss log(successors). A model that has learnt nothing has log(vocabulary).

@@ -70,7 +70,7 @@ Entry entry(const char* name, const char* help, double weight_decay) {
   return {name, help, options, [](const Options& chosen) {
             check_groups(chosen);
             const size_t betas = chosen.reals("betas").size();
-            if (betas != 2) chosen.fail("betas", str("two numbers are needed, not ", betas));
+            if (betas != 2) chosen.fail("betas", "two numbers are needed, not ", betas);
           }};
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/json.h"
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "launch/farm/schedule/queue.h"

@@ -115,9 +115,8 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& loc
       std::vector<std::string> keys{"index"};
       for (const Coordinate& at : point) keys.push_back(at.axis->key);
       const std::string near = nearest(key, keys);
-      throw ConfigError(location, names_key,
-                        str("{", printable(key), "} is no key of the grid; ",
-                            near.empty() ? "valid are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
+      throw ConfigError(location, names_key, "{", printable(key), "} is no key of the grid; ",
+                        near.empty() ? "valid are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?");
     }
     name += key == "index" ? str(number) : found->text();
     i = end;
@@ -134,8 +133,8 @@ int64_t count_points(const Node& grid) {
     if (axis.value.items.empty()) throw ConfigError(axis.value.location, path, "is an empty list; give it a value");
     count *= static_cast<int64_t>(axis.value.items.size());
     if (count > most_grid_points)
-      throw ConfigError(grid.location, strategy_grid,
-                        str("has more than ", most_grid_points, " combinations; leave out keys or values"));
+      throw ConfigError(grid.location, strategy_grid, "has more than ", most_grid_points,
+                        " combinations; leave out keys or values");
   }
   return count;
 }
@@ -166,18 +165,17 @@ Node started_file(const std::string& folder) {
   const std::string path = folder + "/config.yaml";
   std::error_code none;
   if (!fs::exists(path, none))
-    throw Error(Failure::command_line,
-                str(path, ": does not exist; convoy add --set extends the grid of a farm that has started"));
+    throw Error(Failure::command_line, path,
+                ": does not exist; convoy add --set extends the grid of a farm that has started");
   Node root = read_yaml_file(path);
   unquote_numbers(root);
   Node* strategy = root.find("strategy");
   Node* grid = strategy == nullptr ? nullptr : strategy->find("grid");
   if (grid == nullptr || grid->kind != Node::Kind::map)
-    throw Error(Failure::command_line,
-                str(folder,
-                    ": its farm has no grid, so --set cannot add values; add the file of a pipeline: convoy "
-                    "add ",
-                    folder, " FILE"));
+    throw Error(Failure::command_line, folder,
+                ": its farm has no grid, so --set cannot add values; add the file of a pipeline: convoy "
+                "add ",
+                folder, " FILE");
   *grid = checked_flat_grid(*grid);
   return root;
 }
@@ -207,10 +205,9 @@ Node typed_grid(const std::vector<std::string>& overrides, const Node& grid) {
   Node typed = map_node({});
   for (const std::string& assignment : overrides) {
     if (assignment.rfind(grid_key, 0) != 0)
-      throw Error(Failure::command_line,
-                  str("--set ", printable(assignment),
-                      ": convoy add --set adds values to keys of the farm's grid only, as in --set ", grid_key,
-                      grid.fields.empty() ? "seed" : grid.fields.front().key, "=[…]"));
+      throw Error(Failure::command_line, "--set ", printable(assignment),
+                  ": convoy add --set adds values to keys of the farm's grid only, as in --set ", grid_key,
+                  grid.fields.empty() ? "seed" : grid.fields.front().key, "=[…]");
     apply_override(typed, assignment);
   }
   return checked_flat_grid(*typed.find("strategy")->find("grid"));
@@ -223,7 +220,7 @@ void extend_grid(Node& grid, const Node& typed) {
     if (list == nullptr) {
       std::vector<std::string> keys;
       for (const Node::Field& known : grid.fields) keys.push_back(known.key);
-      throw ConfigError(field.value.location, path, str("is no key of this farm's grid, which has ", join(keys, ", ")));
+      throw ConfigError(field.value.location, path, "is no key of this farm's grid, which has ", join(keys, ", "));
     }
     if (field.value.kind != Node::Kind::list || field.value.items.empty())
       throw ConfigError(field.value.location, path,
@@ -325,7 +322,7 @@ GridExtension extended(const std::string& folder, const std::vector<std::string>
     if (fresh) extension.pipelines.push_back(pipeline);
   }
   if (extension.pipelines.empty())
-    throw Error(Failure::config, str(folder, ": already has all these points of the grid; nothing was added"));
+    throw Error(Failure::config, folder, ": already has all these points of the grid; nothing was added");
   rename_taken(folder, extension.pipelines);
   return extension;
 }

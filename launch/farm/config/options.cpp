@@ -35,18 +35,18 @@ Devices devices_of(const Options& written, const std::string& name, const char* 
   const std::string form = str("must be a count, such as 2, or a list of ", what, ", such as [0, 2-3]");
   if (value.is_number_integer()) {
     if (value.get<int64_t>() < (name == "gpus" ? 0 : 1) || value.get<int64_t>() > most_devices)
-      written.fail(name, str("is ", value.dump(), ", ", form));
+      written.fail(name, "is ", value.dump(), ", ", form);
     devices.count = value.get<int>();
     return devices;
   }
-  if (!value.is_array() || value.empty()) written.fail(name, str("is ", shown(value.dump()), ", ", form));
+  if (!value.is_array() || value.empty()) written.fail(name, "is ", shown(value.dump()), ", ", form);
   std::set<int> seen;
   for (size_t i = 0; i < value.size(); ++i) {
     const std::string text = value[i].is_string() ? value[i].get<std::string>() : value[i].dump();
     const std::vector<int> units = hardware_threads_from_text(text);
-    if (units.empty()) written.fail(str(name, ".", i), str("is ", shown(text), ", must be 0, 0-3 or 0-3+8"));
+    if (units.empty()) written.fail(str(name, ".", i), "is ", shown(text), ", must be 0, 0-3 or 0-3+8");
     for (int unit : units) {
-      if (!seen.insert(unit).second) written.fail(str(name, ".", i), str("names ", unit, " twice"));
+      if (!seen.insert(unit).second) written.fail(str(name, ".", i), "names ", unit, " twice");
       devices.list.push_back(unit);
     }
   }

@@ -234,8 +234,8 @@ class FarmReader {
     const std::string path = (given.is_absolute() || !in_file ? given : folder / given).lexically_normal().string();
     std::error_code none;
     if (!std::filesystem::exists(path, none))
-      throw ConfigError(config.location, key,
-                        str(path, ": no such file; the path is relative to the folder of the farm's file"));
+      throw ConfigError(config.location, key, path,
+                        ": no such file; the path is relative to the folder of the farm's file");
     return read_yaml_file(path);
   }
 
@@ -361,7 +361,7 @@ void put_at(Node& root, const std::string& path, const Node& value) {
     if (node->kind == Node::Kind::null) *node = map_node(value.location);
     Node* found = node->child(key);
     if (found == nullptr && node->kind == Node::Kind::list)
-      throw ConfigError(value.location, path, str("no item ", shown(key), "; the list has ", node->items.size()));
+      throw ConfigError(value.location, path, "no item ", shown(key), "; the list has ", node->items.size());
     if (found == nullptr) {
       node->fields.push_back({key, value.location, Node{}});
       found = &node->fields.back().value;

@@ -11,7 +11,6 @@
 #include "core/control/exit_codes.h"
 #include "launch/prepare/describe.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {
@@ -174,16 +173,14 @@ void refuse_several(const Node& root, const std::string& path) {
   const Node* config = root.find("config");
   if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
     throw ConfigError(config->location, "config",
-                      str("makes this file a pipeline for a running farm; type `convoy add RUN ", path,
-                          "`, where RUN is the run folder of that farm"));
+                      "makes this file a pipeline for a running farm; type `convoy add RUN ", path,
+                      "`, where RUN is the run folder of that farm");
   if (!is_farm(root)) return;
   throw ConfigError(
-      root.find("strategy")->location, "strategy",
-      str("describes several runs, which only `convoy run` accepts; ",
-          root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
-                                        : "write one pipeline's configuration into a file of its own",
-          ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path,
-          "` writes when it starts that pipeline"));
+      root.find("strategy")->location, "strategy", "describes several runs, which only `convoy run` accepts; ",
+      root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
+                                    : "write one pipeline's configuration into a file of its own",
+      ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path, "` writes when it starts that pipeline");
 }
 
 Pipeline read_pipeline(const std::string& path) {
@@ -244,7 +241,6 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     const std::string kind = kind_of(pipeline.config);
     if (kind.empty() || !kinds.insert(kind).second) continue;
     if (kinds.size() > most_described) return std::nullopt;
-    const std::string& strategy = pipeline.config.at("strategy").at("name").get_ref<const std::string&>();
     Json described;
     try {
       described = describe_run(rank_program, pipeline.config, "metrics").at("metrics");
@@ -255,7 +251,7 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     const auto metrics = described.get<EvaluationMetrics>();
     names.insert(metrics.evaluated.begin(), metrics.evaluated.end());
     // An ensemble adds metrics over its members.
-    if (strategy_entry(strategy).members) {
+    if (!member_overrides(RunConfig::from_resolved(pipeline.config)).empty()) {
       for (const std::string& name : metrics.evaluated)
         for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
       for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);

@@ -180,8 +180,7 @@ class Checks {
                           Failure::device_missing);
       for (const BackendEntry& backend : backend_catalogue())
         if (backend.name == config.backend && !backend.built)
-          throw ConfigError(SourceLocation{}, "backend",
-                            str("this build has no ", backend.name, "; ", backend.how_to_get));
+          throw ConfigError(SourceLocation{}, "backend", "this build has no ", backend.name, "; ", backend.how_to_get);
     });
   }
 

@@ -176,18 +176,17 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
   while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
   struct stat status {};
   if (stat(folder_.c_str(), &status) != 0)
-    throw Error(Failure::command_line, str(folder_, ": no such folder; give a run folder, such as runs/NAME"));
+    throw Error(Failure::command_line, folder_, ": no such folder; give a run folder, such as runs/NAME");
   if (!S_ISDIR(status.st_mode))
-    throw Error(Failure::command_line, str(folder_, ": is no folder; give a run folder, such as runs/NAME"));
+    throw Error(Failure::command_line, folder_, ": is no folder; give a run folder, such as runs/NAME");
   const std::string file = folder_ + "/summary.json";
   if (const std::string kind = irregular(file); !kind.empty())
-    throw Error(Failure::io, str(file, ": ", kind, ", but convoy needs a regular file there; remove it"));
+    throw Error(Failure::io, file, ": ", kind, ", but convoy needs a regular file there; remove it");
   if (read_summary(folder_).contains("status") || lock_owner(folder_).held) return;  // it may have just started
   if (!newest_config(folder_).manifest.empty()) return;  // a run may resume from it without a summary
-  throw Error(Failure::command_line,
-              str(folder_,
-                  ": is no run folder (no summary.json, and no process that writes one); give the "
-                  "folder that `convoy run` printed, such as runs/NAME"));
+  throw Error(Failure::command_line, folder_,
+              ": is no run folder (no summary.json, and no process that writes one); give the "
+              "folder that `convoy run` printed, such as runs/NAME");
 }
 
 void RunReader::read_journal() {

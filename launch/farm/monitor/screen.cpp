@@ -67,8 +67,8 @@ Screen::Screen() {
   catch_signals();
   if (newterm(nullptr, stdout, stdin) == nullptr) {
     leave_signals();
-    throw Error(Failure::io, str("this terminal (TERM=", std::getenv("TERM"),
-                                 ") has no screen; try TERM=xterm, or add --once for plain text"));
+    throw Error(Failure::io, "this terminal (TERM=", std::getenv("TERM"),
+                ") has no screen; try TERM=xterm, or add --once for plain text");
   }
   cbreak();
   noecho();

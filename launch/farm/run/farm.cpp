@@ -18,8 +18,8 @@
 #include "core/base/version.h"
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
+#include "core/control/fault.h"
 #include "core/files/summary.h"
-#include "core/inject/fault.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
 #include "launch/job/restart.h"
@@ -47,8 +47,8 @@ void refuse_single_run_options(const FarmRun& run) {
       known = known || pipeline.name == fault.substr(0, slash);
     }
     if (slash == std::string::npos || !known)
-      throw Error(Failure::command_line, str("--inject ", fault, ": names no pipeline; write NAME/FAULT, such as ",
-                                             names.front(), "/kill@step=50"));
+      throw Error(Failure::command_line, "--inject ", fault, ": names no pipeline; write NAME/FAULT, such as ",
+                  names.front(), "/kill@step=50");
     faults_from_texts({fault.substr(slash + 1)});
   }
 }
@@ -129,11 +129,11 @@ void make_subfolder(const std::string& path) {
   refuse_link(path);
   struct stat status {};
   if (reason != EEXIST || stat(path.c_str(), &status) != 0)
-    throw Error(Failure::output, str(path, ": cannot be created: ", strerror(reason)));
+    throw Error(Failure::output, path, ": cannot be created: ", strerror(reason));
   if (!S_ISDIR(status.st_mode))
-    throw Error(Failure::output, str(path,
-                                     ": is no folder, but the farm needs a folder there; move it away, or give "
-                                     "another --output"));
+    throw Error(Failure::output, path,
+                ": is no folder, but the farm needs a folder there; move it away, or give "
+                "another --output");
 }
 
 std::optional<ConfigError> occupied(const Pipeline& pipeline, const std::string& folder) {
@@ -282,7 +282,7 @@ std::vector<std::string> Inbox::taken() const { return paths_with(folder_, ".yam
 
 void Inbox::take(const std::string& path) const {
   if (rename(path.c_str(), (path + ".taken").c_str()) != 0)
-    throw Error(Failure::io, str(path, ": cannot be renamed: ", strerror(errno)));
+    throw Error(Failure::io, path, ": cannot be renamed: ", strerror(errno));
 }
 
 void Inbox::refuse(const std::string& path, const Error& reason) const {
@@ -312,7 +312,7 @@ void Journal::write(const std::string& pipeline, const std::string& event, int a
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(file_.get(), text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw Error(Failure::io, str(path_, ": cannot be written: ", strerror(errno)));
+    if (written < 0) throw Error(Failure::io, path_, ": cannot be written: ", strerror(errno));
     done += static_cast<size_t>(written);
   }
   written_ = true;
@@ -320,7 +320,7 @@ void Journal::write(const std::string& pipeline, const std::string& event, int a
 
 void Journal::sync() {
   if (!std::exchange(written_, false)) return;
-  if (fdatasync(file_.get()) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
+  if (fdatasync(file_.get()) != 0) throw Error(Failure::io, path_, ": cannot be flushed: ", strerror(errno));
 }
 
 std::map<std::string, int> starts_in_journal(const std::string& run_folder) {

@@ -163,8 +163,8 @@ void FarmSupervisor::check_inbox() {
       const Pipeline& pipeline = alone.pipelines.back();
       for (const PipelineState& entry : pipelines_)
         if (entry.pipeline.name == pipeline.name)
-          throw Error(Failure::config,
-                      str(path, ": name: is '", pipeline.name, "', the name of another pipeline of this farm"));
+          throw Error(Failure::config, path, ": name: is '", pipeline.name,
+                      "', the name of another pipeline of this farm");
       add(pipeline);
       record(pipelines_.back(), "queued");
       inbox_.take(path);

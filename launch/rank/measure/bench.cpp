@@ -292,7 +292,7 @@ class Calibration {
         request_(Json::parse(channel_->get(measurement_key::request, process_limit)).get<MeasurementRequest>()),
         processes_(static_cast<int>(std::max<size_t>(1, request_.together.size()))),
         config_(RunConfig::from_resolved(request_.config)),
-        registry_(make_registry(config_)),
+        registry_(make_registry(config_, /*few_rows=*/true)),
         rank_(request_.together.empty() ? request_.alone : request_.together.at(static_cast<size_t>(process))),
         device_(device_of(rank_)) {}
 

@@ -113,7 +113,6 @@ class TimedModel : public WrappedModel {
 TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads,
                      const std::vector<int64_t>& blocks)
     : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
-  config_.data = with_few_rows(config.data);
   data_ = registry.datasets.make(config_.data.name, config_.data.options, data_seed(config.data.options, config.seed));
   for (const Options& transform : config.data.options.sections("transforms"))
     transforms_.push_back(registry.transforms.make(transform.text("name"), transform));

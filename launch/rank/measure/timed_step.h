@@ -13,7 +13,7 @@
 #include "core/metrics/accumulator.h"
 #include "core/registry.h"
 #include "core/strategy.h"
-#include "strategies/plans/options/ensemble.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 

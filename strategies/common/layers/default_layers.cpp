@@ -3,23 +3,15 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
-
-#include <numeric>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/communicator.h"
 #include "core/tensors/activation.h"
 #include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
@@ -29,125 +21,6 @@
 
 namespace convoy {
 namespace {
-
-// Synchronised batch norm: mean and variance of the rows of all ranks of a group.
-//
-// Forward sends one all-gather of 2·C + 1 numbers (count, means, sums of squared deviations, combined as in Chan, Golub
-// and LeVeque, 1979). Backward sends one all-reduce of 2·C. Both are collective, also for ranks without rows.
-
-using torch::autograd::AutogradContext;
-using torch::autograd::tensor_list;
-
-std::vector<int64_t> all_but_channels(const at::Tensor& input) {
-  std::vector<int64_t> dims(size_t(input.dim()));
-  std::iota(dims.begin(), dims.end(), 0);
-  dims.erase(dims.begin() + 1);
-  return dims;
-}
-
-// Reshapes [C] to [1, C, 1, …].
-at::Tensor per_channel(const at::Tensor& statistics, const at::Tensor& like) {
-  std::vector<int64_t> shape(size_t(like.dim()), 1);
-  shape[1] = statistics.numel();
-  return statistics.to(like.scalar_type()).view(shape);
-}
-
-struct ChannelStatistics {
-  at::Tensor count;     // double, []
-  at::Tensor mean;      // double, [C]
-  at::Tensor variance;  // double, [C], biased
-};
-
-ChannelStatistics statistics_of_all(const at::Tensor& input, Communicator& group, const std::string& name) {
-  const int64_t channels = input.size(1);
-  const int64_t count = channels == 0 ? 0 : input.numel() / channels;
-  const std::vector<int64_t> dims = all_but_channels(input);
-  const at::Tensor wide = input.to(at::kDouble);
-  at::Tensor mine = at::zeros({2 * channels + 1}, wide.options());
-  if (count > 0) {
-    const at::Tensor mean = wide.mean(dims);
-    mine[0].fill_(double(count));
-    mine.narrow(0, 1, channels).copy_(mean);
-    mine.narrow(0, 1 + channels, channels).copy_((wide - per_channel(mean, wide)).square().sum(dims));
-  }
-  at::Tensor all = at::empty({group.size(), 2 * channels + 1}, mine.options());
-  group.all_gather(all, mine, {"batch norm " + name, {}})->wait();
-  const at::Tensor counts = all.narrow(1, 0, 1);
-  const at::Tensor means = all.narrow(1, 1, channels);
-  ChannelStatistics statistics;
-  statistics.count = counts.sum();
-  const at::Tensor divisor = statistics.count.clamp_min(1);
-  statistics.mean = (counts * means).sum(0) / divisor;
-  const at::Tensor between = (counts * (means - statistics.mean).square()).sum(0);
-  statistics.variance = (all.narrow(1, 1 + channels, channels).sum(0) + between) / divisor;
-  return statistics;
-}
-
-struct BatchNorm : torch::autograd::Function<BatchNorm> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, at::Tensor running_mean, at::Tensor running_var, double momentum,
-                            double eps, CommunicatorPtr group, std::string name) {
-    const ChannelStatistics statistics = statistics_of_all(input, *group, name);
-    // One value has no variance. The host does not know the count, so both results are computed and one is selected.
-    const at::Tensor enough = statistics.count > 1;
-    const at::Tensor mean = at::where(enough, statistics.mean, running_mean.to(at::kDouble));
-    const at::Tensor variance = at::where(enough, statistics.variance, running_var.to(at::kDouble));
-    const at::Tensor unbiased = variance * (statistics.count / (statistics.count - 1).clamp_min(1));
-    const at::Tensor step = enough.to(running_mean.scalar_type()) * momentum;
-    running_mean.add_(step * (mean.to(running_mean.scalar_type()) - running_mean));
-    running_var.add_(step * (unbiased.to(running_var.scalar_type()) - running_var));
-    const at::Tensor inverse = (variance + eps).rsqrt();
-    context->save_for_backward({input, weight, mean, inverse, at::where(enough, statistics.count, 0.0)});
-    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(std::move(group)));
-    context->saved_data["name"] = std::move(name);
-    return (input - per_channel(mean, input)) * per_channel(inverse * weight.to(at::kDouble), input) +
-           per_channel(bias, input);
-  }
-
-  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3], &count = saved[4];
-    const at::Tensor& output = gradients[0];
-    const std::vector<int64_t> dims = all_but_channels(input);
-    const int64_t channels = input.size(1);
-    const at::Tensor normal = (input - per_channel(mean, input)) * per_channel(inverse, input);
-    at::Tensor sums = at::cat({output.sum(dims), (output * normal).sum(dims)}).to(at::kDouble);
-    const at::Tensor mine = sums.clone();
-    auto held = context->saved_data["group"].toCapsule();
-    auto& group = *static_cast<Held*>(held.get())->group;
-    group.all_reduce(sums, ReduceOp::sum, {"batch norm " + context->saved_data["name"].toStringRef(), {}})->wait();
-    // If the running buffers were used, the statistics do not depend on the input.
-    sums = at::where(count > 0, sums / count.clamp_min(1), 0.0);
-    const at::Tensor inner = output - per_channel(sums.narrow(0, 0, channels), input) -
-                             normal * per_channel(sums.narrow(0, channels, channels), input);
-    const at::Tensor to_input = inner * per_channel(inverse * weight.to(at::kDouble), input);
-    return {to_input,
-            mine.narrow(0, channels, channels).to(weight.scalar_type()),
-            mine.narrow(0, 0, channels).to(weight.scalar_type()),
-            {},
-            {},
-            {},
-            {},
-            {},
-            {}};
-  }
-
- private:
-  // Wraps a communicator so that a graph can hold it.
-  struct Held : torch::CustomClassHolder {
-    explicit Held(CommunicatorPtr held) : group(std::move(held)) {}
-    CommunicatorPtr group;
-  };
-};
-
-// Training only. input: [B, C, …], any float dtype; weight, bias and running buffers [C]. The running buffers are
-// updated in place, to the same values on all ranks. If all ranks together have at most one value per channel, the
-// running buffers are used instead. `name`: of the layer, for stall reports.
-at::Tensor synchronised_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                                   const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                                   double eps, const CommunicatorPtr& group, const std::string& name) {
-  return BatchNorm::apply(input, weight, bias, running_mean, running_var, momentum, eps, group, name);
-}
 
 struct PlainLinear : WeightedLayer, ReluLayer {
   PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
@@ -205,19 +78,18 @@ struct PlainRmsNorm : WeightedLayer {
 
 struct PlainBatchNorm : WeightedLayer {
   PlainBatchNorm(ParameterPtr weight, ParameterPtr bias, const at::Tensor& mean, const at::Tensor& variance, double eps,
-                 double momentum, StatePtr state, CommunicatorPtr group, std::string name)
+                 double momentum, StatePtr state, BatchNormFunction shared, std::string name)
       : WeightedLayer(std::move(weight), std::move(bias)),
         mean_(register_buffer("running_mean", mean)),
         variance_(register_buffer("running_var", variance)),
         eps_(eps),
         momentum_(momentum),
         state_(std::move(state)),
-        group_(std::move(group)),
+        shared_(std::move(shared)),
         name_(std::move(name)) {}
   at::Tensor forward(const at::Tensor& input) override {
-    if (group_ && state_->training)
-      return synchronised_batch_norm(input, weight_->value, bias_->value, mean_, variance_, momentum_, eps_, group_,
-                                     name_);
+    if (shared_ && state_->training)
+      return shared_(input, weight_->value, bias_->value, mean_, variance_, momentum_, eps_, name_);
     const bool training = state_->training && has_variance(input.numel(), input.size(1));
     return at::batch_norm(input, weight_->value, bias_->value, mean_, variance_, training, momentum_, eps_,
                           at::globalContext().userEnabledCuDNN());
@@ -227,7 +99,7 @@ struct PlainBatchNorm : WeightedLayer {
   at::Tensor mean_, variance_;
   double eps_, momentum_;
   StatePtr state_;
-  CommunicatorPtr group_;
+  BatchNormFunction shared_;
   std::string name_;
 };
 

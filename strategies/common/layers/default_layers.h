@@ -33,14 +33,20 @@ class BlockBoundaries {
   virtual Tensors leave(Tensors outputs) = 0;        // after the part's last block
 };
 
+// Batch norm in training. input: [B, C, …], any float dtype; weight, bias and running buffers [C]. Updates the running
+// buffers in place. `name`: of the layer, for stall reports.
+using BatchNormFunction = std::function<at::Tensor(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& running_mean,
+    const at::Tensor& running_var, double momentum, double eps, const std::string& name)>;
+
 // State shared by all scopes of one rank's layers.
 struct LayerStore {
   at::Device device{at::kCPU};
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
-  bool counts = true;          // this rank counts (Parameter::counted) and owns tensors that no group shards
-  bool deferred = false;       // parameters get Parameter::initial instead of memory
-  CommunicatorPtr batch_norm;  // ranks whose rows batch norm uses for its statistics; null: only this rank's
+  bool counts = true;            // this rank counts (Parameter::counted) and owns tensors that no group shards
+  bool deferred = false;         // parameters get Parameter::initial instead of memory
+  BatchNormFunction batch_norm;  // training with the rows of several ranks; null: only this rank's
   std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation

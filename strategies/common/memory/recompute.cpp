@@ -130,21 +130,6 @@ class BlockRestored {
 
 }  // namespace
 
-bool Recompute::includes(const std::string& block) const {
-  return all || std::find(names.begin(), names.end(), block) != names.end();
-}
-
-Recompute recompute_of(const Options& strategy) {
-  Recompute recompute;
-  if (!strategy.has("recompute")) return recompute;
-  const Json& value = strategy.at("recompute");
-  if (value.is_array())
-    recompute.names = value.get<std::vector<std::string>>();
-  else
-    recompute.all = value == "blocks";
-  return recompute;
-}
-
 TensorList recomputed(const BlockForward& first, BlockForward again, const TensorList& inputs,
                       const TensorList& parameters) {
   TensorList all = inputs;

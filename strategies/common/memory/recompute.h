@@ -8,21 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
 #include "core/model_interface.h"
 #include "strategies/common/layers/parameter.h"
 
 namespace convoy {
-
-// Blocks with activation checkpointing.
-struct Recompute {
-  bool all = false;
-  std::vector<std::string> names;  // names of blocks, if not all
-
-  bool includes(const std::string& block) const;
-};
-// Reads the option `recompute` of memory_options() (options/replicated.h), after check_memory_options().
-Recompute recompute_of(const Options& strategy);
 
 using BlockForward = std::function<TensorList(const TensorList&)>;
 

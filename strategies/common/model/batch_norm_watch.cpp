@@ -1,12 +1,16 @@
 #include "strategies/common/model/batch_norm_watch.h"
 
+#include <ATen/record_function.h>
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 
+#include "core/base/error.h"
+
 namespace convoy {
 namespace {
 
+class BatchNormWatch;
 thread_local BatchNormWatch* watch_of_thread = nullptr;  // callbacks are plain functions
 
 constexpr const char* batch_norms[] = {"aten::batch_norm", "aten::native_batch_norm", "aten::_native_batch_norm_legit",
@@ -26,7 +30,26 @@ bool tracks(at::ArrayRef<const c10::IValue> inputs) {
   return inputs.size() > 3 && inputs[3].isTensor() && inputs[3].toTensor().defined();
 }
 
-}  // namespace
+// Sees the calls of the thread that made it, while it lives. One at a time in a thread.
+class BatchNormWatch {
+ public:
+  BatchNormWatch();
+  ~BatchNormWatch();
+  BatchNormWatch(const BatchNormWatch&) = delete;
+  BatchNormWatch& operator=(const BatchNormWatch&) = delete;
+
+  // Name of the first call found, as "aten::batch_norm"; null if there was none.
+  const char* found() const { return found_; }
+
+ private:
+  struct Call;
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function);
+  static void end(const at::RecordFunction& function, at::ObserverContext* call);
+
+  at::CallbackHandle handle_;
+  const char* found_ = nullptr;
+  int instance_norms_ = 0;  // that the thread is in
+};
 
 struct BatchNormWatch::Call : at::ObserverContext {};
 
@@ -58,6 +81,18 @@ BatchNormWatch::BatchNormWatch() {
 BatchNormWatch::~BatchNormWatch() {
   at::removeCallback(handle_);
   watch_of_thread = nullptr;
+}
+
+}  // namespace
+
+TensorList refuse_own_batch_norm(const std::string& block, const std::function<TensorList()>& forward) {
+  const BatchNormWatch watch;
+  TensorList outputs = forward();
+  if (watch.found() != nullptr)
+    throw Error(Failure::config, "strategy.batch_norm is sync, and block ", block, " calls ", watch.found(),
+                ", which takes its statistics from each rank's own rows; take the layer from Layers::batch_norm, or "
+                "take batch_norm: local");
+  return outputs;
 }
 
 }  // namespace convoy

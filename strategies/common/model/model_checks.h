@@ -1,25 +1,13 @@
 // Checks of the results of a model and its loss, so that an author's mistake ends with a clear error.
 // Failure: Error(training). Cheap: shapes and dtypes only, nothing is read from a device.
 #pragma once
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/batch.h"
-#include "core/context.h"
 #include "core/model_interface.h"
 
 namespace convoy {
-
-// Checks that a loss is a sum over rows, so that shares, micro-batches and accumulated steps add up.
-
-// Returns "" if loss and weight of `batch` are the sums of those of two unequal parts of it; otherwise both values and
-// advice. Also returns "" if the parts cannot be evaluated, or for a batch of one row. Evaluates the whole model on
-// this rank.
-// `splits`: the model evaluates each part, because ranks divide the rows of an update. Otherwise only the loss gets
-// parts of the outputs, because blocks may mix rows.
-std::string loss_fault(const Context& context, const ModelPtr& model, const LossPtr& loss, const Batch& batch,
-                       bool splits);
 
 // Checks a block's output: at least one tensor, all of them defined.
 void check_outputs(const TensorList& outputs);

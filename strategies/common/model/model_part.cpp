@@ -17,10 +17,8 @@
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
-#include "strategies/common/model/batch_norm_watch.h"
 #include "strategies/common/model/model_checks.h"
 #include "strategies/common/step/precision.h"
-#include "strategies/plans/options/replicated.h"
 
 namespace convoy {
 namespace {
@@ -48,17 +46,6 @@ void check_unchanged(const std::string& block, const TensorList& inputs, const s
 
 }  // namespace
 
-PartRequest part_request(const Context& context, const Options& strategy) {
-  PartRequest request;
-  // A separate group, so that its messages keep their order during reductions of buckets.
-  if (strategy.has("batch_norm") && strategy.text("batch_norm") == "sync") {
-    const CommunicatorPtr data = context.axis("data");
-    request.batch_norm = data->split(0, data->rank(), {"batch norm", {}});
-  }
-  request.recompute = recompute_of(strategy);
-  return request;
-}
-
 ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartRequest request)
     : model_(std::move(model)),
       loss_(std::move(loss)),
@@ -69,7 +56,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartR
       keep_dtypes_(request.keep_dtypes),
       own_generators_(context.process_ranks == 1),
       autocast_(autocast_dtype(context.config.precision)),
-      watches_norms_(request.batch_norm != nullptr && request.batch_norm->size() > 1) {
+      first_forward_(request.first_forward) {
   const int64_t end = request.end < 0 ? model_->blocks() : request.end;
   CONVOY_CHECK(0 <= begin_ && begin_ <= end && end <= model_->blocks(), "blocks [", begin_, ", ", end, ") of ",
                model_->blocks());
@@ -243,21 +230,12 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
 TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
   const TensorList values = boundary(index, inputs);
   if (hooks_ != nullptr) hooks_->before_forward(int64_t(index));
-  TensorList outputs = watches_norms_ && training_ ? run_watched(index, values)
-                       : recomputes_[index]        ? run_recomputed(index, values)
-                                                   : blocks_[index]->forward(values);
+  const auto forward = [&] {
+    return recomputes_[index] ? run_recomputed(index, values) : blocks_[index]->forward(values);
+  };
+  TensorList outputs = first_forward_ && training_ ? first_forward_(block_name(index), forward) : forward();
   check_outputs(outputs);
   if (hooks_ != nullptr) hooks_->after_forward(int64_t(index));
-  return outputs;
-}
-
-TensorList ModelPart::run_watched(size_t index, const TensorList& inputs) {
-  const BatchNormWatch watch;
-  TensorList outputs = recomputes_[index] ? run_recomputed(index, inputs) : blocks_[index]->forward(inputs);
-  if (watch.found() != nullptr)
-    throw Error(Failure::config, "strategy.batch_norm is sync, and block ", block_name(index), " calls ", watch.found(),
-                ", which takes its statistics from each rank's own rows; take the layer from Layers::batch_norm, or "
-                "take batch_norm: local");
   return outputs;
 }
 
@@ -316,7 +294,7 @@ TensorList ModelPart::forward(const Batch& batch, int64_t step, const TensorList
   set_training(true);
   at::AutoGradMode with_graph(true);
   TensorList outputs = outputs_of(batch, inputs);
-  watches_norms_ = false;
+  first_forward_ = nullptr;
   return outputs;
 }
 

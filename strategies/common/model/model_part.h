@@ -21,27 +21,29 @@
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/memory/recompute.h"
 #include "strategies/common/step/gradient_collector.h"
+#include "strategies/plans/options/replicated.h"
 
 namespace convoy {
+
+// Runs the forward of a block, and may check what it calls.
+using WrappedForward = std::function<TensorList(const std::string& block, const std::function<TensorList()>& forward)>;
 
 // The blocks of a part, their device, and their layers.
 struct PartRequest {
   int64_t begin = 0, end = -1;       // blocks [begin, end); -1: to the last
   std::optional<at::Device> device;  // none: the rank's main device
   bool counts = true;                // this rank counts (in norms) and owns tensors that no group shards
-  CommunicatorPtr batch_norm;        // ranks whose rows batch norm uses for its statistics; null: only this rank's
+  BatchNormFunction batch_norm;      // see LayerStore
   Recompute recompute;               // blocks with activation checkpointing
   bool keep_dtypes = false;          // foreign modules keep the dtypes of their tensors
   bool deferred = false;  // parameters of Layers get no memory (Parameter::initial); the data axis creates their values
   std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   LayersFactory layers;                    // null: DefaultLayers
+  WrappedForward first_forward;            // of each block in the first training forward; null: not wrapped
 };
 
 // Returns the batch on a device, with real numbers and bytes of images converted to this dtype.
 Batch prepared(const Batch& batch, at::Device device, at::ScalarType dtype);
-
-// Reads the options `batch_norm` and `recompute` of a strategy. Collective along the axis `data`.
-PartRequest part_request(const Context& context, const Options& strategy);
 
 // Start of backward: edges of the outputs that require a gradient, in order. The outputs themselves may be freed.
 using Roots = std::vector<torch::autograd::Edge>;
@@ -98,7 +100,6 @@ class ModelPart {
   void set_rows(const Batch& batch);
   TensorList outputs_of(const Batch& batch, const TensorList& inputs);
   TensorList run_block(size_t index, const TensorList& inputs);
-  TensorList run_watched(size_t index, const TensorList& inputs);
   TensorList run_recomputed(size_t index, const TensorList& inputs);
   TensorList boundary(size_t index, const TensorList& values);
   Loss loss_of(const TensorList& outputs, const Batch& batch);
@@ -129,7 +130,7 @@ class ModelPart {
   BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;
   bool training_ = true;
-  bool watches_norms_;  // in the first training forward: batch norm must use the rows of all ranks
+  WrappedForward first_forward_;  // null after the first training forward
 };
 
 // Returns the metric of a loss: sum and weight as float64, without graph.

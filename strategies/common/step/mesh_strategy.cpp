@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "core/control/channel.h"
-#include "strategies/common/step/start_checks.h"
+#include "strategies/common/layers/synchronised_batch_norm.h"
+#include "strategies/common/model/batch_norm_watch.h"
+#include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
 
 namespace convoy {
@@ -44,7 +46,7 @@ class MeshStrategy : public Strategy {
     state_ = context.state;
     first_gradients_.emplace(context);
     const CommunicatorPtr data = context.axis("data");
-    sampling_ = {data->rank(), data->size(), components_.micro_batches};
+    sampling_ = {data->rank(), data->size(), components_.options.micro_batches};
     // Ranks along the axis `tensor` have copies of the same metrics.
     original_ = context.axis("tensor")->rank() == 0;
     runner_ = components_.runner(context, std::move(model), std::move(loss));
@@ -54,10 +56,10 @@ class MeshStrategy : public Strategy {
     nothing_ = {"loss", zero, zero, true};
     Recordable* const recordable = data_->recordable();
     if (recordable == nullptr || components_.graph == "never") return;
-    if (components_.every == 1)
+    if (components_.options.sync.every == 1)
       graph_.emplace(context, components_.graph, graph_parts(context, *recordable));
     else
-      log_no_graph(context, components_.graph, not_every_step(components_.every));
+      log_no_graph(context, components_.graph, not_every_step(components_.options.sync.every));
   }
 
   Sampling sampling() const override { return sampling_; }
@@ -83,7 +85,7 @@ class MeshStrategy : public Strategy {
 
  private:
   StepResult trained(const StepInput& input) {
-    const bool updates = accumulated_ + 1 == components_.every || input.flush;
+    const bool updates = accumulated_ + 1 == components_.options.sync.every || input.flush;
     const double nominal = std::max<double>(1, double(input.batch.nominal_rows));
     data_->begin(accumulated_ == 0, updates);
     data_->expect(input.batch);
@@ -146,6 +148,18 @@ class MeshStrategy : public Strategy {
 };
 
 }  // namespace
+
+PartRequest part_request(const Context& context, const StepOptions& options) {
+  PartRequest request;
+  // A separate group, so that its messages keep their order during reductions of buckets.
+  if (options.synchronises_norms) {
+    const CommunicatorPtr data = context.axis("data");
+    request.batch_norm = synchronised_batch_norm(data->split(0, data->rank(), {"batch norm", {}}));
+    if (data->size() > 1) request.first_forward = refuse_own_batch_norm;
+  }
+  request.recompute = options.recompute;
+  return request;
+}
 
 std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
                                               PartRequest request) {

@@ -37,6 +37,9 @@ class StepRunner {
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 };
 
+// Batch norm and activation checkpointing by the options. Collective along the axis `data`.
+PartRequest part_request(const Context& context, const StepOptions& options);
+
 // Creates a runner of the whole model in one part.
 std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
                                               PartRequest request = {});
@@ -119,11 +122,10 @@ inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t c
 // --- The strategy ---
 
 struct MeshComponents {
-  int64_t every = 1;            // steps per update
-  int64_t micro_batches = 1;    // micro-batches of a step
+  StepOptions options;
   std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
-  std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner;
-  std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;
+  std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner = nullptr;
+  std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data = nullptr;
 };
 
 std::unique_ptr<Strategy> make_mesh_strategy(MeshComponents components);

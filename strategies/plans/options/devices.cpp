@@ -5,7 +5,7 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/sync.h"
 
 namespace convoy {
@@ -23,12 +23,12 @@ std::set<int> allowed_units(const Host& host) {
 
 DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
                         DeviceUnits& taken) {
-  const auto fail = [&](const std::string& reason) { options.fail(key, str("is '", text, "', ", reason)); };
+  const auto fail = [&](const std::string& reason) { options.fail(key, "is '", text, "', ", reason); };
   const size_t colon = text.find(':');
   const std::string kind = text.substr(0, colon);
   const auto take = [&](bool gpu, int unit) {
     if (!taken.insert({gpu, unit}).second)
-      options.fail(key, str("names ", gpu ? "GPU " : "core ", unit, ", which a device before it has; name each once"));
+      options.fail(key, "names ", gpu ? "GPU " : "core ", unit, ", which a device before it has; name each once");
   };
   const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
   DevicePlan device;
@@ -74,7 +74,7 @@ void check_named_once(const Options& section) {
   const std::vector<std::string> names = section.texts("recompute");
   for (size_t i = 0; i < names.size(); ++i)
     if (!seen.insert(names[i]).second)
-      section.fail(str("recompute.", i), str("names ", names[i], " a second time; name each block once"));
+      section.fail(str("recompute.", i), "names ", names[i], " a second time; name each block once");
 }
 
 // Copies of the parameters on the data axis: none, one shared copy, or a whole replica per rank.
@@ -98,16 +98,15 @@ void check_sync_kind(const Options& section, const std::string& strategy, Copies
   const std::string& what = section.text("what");
   if (what != "parameters" && what != "diloco") {
     const std::string near = nearest(what, {agreed});
-    section.fail("what",
-                 str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?"));
+    section.fail("what", "is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?");
   }
   const std::string trained = str("is ", what, ": ranks would train copies of the parameters locally and ",
                                   what == "diloco" ? "step along their mean difference" : "average them", ", and ");
   if (copies == Copies::shared)
-    section.fail("what", str(trained,
-                             "here the ranks shard one copy, so there are none to train locally; take "
-                             "what: gradients, or a data axis of whole replicas"));
-  section.fail("what", str(trained, "strategy ", strategy, " has one copy only; take what: gradients"));
+    section.fail("what", trained,
+                 "here the ranks shard one copy, so there are none to train locally; take "
+                 "what: gradients, or a data axis of whole replicas");
+  section.fail("what", trained, "strategy ", strategy, " has one copy only; take what: gradients");
 }
 
 std::vector<std::string> check_sync_kinds(const RunConfig& config) {
@@ -166,10 +165,10 @@ Option graph_option() {
 void check_graph(const RunConfig& config, const Topology& topology) {
   const Options& options = config.strategy.options;
   if (!options.has("graph") || options.text("graph") != "always") return;
-  const SyncPolicy sync = sync_policy(options.json());
+  const SyncPolicy sync = sync_policy(options);
   if (sync.every > 1)
-    options.fail("graph", str("is always, but with sync.every: ", sync.every,
-                              " not every step makes an update; take auto, or sync.every: 1"));
+    options.fail("graph", "is always, but with sync.every: ", sync.every,
+                 " not every step makes an update; take auto, or sync.every: 1");
   if (sync.ever_local())
     options.fail("graph",
                  "is always, but replicas with local updates (sync.what) synchronise at updates that the host counts; "

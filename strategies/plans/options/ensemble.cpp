@@ -7,19 +7,15 @@
 #include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "core/config/node.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 
-std::vector<ExecutionMode> execution_modes_of(const RunConfig& config) {
-  std::vector<ExecutionMode> ways;
-  if (config.strategy.name != "ensemble" || config.strategy.options.text("how") != "auto") return ways;
-  for (const char* how : {"stacked", "threads", "processes"}) {
-    ExecutionMode way{how, config.resolved.at("strategy")};
-    way.section["how"] = how;
-    ways.push_back(std::move(way));
-  }
-  return ways;
+std::vector<std::string> execution_modes_of(const RunConfig& config) {
+  if (config.strategy.name != "ensemble" || config.strategy.options.text("how") != "auto") return {};
+  return {"stacked", "threads", "processes"};
 }
 
 std::string mode_of(const JobPlan& job) {
@@ -45,8 +41,8 @@ void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& me
   const std::string& wanted = stop.text("metric");
   if (std::find(names.begin(), names.end(), wanted) != names.end()) return;
   const std::string near = nearest(wanted, names);
-  stop.fail("metric", str("is ", wanted, ", and no evaluation of a member tells that; there are ", join(names, ", "),
-                          near.empty() ? "" : "; did you mean " + near + "?"));
+  stop.fail("metric", "is ", wanted, ", and no evaluation of a member tells that; there are ", join(names, ", "),
+            near.empty() ? "" : "; did you mean " + near + "?");
 }
 
 namespace {
@@ -64,14 +60,14 @@ std::vector<double> spread(const Options& options, const std::string& name, int6
       values.push_back(one.get<double>());
     }
     if (int64_t(values.size()) != members)
-      options.fail(name, str("has ", values.size(), " values for ", members, " members; give one for each"));
+      options.fail(name, "has ", values.size(), " values for ", members, " members; give one for each");
   } else if (value.is_object() && value.contains("from") && value.contains("to") && value["from"].is_number() &&
              value["to"].is_number()) {
     const std::string scale = value.contains("scale") && value["scale"].is_string() ? value["scale"] : Json("linear");
     for (const auto& [key, unused] : value.items())
       if (key != "from" && key != "to" && key != "scale")
-        options.fail(name, str("has a key '", key, "'; a range has from, to and scale (linear or log)"));
-    if (scale != "linear" && scale != "log") options.fail(name, str("has scale ", scale, "; it is linear or log"));
+        options.fail(name, "has a key '", key, "'; a range has from, to and scale (linear or log)");
+    if (scale != "linear" && scale != "log") options.fail(name, "has scale ", scale, "; it is linear or log");
     const double from = value["from"].get<double>(), to = value["to"].get<double>();
     if (scale == "log" && (from <= 0 || to <= 0)) options.fail(name, "has scale log, and a bound that is not above 0");
     for (int64_t member = 0; member < members; ++member) {
@@ -82,7 +78,7 @@ std::vector<double> spread(const Options& options, const std::string& name, int6
     options.fail(name, "must be a number, a list with one for each member, or {from: 1.0e-4, to: 1.0e-2, scale: log}");
   }
   for (double one : values)
-    if (!std::isfinite(one) || one < least) options.fail(name, str("holds ", one, "; it must be at least ", least));
+    if (!std::isfinite(one) || one < least) options.fail(name, "holds ", one, "; it must be at least ", least);
   return values;
 }
 
@@ -98,7 +94,7 @@ std::vector<uint64_t> seeds(const Options& options, int64_t members, uint64_t of
   if (value.is_array()) {
     for (const Json& one : value) all.push_back(seed_from(options, one));
     if (int64_t(all.size()) != members)
-      options.fail("seed", str("has ", all.size(), " values for ", members, " members; give one for each"));
+      options.fail("seed", "has ", all.size(), " values for ", members, " members; give one for each");
     return all;
   }
   if (!value.is_null() && !value.is_number())
@@ -121,17 +117,17 @@ MemberSample draw_of(const Options& options, int64_t members) {
     sample.rows = MemberSample::Rows::subset;
     sample.fraction = value["subset"].get<double>();
     if (!(sample.fraction > 0 && sample.fraction <= 1))
-      options.fail("samples", str("has a subset of ", sample.fraction, " of the rows; it is above 0 and at most 1"));
+      options.fail("samples", "has a subset of ", sample.fraction, " of the rows; it is above 0 and at most 1");
     return sample;
   }
   if (one_key && value.contains("folds") && value["folds"].is_number_integer()) {
     sample.rows = MemberSample::Rows::fold;
     sample.folds = value["folds"].get<int64_t>();
-    if (sample.folds < 2) options.fail("samples", str("has ", sample.folds, " folds; there are at least 2"));
+    if (sample.folds < 2) options.fail("samples", "has ", sample.folds, " folds; there are at least 2");
     if (sample.folds > members)
-      options.fail("samples", str("has ", sample.folds, " folds for ", members,
-                                  " members, so that some rows would be left out by none; take at most as many folds "
-                                  "as members"));
+      options.fail("samples", "has ", sample.folds, " folds for ", members,
+                   " members, so that some rows would be left out by none; take at most as many folds "
+                   "as members");
     return sample;
   }
   if (value.is_array())
@@ -145,8 +141,8 @@ std::vector<int64_t> patience(const Options& options, int64_t members) {
   const Options stop = options.section("early_stop");
   std::vector<int64_t> all;
   for (double one : spread(stop, "patience", members, 0)) {
-    if (one != std::floor(one)) stop.fail("patience", str("holds ", one, "; it counts evaluations"));
-    if (one > double(most_steps)) stop.fail("patience", str("holds ", one, "; for never, write 0"));
+    if (one != std::floor(one)) stop.fail("patience", "holds ", one, "; it counts evaluations");
+    if (one > double(most_steps)) stop.fail("patience", "holds ", one, "; for never, write 0");
     all.push_back(int64_t(one));
   }
   return all;
@@ -250,6 +246,13 @@ std::vector<Option> member_options() {
                "evaluations without improvement, for all members or a list with one each; 0: no early stopping", 0),
            describe::text("metric", "metric of the evaluation split that must improve", "loss")}),
   };
+}
+
+std::vector<std::vector<std::string>> member_overrides(const RunConfig& config) {
+  std::vector<std::vector<std::string>> overrides;
+  if (config.strategy.name != "ensemble") return overrides;
+  for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
+  return overrides;
 }
 
 }  // namespace convoy

@@ -1,9 +1,4 @@
-// Options of the strategy `ensemble` that the launcher needs before ranks start. Without LibTorch.
-//
-// Execution modes divide one training differently, with the same results up to rounding. If the configuration leaves
-// the mode open, `plan` chooses it.
-// `early_stop.metric` names a metric of evaluations. Only the model and the data determine the metrics. So `convoy-rank
-// --describe figures` lists them, and convoy refuses an unknown one before training.
+// Members of an ensemble: seed, learning rate, weight decay, patience, samples, and the rank of each. Without LibTorch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,37 +6,9 @@
 #include <vector>
 
 #include "core/base/ensemble_members.h"
-#include "core/base/plan.h"
-#include "core/config/node.h"
 #include "core/config/run_config.h"
 
 namespace convoy {
-
-inline constexpr char execution_mode_key[] = "strategy.how";
-
-struct ExecutionMode {
-  std::string name;
-  Json section;  // section `strategy` of a resolved configuration, planned in this mode
-};
-
-// Returns the modes to try; empty: the configuration fixes the mode. `plan` decides if a mode is possible.
-std::vector<ExecutionMode> execution_modes_of(const RunConfig& config);
-
-// Returns the execution mode of a planned job.
-std::string mode_of(const JobPlan& job);
-
-struct EvaluationMetrics {
-  std::vector<std::string> evaluated;  // metrics of the evaluation split; empty: it has no rows
-  std::vector<std::string> held_out;   // metrics of training rows; empty: they cannot be evaluated
-};
-CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
-
-// True if the configuration monitors a metric. Throws ConfigError if its section contradicts itself.
-bool monitors_metric(const RunConfig& config);
-// Throws ConfigError at the key for an unknown metric; the message lists the known ones.
-void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics);
-
-// --- Members of an ensemble: seed, learning rate, weight decay, patience, samples, and the rank of each ---
 
 struct MemberSettings {
   int64_t number = 0;

@@ -7,7 +7,7 @@
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/schedule.h"
 
 namespace convoy {
@@ -44,7 +44,7 @@ std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, c
 // Adds memory and messages of tied tensors that another stage owns.
 void add_ties(const std::map<std::string, TieHolders>& ties, const std::map<std::string, int>& makers, double element,
               const PipelineShape& shape, int rank, RankCost& cost) {
-  const auto every = double(shape.every);
+  const auto every = double(shape.step.sync.every);
   for (const auto& [name, tie] : ties) {
     const auto here = tie.stages.find(rank);
     if (here == tie.stages.end()) continue;
@@ -96,34 +96,37 @@ int64_t virtual_stages_of(const Options& section) {
   return section.text("schedule") == "interleaved" ? 2 : 1;
 }
 
+std::vector<BlockRange> job_stages(const JobPlan& job, const ModelDescription& model) {
+  const Options& options = job.config.strategy.options;
+  return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), model);
+}
+
 int listed_ranks(const Options& section) {
   const auto stages = int64_t(listed_stages(section).size());
   const int64_t virtual_stages = virtual_stages_of(section);
   if (stages % virtual_stages != 0)
-    section.fail("stages", str("has ", stages, " items, which ", virtual_stages, " stages a rank do not divide"));
+    section.fail("stages", "has ", stages, " items, which ", virtual_stages, " stages a rank do not divide");
   return int(stages / virtual_stages);
 }
 
 void check_pipeline(const Options& section, int ranks) {
   const int64_t virtual_stages = virtual_stages_of(section);
   if (virtual_stages > 1 && section.text("schedule") != "interleaved")
-    section.fail("virtual", str("is ", virtual_stages, ", and schedule ", section.text("schedule"),
-                                " has one stage a rank; take schedule interleaved"));
+    section.fail("virtual", "is ", virtual_stages, ", and schedule ", section.text("schedule"),
+                 " has one stage a rank; take schedule interleaved");
   const int listed = listed_ranks(section);
   if (listed > 0 && listed != ranks)
-    section.fail("stages", str("has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
-                               " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages));
+    section.fail("stages", "has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
+                 " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages);
 }
 
 PipelineShape pipeline_shape(const JobPlan& job) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
   PipelineShape shape;
   shape.schedule = options.text("schedule");
-  shape.strategy = job.config.at("strategy");
   shape.ranks = job.mesh.degree("pipeline");
   shape.virtual_stages = int(virtual_stages_of(options));
-  shape.micro_batches = int(options.integer("micro_batches"));
-  shape.every = options.section("sync").integer("every");
+  shape.step = step_options(options);
   shape.rows = rows_per_rank(job.config, job.mesh.degree("data"));
   shape.moments = moments_of(job.config);
   return shape;
@@ -141,20 +144,21 @@ class PipelineCosts {
         model_(model),
         element_(double(model.element_bytes)),
         elements_(parameters_of(model)),
-        schedule_(schedule_named(shape.schedule, shape.ranks, shape.virtual_stages, shape.micro_batches)),
+        micro_batches_(int(shape.step.micro_batches)),
+        schedule_(schedule_named(shape.schedule, shape.ranks, shape.virtual_stages, micro_batches_)),
         ties_(tie_holders(schedule_.rank_of, stages, model)) {
     durations_.of_stage = shape.stage_time;
     if (durations_.of_stage.empty()) durations_.of_stage = stage_times(model, stages, 1);
-    span_ = examine(schedule_, shape.micro_batches, durations_).span / (durations_.forward + durations_.backward);
+    span_ = examine(schedule_, micro_batches_, durations_).span / (durations_.forward + durations_.backward);
     for (const BlockDescription& block : model.blocks)
       for (const TiedTensor& tie : block.ties) makers_[tie.name] = schedule_.rank_of[stage_of(stages, tie.block)];
   }
 
   RankCost of(int rank) const {
-    const double micro_rows = std::ceil(shape_.rows / shape_.micro_batches);
-    const auto every = double(shape_.every);
+    const double micro_rows = std::ceil(shape_.rows / micro_batches_);
+    const auto every = double(shape_.step.sync.every);
     RankCost cost;
-    cost.work.passes = shape_.micro_batches;
+    cost.work.passes = micro_batches_;
     cost.work.rows = micro_rows;
     cost.work.updates = 1 / every;
     cost.work.span = span_;
@@ -162,8 +166,8 @@ class PipelineCosts {
     const double received = add_stages(rank, cost);
     cost.work.updated = elements_ > 0 ? cost.parameter_bytes / element_ / elements_ : 1;
     if (cost.messages_per_step > 0)
-      cost.axes.push_back({"pipeline", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::send,
-                           1 - 1.0 / shape_.micro_batches});
+      cost.axes.push_back(
+          {"pipeline", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::send, 1 - 1.0 / micro_batches_});
     cost.gradient_bytes = cost.parameter_bytes;
     cost.moment_bytes = cost.parameter_bytes * shape_.moments;
     // Activations between forward and backward, and the inputs of two more micro-batches that are being received.
@@ -194,14 +198,14 @@ class PipelineCosts {
         cost.parameter_bytes += double(described.parameters) * element_;
         cost.buffer_bytes += double(described.buffers) * element_;
       }
-      cost.work.busy += shape_.micro_batches * durations_.of_stage[stage];
+      cost.work.busy += micro_batches_ * durations_.of_stage[stage];
       received += boundary_bytes(model_, stages_[stage]) / shape_.virtual_stages;
       // Gradients go to the rank before, activations to the rank after.
       const bool from_other = stage > 0 && rank_of[stage - 1] != rank;
       const bool to_other = stage + 1 < stages_.size() && rank_of[stage + 1] != rank;
       if (from_other) cost.bytes_sent_per_step += shape_.rows * boundary_bytes(model_, stages_[stage]);
       if (to_other) cost.bytes_sent_per_step += shape_.rows * boundary_bytes(model_, stages_[stage + 1]);
-      cost.messages_per_step += shape_.micro_batches * ((from_other ? 1 : 0) + (to_other ? 1 : 0));
+      cost.messages_per_step += micro_batches_ * ((from_other ? 1 : 0) + (to_other ? 1 : 0));
     }
     return received;
   }
@@ -209,11 +213,11 @@ class PipelineCosts {
   double kept_activations(int rank) const {
     std::map<std::pair<int, double>, KeptBytes> known;  // by stage and rows: micro-batches have at most two sizes
     return most_held(schedule_.actions[size_t(rank)], [&](const Action& action) {
-      const double rows = rows_of_slice(shape_.rows, action.micro, shape_.micro_batches);
+      const double rows = rows_of_slice(shape_.rows, action.micro, micro_batches_);
       const auto [found, fresh] = known.try_emplace({action.stage, rows});
       if (fresh) {
         const BlockRange& stage = stages_[size_t(action.stage)];
-        found->second = kept_bytes(shape_.strategy, model_, stage.begin, stage.end, rows);
+        found->second = kept_bytes(shape_.step.recompute, model_, stage.begin, stage.end, rows);
       }
       return found->second;
     });
@@ -223,6 +227,7 @@ class PipelineCosts {
   const std::vector<BlockRange>& stages_;
   const ModelDescription& model_;
   const double element_, elements_;  // bytes of an element; parameters of the model
+  const int micro_batches_;
   const StepSchedule schedule_;
   const std::map<std::string, TieHolders> ties_;
   std::map<std::string, int> makers_;  // rank that owns each tied tensor
@@ -241,7 +246,7 @@ std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vect
 }
 
 std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
-  const Options section(job.config.at("strategy"));
+  const Options& section = job.config.strategy.options;
   const int ranks = job.mesh.degree("pipeline");
   std::vector<std::vector<int>> ranks_at(static_cast<size_t>(ranks));  // by index along the axis
   for (int rank = 0; rank < job.mesh.size(); ++rank)
@@ -253,7 +258,7 @@ std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
   const int virtual_stages = int(virtual_stages_of(section));
   const auto micro = int(section.integer("micro_batches"));
   const StepSchedule steps = schedule_named(name, ranks, virtual_stages, micro);
-  const std::vector<BlockRange> stages = stage_ranges(section, ranks * virtual_stages, model);
+  const std::vector<BlockRange> stages = job_stages(job, model);
   const double idle = 100 * examine(steps, micro).bubble;
   std::vector<std::string> holders;
   for (const int place : steps.rank_of) holders.push_back(names[size_t(place)]);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/stages.h"
 
 namespace convoy {
@@ -15,6 +16,8 @@ Option pipeline_micro_batches_option();
 
 // Returns the virtual stages per rank: `virtual`, by default two for schedule interleaved and one for the others.
 int64_t virtual_stages_of(const Options& section);
+// Returns the blocks of each stage of a job. Throws ConfigError as stage_ranges does.
+std::vector<BlockRange> job_stages(const JobPlan& job, const ModelDescription& model);
 // Returns the number of ranks that `stages` lists; 0 for auto.
 int listed_ranks(const Options& section);
 // Makes the checks that do not need the model. Throws ConfigError at the key.
@@ -26,11 +29,9 @@ struct PipelineShape {
   std::string schedule;
   int ranks = 1;
   int virtual_stages = 1;
-  int micro_batches = 1;
-  int64_t every = 1;  // steps per update
   double rows = 0;
   int moments = 2;
-  Json strategy;                        // resolved section, for `recompute`
+  StepOptions step = {};
   int tensor = 1;                       // ranks that shard the layers of each stage
   std::vector<double> stage_time = {};  // by stage: share of the time of one pass of the whole model on one rank
   int tie_shares = 1;  // ranks along the data axis that divide a tied gradient before its sum over stages

@@ -5,6 +5,7 @@
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/options/replicated.h"
 
 namespace convoy {
@@ -90,6 +91,15 @@ struct Units {
 
 }  // namespace
 
+ShardedStepOptions sharded_step_options(const Options& strategy) {
+  ShardedStepOptions step{step_options(strategy)};
+  const std::string& shard = strategy.text("shard");
+  step.shard = shard == "optimizer" ? Shard::optimizer : shard == "gradients" ? Shard::gradients : Shard::parameters;
+  step.reshard = strategy.boolean("reshard_after_forward");
+  step.by_tensor = strategy.text("units") == "tensors";
+  return step;
+}
+
 std::vector<Option> shard_options() {
   return {
       describe::choice("shard",
@@ -112,20 +122,18 @@ std::vector<Option> sharded_data_options() {
 }
 
 std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& description, bool ends) {
-  const Options options(job.config.at("strategy"));
-  const std::string& shard = options.text("shard");
-  const std::string precision = job.config.value("precision", "fp32");
-  const bool half_precision = shard == "parameters" && (precision == "bf16" || precision == "fp16");
-  const Units units(description, half_precision, options.text("units") == "tensors");
+  const ShardedStepOptions step = sharded_step_options(job.config.strategy.options);
+  const std::string& precision = job.config.precision;
+  const bool half_precision = step.shard == Shard::parameters && (precision == "bf16" || precision == "fp16");
+  const Units units(description, half_precision, step.by_tensor);
   const size_t blocks = description.blocks.size();
   const auto ranks = double(job.mesh.degree("data"));
-  const auto slices = double(options.integer("micro_batches"));
-  const auto every = double(options.section("sync").integer("every"));
+  const auto slices = double(step.micro_batches);
+  const auto every = double(step.sync.every);
   const double others = (ranks - 1) / ranks;
-  const bool reshards = options.boolean("reshard_after_forward");
   // With overlap, the next block is gathered and the previous block's gradients are reduced during computation.
-  const size_t at_a_time = options.boolean("overlap") ? 2 : 1;
-  const double overlapped = during_backward(job.config, units.messages);
+  const size_t at_a_time = step.overlap ? 2 : 1;
+  const double overlapped = during_backward(step, units.messages);
   RankCost cost;
   // Adds the payload by kind. The small all-reduces are two per update.
   const auto exchange = [&](Exchange kind, double sent, double messages) {
@@ -136,11 +144,11 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
   };
   cost.parameter_bytes = units.bytes;
   cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, at_a_time);
-  if (shard == "optimizer") {
+  if (step.shard == Shard::optimizer) {
     cost.gradient_bytes = units.bytes;
     exchange(Exchange::scatter, others * units.bytes / every, units.messages / every);
     exchange(Exchange::gather, others * units.bytes / every, units.messages / every);
-  } else if (shard == "gradients") {
+  } else if (step.shard == Shard::gradients) {
     exchange(Exchange::scatter, others * units.bytes * slices, units.messages * slices);
     exchange(Exchange::gather, others * units.bytes / every, units.messages / every);
   } else {
@@ -148,18 +156,18 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
     for (const Unit& unit : units.all) {
       // Each block gathers the unit before its forward and before its backward, if it is not gathered already.
       const auto uses = double(unit.users.size());
-      const double times = reshards ? 2 * uses - (ends && unit.users.back() + 1 == blocks ? 1 : 0) : uses;
+      const double times = step.reshard ? 2 * uses - (ends && unit.users.back() + 1 == blocks ? 1 : 0) : uses;
       all += unit.gathered;
       sent += times * unit.gathered;
       messages += times * unit.messages;
     }
-    cost.parameter_bytes = units.bytes / ranks + (reshards ? units.most_gathered(blocks, at_a_time) : all);
-    if (!reshards) cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, 1);
+    cost.parameter_bytes = units.bytes / ranks + (step.reshard ? units.most_gathered(blocks, at_a_time) : all);
+    if (!step.reshard) cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, 1);
     exchange(Exchange::gather, others * slices * sent, slices * messages);
     exchange(Exchange::scatter, others * slices * units.bytes, slices * units.messages);
   }
   // A sum that cannot be in place needs memory in addition to its terms and its target.
-  if (shard == "optimizer" || slices * every > 1) cost.gradient_bytes += units.largest / ranks;
+  if (step.shard == Shard::optimizer || slices * every > 1) cost.gradient_bytes += units.largest / ranks;
   exchange(Exchange::all_reduce, 0, 2 / every);
   if (ranks == 1) cost.bytes_sent_per_step = cost.messages_per_step = 0;
   cost.moment_bytes = moments_of(job.config) * units.bytes / ranks;
@@ -175,7 +183,7 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
   std::vector<RankCost> costs(job.ranks.size(), cost);
   for (int rank = 0; rank < int(costs.size()); ++rank) {
     const int data_rank = job.mesh.coordinate(rank, "data");
-    add_buffer_exchanges(job.config, description, job.mesh.degree("data"), data_rank, costs[size_t(rank)]);
+    add_buffer_exchanges(step, description, job.mesh.degree("data"), data_rank, costs[size_t(rank)]);
   }
   return costs;
 }

@@ -1,8 +1,19 @@
 // Strategies with a sharded data axis, without LibTorch: options and cost formulas.
 #pragma once
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/replicated.h"
 
 namespace convoy {
+
+enum class Shard { optimizer, gradients, parameters };
+
+// Typed values of a section with sharded_data_options() and sync_option().
+struct ShardedStepOptions : StepOptions {
+  Shard shard = Shard::parameters;
+  bool reshard = true;     // parameters: free values after forward too, not only after backward
+  bool by_tensor = false;  // a unit is one tensor instead of one block
+};
+ShardedStepOptions sharded_step_options(const Options& strategy);
 
 // Returns the options shard, reshard_after_forward, units.
 std::vector<Option> shard_options();

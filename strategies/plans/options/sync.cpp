@@ -1,14 +1,12 @@
 #include "strategies/plans/options/sync.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
-#include "strategies/plans/options/replicated.h"
 
 namespace convoy {
 namespace {
@@ -86,53 +84,17 @@ void check_every(const Options& sync, const SyncPolicy& policy) {
     const SyncGroup& group = policy.groups[i];
     if (group.what != SyncKind::gradients) continue;
     if (!other.empty() && group.every != every)
-      groups[i].fail("every",
-                     str("is ", group.every, ", which conflicts with ", other, " = ", every,
-                         ": one update of all parameters needs gradients of equally many steps; write equal numbers, "
-                         "or what: parameters for one of them"));
+      groups[i].fail("every", "is ", group.every, ", which conflicts with ", other, " = ", every,
+                     ": one update of all parameters needs gradients of equally many steps; write equal numbers, "
+                     "or what: parameters for one of them");
     if (other.empty()) other = str("sync.groups.", i, ".every");
     every = group.every;
   }
 }
 
-std::string elements_text(double elements) {
-  return elements >= 1e6 ? str(std::round(elements / 1e5) / 10, " M") : str(std::llround(elements));
-}
-
-std::string every_text(int64_t every, const std::string& unit) {
-  return every == 1 ? "every " + unit : str("every ", every, " ", unit, "s");
-}
-
-// Mean communication of one group in an update.
-struct GroupCost {
-  double bytes = 0, messages = 0;
-  double extra = 0;  // memory in addition to parameters, gradients and moments
-};
-
-double messages_of(const Json& strategy, double bytes, double gradient_bytes) {
-  const BucketSizes sizes = bucket_sizes(Options(strategy), gradient_bytes);
-  return bytes > 0 ? std::max(1.0, std::ceil(bytes / sizes.other_bytes)) : 0;
-}
-
-GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, double messages, int ranks, int moments,
-                  double element) {
-  const double ring = 2.0 * (ranks - 1) / ranks, every = double(group.every);
-  GroupCost cost;
-  if (group.what == SyncKind::gradients) {
-    const bool compressed = compress != Compression::none;
-    cost.bytes = ring * bytes * (compressed ? 2 / element : 1);
-    cost.messages = messages * (compressed ? 2 : 1);
-    if (compressed) cost.extra = bytes + 2 * bytes * 2 / element;  // compression error; buffers to send and receive
-    return cost;
-  }
-  const double tensors = group.average_moments ? 1 + moments : 1;
-  cost.bytes = ring * bytes * tensors / every;
-  cost.messages = messages * tensors / every;
-  if (group.what == SyncKind::diloco) cost.extra = 2 * bytes;
-  return cost;
-}
-
 }  // namespace
+
+const std::string& name_of(Compression compression) { return compressions[size_t(compression)]; }
 
 size_t SyncPolicy::group_of(const std::string& parameter) const {
   for (size_t group = 0; group < patterns.size(); ++group)
@@ -149,8 +111,8 @@ bool SyncPolicy::always_local() const {
   return std::all_of(groups.begin(), groups.end(), [](const SyncGroup& group) { return group.is_local(0); });
 }
 
-SyncPolicy sync_policy(const Json& strategy) {
-  const Json sync = strategy.value("sync", Json::object());
+SyncPolicy sync_policy(const Options& strategy) {
+  const Json sync = strategy.json().value("sync", Json::object());
   SyncPolicy policy;
   policy.groups.clear();
   for (const Json& group : sync.value("groups", Json::array())) {
@@ -195,7 +157,7 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   }
   check_group(sync, left_out);
   for (const Options& group : sync.sections("groups")) check_group(group, left_out);
-  const SyncPolicy policy = sync_policy(strategy.json());
+  const SyncPolicy policy = sync_policy(strategy);
   check_every(sync, policy);
   if (policy.compress == Compression::none) return left_out;
   if (policy.always_local())
@@ -205,104 +167,6 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
               "conflicts with precision fp16: the rounding error would have another loss scale when it is added; "
               "take bf16 or fp32, or leave it out");
   return left_out;
-}
-
-void check_sync_names(const JobPlan& job, const ModelDescription& description) {
-  const SyncPolicy policy = sync_policy(job.config.at("strategy"));
-  if (policy.patterns.empty()) return;
-  std::vector<std::string> names;
-  for (const BlockDescription& block : description.blocks)
-    for (const auto& [name, elements] : block.named) names.push_back(name);
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  const std::vector<Options> groups = config.strategy.options.section("sync").sections("groups");
-  for (size_t group = 0; group < policy.patterns.size(); ++group)
-    if (std::none_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return policy.patterns[group].found_in(name); }))
-      groups[group].fail("match", str("is ", policy.groups[group].match, ", which no parameter's name has; they are ",
-                                      join(names, ", ").substr(0, 400)));
-}
-
-double compression_error(const Json& strategy) {
-  const Compression compress = sync_policy(strategy).compress;
-  return compress == Compression::none ? 0 : compress == Compression::fp16 ? 2e-1 : 3e-1;
-}
-
-std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description) {
-  std::vector<double> elements(policy.groups.size(), 0);
-  for (const BlockDescription& block : description.blocks) {
-    double named = 0;
-    std::vector<double> shares(policy.groups.size(), 0);
-    for (const auto& [name, count] : block.named) {
-      shares[policy.group_of(name)] += double(count);
-      named += double(count);
-    }
-    const auto in_block = double(block.parameters);
-    if (named == 0) elements.back() += in_block;
-    for (size_t group = 0; named > 0 && group < elements.size(); ++group)
-      elements[group] += in_block * shares[group] / named;
-  }
-  return elements;
-}
-
-void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost) {
-  const Json& strategy = config.at("strategy");
-  const SyncPolicy policy = sync_policy(strategy);
-  const auto element = double(description.element_bytes);
-  const std::vector<double> elements = sync_elements(policy, description);
-  const double updates = 1 / double(policy.every);
-  const double all = replicated_bytes(description);
-  for (size_t group = 0; group < elements.size(); ++group) {
-    if (elements[group] == 0) continue;
-    const double bytes = elements[group] * element;
-    const GroupCost one = cost_of(policy.groups[group], policy.compress, bytes, messages_of(strategy, bytes, all),
-                                  ranks, moments_of(config), element);
-    cost.moment_bytes += one.extra;
-    if (ranks == 1) continue;
-    const bool gradients = policy.groups[group].what == SyncKind::gradients;
-    const bool compressed = gradients && policy.compress != Compression::none;
-    const double overlapped = gradients ? during_backward(config, one.messages) : 0;
-    const double messages = one.messages * updates;
-    const double sent = one.bytes * updates;
-    if (!compressed) {
-      cost.add({"data", sent, messages, Exchange::all_reduce, overlapped});
-      continue;
-    }
-    cost.add({"data", sent / 2, messages / 2, Exchange::scatter, overlapped});
-    cost.add({"data", sent / 2, messages / 2, Exchange::gather, 0});
-  }
-}
-
-std::string sync_text(const Json& config, const ModelDescription& description, int ranks) {
-  const Json& strategy = config.at("strategy");
-  const SyncPolicy policy = sync_policy(strategy);
-  if (policy.plain()) return "";
-  const auto element = double(description.element_bytes);
-  const std::vector<double> elements = sync_elements(policy, description);
-  std::string text = str("all ranks: forward and backward of their share of a batch, an update ",
-                         every_text(policy.every, "step"), "\n");
-  for (size_t index = 0; index < elements.size(); ++index) {
-    const SyncGroup& group = policy.groups[index];
-    if (elements[index] == 0) continue;
-    const GroupCost cost =
-        cost_of(group, policy.compress, elements[index] * element, 1, ranks, moments_of(config), element);
-    text += group.match.empty() ? (policy.patterns.empty() ? "all parameters" : "all other parameters")
-                                : str("those with ", group.match, " in their name");
-    text += str(" (", elements_text(elements[index]), "): ");
-    if (group.what == SyncKind::gradients) {
-      text += "gradients of every update are summed";
-      if (policy.compress != Compression::none)
-        text += str(", sent as ", compressions[size_t(policy.compress)], " with error feedback");
-    } else {
-      text += str("each rank makes local updates, ", every_text(group.every, "update"), " ",
-                  group.what == SyncKind::parameters
-                      ? "their mean"
-                      : str("an outer step (lr ", group.outer_rate, ", momentum ", group.outer_momentum, ")"),
-                  group.average_moments ? ", moments too" : "");
-      if (group.start_after > 0) text += str(", after ", group.start_after, " updates by summed gradients");
-    }
-    text += str("; ", human_bytes(cost.bytes / double(policy.every)), " a step\n");
-  }
-  return text;
 }
 
 }  // namespace convoy

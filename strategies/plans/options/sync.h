@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/name_pattern.h"
-#include "strategies/plans/catalogue.h"
+#include "core/config/run_config.h"
 
 namespace convoy {
 
@@ -41,6 +41,7 @@ struct SyncGroup {
 };
 
 enum class Compression { none, fp16, bf16 };
+const std::string& name_of(Compression compression);
 
 struct SyncPolicy {
   int64_t every = 1;                           // steps per update
@@ -55,8 +56,8 @@ struct SyncPolicy {
   bool plain() const { return !ever_local() && compress == Compression::none; }
   std::vector<NamePattern> patterns = {};  // by group, except the last
 };
-// Parses a resolved and checked section of a strategy. Missing keys have their defaults.
-SyncPolicy sync_policy(const Json& strategy);
+// Reads a checked section of a strategy. Missing keys have their defaults.
+SyncPolicy sync_policy(const Options& strategy);
 
 // Returns the section `sync` of strategies with replicas.
 Option replica_sync_option();
@@ -64,16 +65,5 @@ Option replica_sync_option();
 // Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis have
 // whole replicas. Throws ConfigError at the key. Returns a line for each key that --set left without effect.
 std::vector<std::string> check_sync(const RunConfig& config, bool copies);
-// Throws ConfigError at the key for a pattern that matches no parameter.
-void check_sync_names(const JobPlan& job, const ModelDescription& description);
-
-// Returns the elements of each of the policy's groups, in proportion to the blocks' parameters, which a tensor group
-// may shard.
-std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description);
-// Adds the mean bytes per step that a data axis of `ranks` replicas sends after `start_after`. Also adds the memory
-// that replicas need besides parameters, gradients and moments.
-void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost);
-// Returns lines for people: messages of each group and their times. "" if all gradients are summed for every update.
-std::string sync_text(const Json& config, const ModelDescription& description, int ranks);
 
 }  // namespace convoy

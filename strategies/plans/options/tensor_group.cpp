@@ -5,6 +5,7 @@
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/stages.h"
 
 namespace convoy {
@@ -47,9 +48,9 @@ void check_sequences(const RunConfig& config, int degree) {
   if (!data.has("length") || !data.at("length").is_number_integer()) return;
   const int64_t length = data.integer("length");
   if (length % degree != 0)
-    data.fail("length",
-              str("is ", length, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
-                  degree, ", or strategy.sequence_parallel: false"));
+    data.fail("length", "is ", length, ", which ", degree,
+              " ranks of the axis tensor do not divide; take a multiple of ", degree,
+              ", or strategy.sequence_parallel: false");
 }
 
 }  // namespace
@@ -61,9 +62,8 @@ void check_tensor_degree(const RunConfig& config, int degree) {
     if (!model.has(key) || !model.at(key).is_number_integer()) continue;
     const int64_t heads = model.integer(key);
     if (heads % degree != 0)
-      model.fail(key,
-                 str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
-                     degree, ", or a degree that divides ", heads));
+      model.fail(key, "is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                 degree, ", or a degree that divides ", heads);
   }
   check_sequences(config, degree);
 }
@@ -71,10 +71,9 @@ void check_tensor_degree(const RunConfig& config, int degree) {
 namespace {
 
 // The only option of the model that is `size`, or has it in a list; "" if there is none or several.
-std::string key_of_size(const Json& config, int64_t size) {
+std::string key_of_size(const Options& model, int64_t size) {
   std::vector<std::string> keys;
-  if (!config.is_object() || !config.contains("model")) return "";
-  for (const auto& [key, value] : config.at("model").items()) {
+  for (const auto& [key, value] : model.json().items()) {
     if (value == size) keys.push_back("model." + key);
     for (size_t i = 0; value.is_array() && i < value.size(); ++i)
       if (value[i] == size) keys.push_back(str("model.", key, ".", i));
@@ -93,7 +92,8 @@ std::string flat_sequences_text(const std::string& block, const std::string& sha
 
 void check_cuts(const JobPlan& job, const ModelDescription& description) {
   const int degree = job.mesh.degree("tensor");
-  const bool sequence = degree > 1 && job.config.value("strategy", Json::object()).value("sequence_parallel", false);
+  const Options& strategy = job.config.strategy.options;
+  const bool sequence = degree > 1 && strategy.has("sequence_parallel") && strategy.boolean("sequence_parallel");
   for (const BlockDescription& block : description.blocks)
     if (sequence && !block.flat_sequences.empty()) {
       const int64_t length = block.flat_sequences[1];
@@ -105,19 +105,18 @@ void check_cuts(const JobPlan& job, const ModelDescription& description) {
   for (const BlockDescription& block : description.blocks)
     for (const TieConflict& conflict : block.tie_conflicts)
       if (degree > 1)
-        throw ConfigError(
-            SourceLocation{}, "model",
-            str(conflict.layer, " uses a shard of its inputs and is tied to ", conflict.tensor, ", which ", degree,
-                " ranks of the axis tensor shard by its outputs; leave the layer's cut "
-                "out, or do not tie it"));
+        throw ConfigError(SourceLocation{}, "model", conflict.layer, " uses a shard of its inputs and is tied to ",
+                          conflict.tensor, ", which ", degree,
+                          " ranks of the axis tensor shard by its outputs; leave the layer's cut "
+                          "out, or do not tie it");
   for (const BlockDescription& block : description.blocks)
     for (const CutSize& cut : block.cuts) {
       if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
-      const std::string key = key_of_size(job.config, cut.size);
-      throw ConfigError(SourceLocation{}, key.empty() ? "model" : key,
-                        str(cut.layer, " has ", cut.size, cut.outputs ? " outputs" : " inputs",
-                            cut.parts > 1 ? str(" in ", cut.parts, " parts") : "", ", which ", degree,
-                            " ranks of the axis tensor do not divide; take another size, or a degree that divides it"));
+      const std::string key = key_of_size(job.config.model.options, cut.size);
+      throw ConfigError(SourceLocation{}, key.empty() ? "model" : key, cut.layer, " has ", cut.size,
+                        cut.outputs ? " outputs" : " inputs", cut.parts > 1 ? str(" in ", cut.parts, " parts") : "",
+                        ", which ", degree,
+                        " ranks of the axis tensor do not divide; take another size, or a degree that divides it");
     }
 }
 
@@ -129,7 +128,7 @@ std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription
     cut = cut || block.cut_parameters > 0;
     for (const CutSize& one : block.cuts) rows_cut = rows_cut || !one.outputs;
   }
-  const std::string model = job.config.value("model", Json::object()).value("name", "");
+  const std::string& model = job.config.model.name;
   const std::string subject = model.empty() ? "the model" : str("the model ", model);
   std::vector<std::string> notes;
   if (!cut)
@@ -137,14 +136,15 @@ std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription
         str(key, ": ", subject, " has nothing that ", degree,
             " ranks could shard, no linear layer with a cut and no embedding, so that all of them do the same "
             "work; take strategy ddp"));
-  if (!rows_cut && Options(job.config.at("strategy")).boolean("sequence_parallel"))
+  if (!rows_cut && job.config.strategy.options.boolean("sequence_parallel"))
     notes.push_back(str("strategy.sequence_parallel: has no effect: ", subject,
                         " has no region between column- and row-cut layers; leave it out"));
   return notes;
 }
 
 RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options options(job.config.at("strategy"));
+  const Options& options = job.config.strategy.options;
+  const StepOptions step = step_options(options);
   const double tensor = job.mesh.degree("tensor");
   const auto element = double(description.element_bytes);
   const bool sequence = options.boolean("sequence_parallel");
@@ -159,7 +159,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
     inputs += double(block.row_cut_input_bytes);
     outputs += double(block.row_cut_output_bytes);
     exchanges += double(block.cut_exchanges);
-    if (!recomputed(job.config.at("strategy"), block.name)) continue;
+    if (!step.recompute.includes(block.name)) continue;
     again_inputs += double(block.row_cut_input_bytes);
     // A reduce-scatter sends half of an all-reduce, as for an embedding.
     const bool whole = !sequence || block.row_cut_input_bytes == 0;
@@ -175,7 +175,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
           (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) + left_bytes(description) + again_inputs
                     : 2 * inputs + 2 * outputs) +
       rows * share * again_outputs;
-  if (tensor > 1) cost.messages_per_step = exchanges * double(options.integer("micro_batches"));
+  if (tensor > 1) cost.messages_per_step = exchanges * double(step.micro_batches);
   // Whole sequences are all-reduced. Sequence shards are gathered and scattered with about equal bytes.
   if (sequence) {
     const double half = cost.bytes_sent_per_step / 2;
@@ -196,7 +196,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
 
 ModelDescription cut_description(const JobPlan& job, const ModelDescription& description) {
   const int tensor = job.mesh.degree("tensor");
-  const bool sequence = tensor > 1 && Options(job.config.at("strategy")).boolean("sequence_parallel");
+  const bool sequence = tensor > 1 && job.config.strategy.options.boolean("sequence_parallel");
   ModelDescription cut = description;
   for (size_t i = 0; i < cut.blocks.size(); ++i) {
     BlockDescription& block = cut.blocks[i];
@@ -232,16 +232,6 @@ ModelDescription cut_description(const JobPlan& job, const ModelDescription& des
       block.row_working_bytes += 3 * block.row_cut_input_bytes + block.row_cut_input_bytes / tensor;
   }
   return cut;
-}
-
-void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bool overlap, RankCost& cost) {
-  if (data == 1) return;
-  const double ranks = data;
-  const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
-  const double messages = 1 + std::ceil(rest / buckets.other_bytes);
-  const double overlapped = overlap ? (messages - 1) / messages : 0;
-  cost.add({"data", 2 * (ranks - 1) / ranks * cost.gradient_bytes / double(every), messages / double(every),
-            Exchange::all_reduce, overlapped});
 }
 
 }  // namespace convoy

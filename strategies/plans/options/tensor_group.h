@@ -33,7 +33,4 @@ std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription
 RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& description);
 // Returns the model as one rank of the axis tensor has it: fewer parameters, and fewer bytes kept for backward.
 ModelDescription cut_description(const JobPlan& job, const ModelDescription& description);
-// Adds the messages of a data axis of `data` ranks for `cost.gradient_bytes`.
-void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bool overlap, RankCost& cost);
-
 }  // namespace convoy

@@ -1,7 +1,6 @@
 // Operations of every channel, over threads of one process, IPv4 and IPv6.
 #include "core/control/channel.h"
 
-#include "core/control/local_channel.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {

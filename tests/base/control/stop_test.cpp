@@ -3,7 +3,6 @@
 #include <random>
 
 #include "core/control/channel.h"
-#include "core/control/local_channel.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {

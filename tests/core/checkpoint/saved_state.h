@@ -10,7 +10,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 #include "tests/core/checkpoint/failing_files.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 #include "tests/support/torch/ranks.h"

@@ -18,11 +18,11 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/config/run_config.h"
 #include "core/data/rows.h"
 #include "core/data/sets/fashion_mnist.h"
 #include "core/data/sets/synthetic.h"
 #include "core/data/transforms.h"
+#include "tests/core/data/written_files.h"
 
 namespace convoy {
 namespace {
@@ -40,14 +40,20 @@ SyntheticVectors::Shape shape(bool classification) {
 }
 
 TEST(FewRows, OfSyntheticDataAreFastAndNotCached) {
-  const auto rows_of = [](const std::string& name, int64_t rows) {
-    return with_few_rows({name, Options(Json{{"rows", rows}, {"cache", "folder"}})}).options;
+  const WrittenFiles files;
+  const auto made = [&](int64_t rows, bool few) {
+    const Json options{{"kind", "interactions"}, {"rows", rows},           {"users", 5000},
+                       {"items", 100'000},       {"context", 0},           {"groups", 4},
+                       {"preference", 0.5},      {"user_exponent", 0.6},   {"item_exponent", 0.8},
+                       {"negatives", 1},         {"candidates", 10},       {"ranking", "candidates"},
+                       {"evaluate", {}},         {"cache", files.folder()}};
+    return make_synthetic(Options(options), 1, few)->size(Split::train);
   };
-  EXPECT_EQ(rows_of("synthetic", 50'000'000).integer("rows"), 131072);
-  EXPECT_FALSE(rows_of("synthetic", 50'000'000).has("cache"));
-  EXPECT_EQ(rows_of("synthetic", 1000).integer("rows"), 1000);
-  EXPECT_EQ(rows_of("table", 50'000'000).integer("rows"), 50'000'000);
-  EXPECT_EQ(rows_of("table", 1000).text("cache"), "folder");
+  EXPECT_EQ(made(50'000'000, true), 131072);
+  EXPECT_TRUE(std::filesystem::is_empty(files.folder())) << "no cache";
+  EXPECT_EQ(made(1000, true), 1000);
+  EXPECT_EQ(made(200'000, false), 200'000);
+  EXPECT_FALSE(std::filesystem::is_empty(files.folder()));
 }
 
 TEST(Synthetic, RowsAreFunctionsOfTheSeed) {

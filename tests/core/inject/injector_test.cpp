@@ -13,7 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/communicator.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 #include "core/model.h"
 
 namespace convoy {

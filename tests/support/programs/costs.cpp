@@ -21,7 +21,7 @@
 #include "launch/prepare/describe.h"
 #include "models/registry.h"
 #include "strategies/common/memory/block_activations.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/costs/replica_cost.h"
 #include "strategies/registry.h"
 
 namespace {

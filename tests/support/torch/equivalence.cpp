@@ -15,7 +15,7 @@
 #include "backends/registry.h"
 #include "core/base/error.h"
 #include "core/communicator.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "core/tensors/compare.h"
 #include "models/catalogue/catalogue.h"

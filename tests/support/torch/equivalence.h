@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/plan.h"
+#include "core/config/job_plan.h"
 #include "core/context.h"
 #include "core/model.h"
 #include "core/strategy.h"

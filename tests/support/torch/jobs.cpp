@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "backends/registry.h"
-#include "core/control/local_channel.h"
+#include "core/control/channel.h"
 
 namespace convoy {
 namespace {

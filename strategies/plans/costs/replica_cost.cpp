@@ -1,0 +1,157 @@
+#include "strategies/plans/costs/replica_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/json.h"
+#include "strategies/plans/costs/sparse_cost.h"
+
+namespace convoy {
+
+int moments_of(const RunConfig& config) {
+  const Options& optimizer = config.optimizer.options;
+  if (!optimizer.json().contains("momentum")) return config.optimizer.name == "adagrad" ? 1 : 2;  // 2: Adam family
+  return optimizer.has("momentum") && optimizer.real("momentum") > 0 ? 1 : 0;
+}
+
+double rows_per_rank(const RunConfig& config, int ranks) {
+  const BatchSize& batch = config.train.batch;
+  return batch.per_rank ? double(batch.rows) : std::ceil(double(batch.rows) / ranks);
+}
+
+KeptBytes kept_bytes(const Recompute& recompute, const ModelDescription& description, int64_t begin, int64_t end,
+                     double rows) {
+  KeptBytes bytes;
+  // Blocks run backward from the last one. When a block's backward begins, later blocks have freed their activations.
+  for (int64_t index = end - 1; index >= begin; --index) {
+    const BlockDescription& block = description.blocks[size_t(index)];
+    const double input = index == 0 ? 0 : double(description.blocks[size_t(index - 1)].row_output_bytes);
+    const double saved = rows * double(block.row_saved_bytes) + double(block.saved_bytes);
+    const double works = rows * double(block.row_working_bytes) + double(block.working_bytes);
+    const bool again = recompute.includes(block.name);
+    bytes.largest = std::max(bytes.largest, works + (again ? saved : 0) - bytes.kept);
+    bytes.kept += again ? rows * input : saved;
+  }
+  return bytes;
+}
+
+double rows_of_slice(double rows, int slice, int slices) {
+  const double each = std::floor(rows / slices);
+  return each + (slice < rows - each * slices ? 1 : 0);
+}
+
+double activation_bytes(const RunConfig& config, const ModelDescription& description, int ranks) {
+  const StepOptions step = step_options(config.strategy.options);
+  const KeptBytes bytes = kept_bytes(step.recompute, description, 0, int64_t(description.blocks.size()),
+                                     std::ceil(rows_per_rank(config, ranks) / double(step.micro_batches)));
+  return bytes.kept + bytes.largest;
+}
+
+RankWork whole_work(const RunConfig& config, int degree) {
+  const StepOptions step = step_options(config.strategy.options);
+  RankWork work;
+  work.span = work.busy = work.passes = double(step.micro_batches);
+  work.rows = std::ceil(rows_per_rank(config, degree) / work.passes);
+  work.updates = 1 / double(step.sync.every);
+  return work;
+}
+
+double during_backward(const StepOptions& step, double messages) {
+  // The last message cannot overlap: its bucket is complete when backward ends.
+  return step.overlap && messages > 1 ? (messages - 1) / messages : 0;
+}
+
+double bucket_bytes(const StepOptions& step, double gradient_bytes) {
+  return step.cap_bytes > 0 ? step.cap_bytes : bucket_cap(gradient_bytes);
+}
+
+double parameters_of(const ModelDescription& description) {
+  double elements = 0;
+  for (const BlockDescription& block : description.blocks) elements += double(block.parameters);
+  return elements;
+}
+
+double replicated_bytes(const ModelDescription& description) {
+  return parameters_of(description) * double(description.element_bytes);
+}
+
+double buffer_bytes(const ModelDescription& description) {
+  double elements = 0;
+  for (const BlockDescription& block : description.blocks) elements += double(block.buffers);
+  return elements * double(description.element_bytes);
+}
+
+namespace {
+
+// Adds one all-gather of a count and two numbers per channel in forward (twice with activation checkpointing), and one
+// all-reduce of two numbers per channel in backward. Numbers are doubles in every precision.
+void add_batch_norms(const StepOptions& step, const ModelDescription& description, int ranks, RankCost& cost) {
+  if (!step.synchronises_norms) return;
+  constexpr double number = 8;
+  double layers = 0, gathers = 0, gathered = 0, summed = 0;
+  for (const BlockDescription& block : description.blocks) {
+    const auto norms = double(block.norms), channels = double(block.norm_channels);
+    const double forwards = step.recompute.includes(block.name) ? 2 : 1;
+    layers += norms;
+    gathers += forwards * norms;
+    gathered += forwards * (2 * channels + norms) * number;
+    summed += 2 * channels * number;
+  }
+  if (layers == 0) return;
+  const double slices = double(step.micro_batches), others = ranks - 1;
+  cost.add({"data", slices * others * gathered, slices * gathers, Exchange::gather});
+  cost.add({"data", slices * 2 * others / ranks * summed, slices * layers});
+}
+
+}  // namespace
+
+void add_buckets(const StepOptions& step, int ranks, RankCost& cost) {
+  const double rest = std::max(0.0, cost.gradient_bytes - step.first_bytes),
+               messages = 1 + std::ceil(rest / bucket_bytes(step, cost.gradient_bytes));
+  const double updates = 1 / double(step.sync.every);
+  cost.add({"data", 2.0 * (ranks - 1) / ranks * cost.gradient_bytes * updates, messages * updates, Exchange::all_reduce,
+            during_backward(step, messages)});
+}
+
+void add_buffer_exchanges(const StepOptions& step, const ModelDescription& description, int ranks, int data_rank,
+                          RankCost& cost) {
+  if (ranks == 1) return;
+  add_batch_norms(step, description, ranks, cost);
+  const double bytes = buffer_bytes(description), others = ranks - 1;
+  if (step.buffers == "local" || bytes == 0) return;
+  const double updates = 1 / double(step.sync.every);
+  if (step.buffers == "mean")
+    cost.add({"data", 2 * others / ranks * bytes * updates, updates});
+  else
+    cost.add({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather});
+}
+
+std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description) {
+  const auto ranks = int(job.ranks.size());
+  const StepOptions step = step_options(job.config.strategy.options);
+  std::vector<TouchedTable> tables;
+  if (strategy_of(job.config).sparse_embeddings) tables = touched_tables(job.config, description, ranks);
+  const ModelDescription dense = without(description, tables);
+  RankCost cost;
+  cost.parameter_bytes = cost.gradient_bytes = replicated_bytes(dense);
+  cost.buffer_bytes = buffer_bytes(description);
+  cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
+  cost.activation_bytes = activation_bytes(job.config, description, ranks);
+  cost.work = whole_work(job.config, ranks);
+  double with_rows = 0;
+  if (!step.sync.plain()) {
+    add_sync_cost(job.config, dense, ranks, cost);
+  } else if (ranks > 1) {
+    if (!tables.empty() && cost.gradient_bytes <= most_dense_with_rows)
+      with_rows = cost.gradient_bytes;
+    else
+      add_buckets(step, ranks, cost);
+  }
+  add_row_cost(job.config, tables, row_ranks(job), with_rows, cost);
+  std::vector<RankCost> costs(job.ranks.size(), cost);
+  for (size_t rank = 0; rank < costs.size(); ++rank)
+    add_buffer_exchanges(step, description, ranks, int(rank), costs[rank]);
+  return costs;
+}
+
+}  // namespace convoy
