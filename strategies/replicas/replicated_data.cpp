@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "strategies/common/model/visit_parts.h"
+#include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/start_checks.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 

@@ -156,7 +156,7 @@ bool may_share(const Context& context) {
   const Json& model = context.config.model.options.json();
   if (wants_sharded_rows(context.config.model.options) || (model.contains("rows") && model["rows"] == false))
     return false;
-  return !sync_policy(context.config.strategy.options.json()).ever_local();
+  return !sync_policy(context.config.strategy.options).ever_local();
 }
 
 }  // namespace

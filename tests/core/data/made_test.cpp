@@ -40,7 +40,7 @@ SyntheticVectors::Shape shape(bool classification) {
 }
 
 TEST(FewRows, OfSyntheticDataAreFastAndNotCached) {
-  const WrittenFiles files;
+  const testing::WrittenFiles files;
   const auto made = [&](int64_t rows, bool few) {
     const Json options{{"kind", "interactions"}, {"rows", rows},           {"users", 5000},
                        {"items", 100'000},       {"context", 0},           {"groups", 4},
