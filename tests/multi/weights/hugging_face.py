@@ -31,19 +31,20 @@ STILL = [*STEP, "optimizer={name: sgd, lr: 1e-30}"]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def gpt2():
-    config = transformers.GPT2Config(vocab_size=68, n_positions=40, n_embd=32, n_layer=3, n_head=4, bos_token_id=0,
-                                     eos_token_id=0)
-    return transformers.GPT2LMHeadModel(config), f"model={{name: gpt, {SIZES}, activation: gelu_tanh, context: 40}}"
+def gpt2(tied=True, context=40, inner=128, eps=1e-5):
+    config = transformers.GPT2Config(vocab_size=68, n_positions=context, n_embd=32, n_layer=3, n_head=4, n_inner=inner,
+                                     layer_norm_epsilon=eps, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0)
+    return (transformers.GPT2LMHeadModel(config), f"model={{name: gpt, {SIZES}, activation: gelu_tanh, context: {context}, "
+            f"mlp_dim: {inner}, norm_eps: {eps}, tied: {str(tied).lower()}}}")
 
 
-def llama(tied=False):
+def llama(tied=False, keys=2, base=50000.0, eps=1e-5):
     config = transformers.LlamaConfig(vocab_size=68, hidden_size=32, intermediate_size=56, num_hidden_layers=3,
-                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
-                                      rms_norm_eps=1e-5, tie_word_embeddings=tied, rope_parameters={
-                                          "rope_type": "default", "rope_theta": 50000.0})
-    return (transformers.LlamaForCausalLM(config),
-            f"model={{name: llama, {SIZES}, kv_heads: 2, mlp_dim: 56, rotary_base: 50000.0, tied: {str(tied).lower()}}}")
+                                      num_attention_heads=4, num_key_value_heads=keys, max_position_embeddings=64,
+                                      rms_norm_eps=eps, tie_word_embeddings=tied, rope_parameters={
+                                          "rope_type": "default", "rope_theta": base})
+    return (transformers.LlamaForCausalLM(config), f"model={{name: llama, {SIZES}, kv_heads: {keys}, mlp_dim: 56, "
+            f"rotary_base: {base}, norm_eps: {eps}, tied: {str(tied).lower()}}}")
 
 
 def exact_llama():
@@ -84,32 +85,36 @@ def logits(model, batch):
         return model(batch["tokens"]).logits
 
 
-def both_ways(work, title, make):
-    for dtype, tolerance in TOLERANCE.items():
-        if dtype == torch.float64:
-            exact_llama()
-        torch.manual_seed(3)
-        model, option = make()
-        # Weights far from their initial values: zero biases would hide that they are not used.
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, 0, 0.2)
-        model = model.to(dtype)
-        precision = "precision=fp64" if dtype == torch.float64 else "precision=fp32"
-        options, batch = [*STILL, option, precision], tokens()
-        reference = work / f"{title}-{precision}"
-        dump_reference(model, batch, lambda: F.cross_entropy(logits_with_graph(model, batch), batch["target"].flatten()),
-                       reference)
-        said = convoy("verify", CONFIG, *with_sets(options), "--against", reference, "--tolerance", tolerance)
-        print(f"{title}: {said.splitlines()[-1]}", flush=True)
-        run, back = work / f"{reference.name}-run", work / f"{reference.name}-back"
-        runs.run(CONFIG, run, [*options, "strategy={name: tensor_parallel}", f"model.init_from={reference}"], ranks=2)
-        convoy("export", run, "--to", back, "--format", "hf")
-        again = transformers.AutoModelForCausalLM.from_pretrained(back, dtype=dtype)
-        runs.check(type(again) is type(model), f"{title}: is a {type(again)}")
-        error = (logits(again, batch) - logits(model, batch)).abs().max().item()
-        largest = logits(model, batch).abs().max().item()
-        runs.check(error <= tolerance * largest, f"{title}, {precision}: logits differ by {error} of {largest}")
-        print(f"{title}, {precision}: exported logits differ by {error:.1e} of {largest:.1f}", flush=True)
+def same_step(work, title, made, dtype):
+    """Compares outputs, loss and gradients. Returns the model, the options of the run and the folder of its weights."""
+    model, option = made
+    # Weights far from their initial values: zero biases would hide that they are not used.
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.2)
+    model = model.to(dtype)
+    precision = "precision=fp64" if dtype == torch.float64 else "precision=fp32"
+    options, batch = [*STILL, option, precision], tokens()
+    reference = work / f"{title}-{precision}"
+    dump_reference(model, batch, lambda: F.cross_entropy(logits_with_graph(model, batch), batch["target"].flatten()),
+                   reference)
+    said = convoy("verify", CONFIG, *with_sets(options), "--against", reference, "--tolerance", TOLERANCE[dtype])
+    print(f"{title}, {precision}: {said.splitlines()[-1]}", flush=True)
+    return model, options, reference
+
+
+def both_ways(work, title, made, dtype):
+    model, options, reference = same_step(work, title, made, dtype)
+    batch = tokens()
+    run, back = work / f"{reference.name}-run", work / f"{reference.name}-back"
+    runs.run(CONFIG, run, [*options, "strategy={name: tensor_parallel}", f"model.init_from={reference}"], ranks=2)
+    convoy("export", run, "--to", back, "--format", "hf")
+    again = transformers.AutoModelForCausalLM.from_pretrained(back, dtype=dtype)
+    runs.check(type(again) is type(model), f"{title}: is a {type(again)}")
+    error = (logits(again, batch) - logits(model, batch)).abs().max().item()
+    largest = logits(model, batch).abs().max().item()
+    runs.check(error <= TOLERANCE[dtype] * largest, f"{reference.name}: logits differ by {error} of {largest}")
+    print(f"{reference.name}: exported logits differ by {error:.1e} of {largest:.1f}", flush=True)
 
 
 def logits_with_graph(model, batch):
@@ -218,5 +223,12 @@ with runs.workspace() as work:
     trained(work)
     tokenizers(work)
     vision(work)
-    both_ways(work, "gpt2", gpt2)
-    both_ways(work, "llama", llama)
+    for dtype in TOLERANCE:
+        if dtype == torch.float64:
+            exact_llama()
+        both_ways(work, "gpt2", gpt2(), dtype)
+        both_ways(work, "llama", llama(), dtype)
+        # Every option of the two models that changes their outputs.
+        same_step(work, "gpt2-untied", gpt2(tied=False, context=24, inner=100, eps=2e-4), dtype)
+        same_step(work, "llama-tied", llama(tied=True, keys=4, base=5e5, eps=2e-4), dtype)
+        same_step(work, "llama-one-key", llama(keys=1, base=100.0), dtype)
