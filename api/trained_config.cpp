@@ -1,6 +1,7 @@
 #include "api/trained_config.h"
 
 #include "core/base/describe.h"
+#include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/option_reader.h"
 #include "core/optim/catalogue/catalogue.h"
@@ -83,6 +84,20 @@ std::string chosen_precision(const TrainedSettings& settings, const std::string&
   return wanted;
 }
 
+// Returns the error of a YAML key as one of a member: strategy.sync.what is sync.what of ReplicaOptions.
+ConfigError error_of_member(const ConfigError& error, const std::string& source) {
+  std::string structure = source, member = error.key();
+  const std::string strategy = "strategy.", optimizer = "optimizer.";
+  if (begins_with(member, strategy)) {
+    member = member.substr(strategy.size());
+  } else if (begins_with(member, optimizer)) {
+    member = member.substr(optimizer.size());
+    if (member != "clip_norm") structure = "FusedOptimizer";
+  }
+  const std::string what = error.what(), before = error.key() + ": ";
+  return {{structure, 0, 0}, member, what.substr(what.find(before) + before.size()), error.kind()};
+}
+
 }  // namespace
 
 TrainedSettings settings_of(const ReplicaOptions& options, const FusedOptimizer* fused) {
@@ -106,13 +121,18 @@ TrainedSettings settings_of(const ShardOptions& options, const FusedOptimizer* f
   settings.source = "ShardOptions";
   if (options.stage < 1 || options.stage > 3)
     throw ConfigError({settings.source, 0, 0}, "stage", "is ", options.stage, ", must be 1, 2 or 3");
+  if (options.stage != 3 && options.reshard_after_forward)
+    throw ConfigError({settings.source, 0, 0}, "reshard_after_forward",
+                      "needs stage 3, which shards the parameters, and ", "stage is ", options.stage);
   settings.shards = true;
   settings.strategy["shard"] = options.stage == 1 ? "optimizer" : options.stage == 2 ? "gradients" : "parameters";
   set(settings.strategy, "reshard_after_forward", options.reshard_after_forward);
   return settings;
 }
 
-RunConfig trained_config(const RunConfig& job, const TrainedSettings& settings, const std::string& own_precision) {
+namespace {
+
+RunConfig checked_config(const RunConfig& job, const TrainedSettings& settings, const std::string& own_precision) {
   Catalogues catalogues;
   catalogues.kinds["optimizer"] = optimizer_catalogue();
   catalogues.kinds["schedule"] = schedule_catalogue();
@@ -136,6 +156,16 @@ RunConfig trained_config(const RunConfig& job, const TrainedSettings& settings, 
   check_sync(config, !settings.shards);
   if (settings.shards) check_shard_effects(config.strategy.options);
   return config;
+}
+
+}  // namespace
+
+RunConfig trained_config(const RunConfig& job, const TrainedSettings& settings, const std::string& own_precision) {
+  try {
+    return checked_config(job, settings, own_precision);
+  } catch (const ConfigError& error) {
+    throw error_of_member(error, settings.source);
+  }
 }
 
 }  // namespace convoy

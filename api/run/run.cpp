@@ -47,8 +47,10 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
   if (!job.impl().supervised()) {
     embedded_folder.emplace(context, folder);
   } else if (context.rank == 0 && absolute_path(folder) != absolute_path(context.folder)) {
+    std::string words;
+    for (const std::string& word : job.arguments()) words += " " + shell_word(word);
     log::info(str("the run folder is ", context.folder, "; the program names ", folder,
-                  ": to use that one, add --output ", shell_word(folder)));
+                  ": to use that one, type convoy run --output ", shell_word(folder), " --", words));
   }
   ProgressOptions progress_options;
   if (const std::shared_ptr<Injector> injector = job.impl().injector) {

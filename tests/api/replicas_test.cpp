@@ -320,19 +320,20 @@ TEST(ReplicasErrors, NameTheWrongOption) {
   };
   const FusedOptimizer adam("adam");
   EXPECT_THAT(with_options([](auto& options) { options.sync.what = "parameter"; }, adam),
-              HasSubstr("ReplicaOptions: strategy.sync.what: is 'parameter', must be one of gradients, parameters, "
+              HasSubstr("ReplicaOptions: sync.what: is 'parameter', must be one of gradients, parameters, "
                         "diloco; did you mean parameters?"));
-  EXPECT_THAT(with_options([](auto& options) { options.buffers = "rank0"; }, adam), HasSubstr("strategy.buffers"));
+  EXPECT_THAT(with_options([](auto& options) { options.buffers = "rank0"; }, adam),
+              HasSubstr("ReplicaOptions: buffers: "));
   EXPECT_THAT(with_options([](auto& options) { options.clip_norm = 0; }, adam),
-              HasSubstr("optimizer.clip_norm: is 0.0, must be above 0"));
+              HasSubstr("ReplicaOptions: clip_norm: is 0.0, must be above 0"));
   EXPECT_THAT(with_options([](auto& options) { options.sync.start_after = 3; }, adam),
-              HasSubstr("strategy.sync.start_after"));
+              HasSubstr("ReplicaOptions: sync.start_after: "));
   EXPECT_THAT(with_options([](auto& options) { options.precision = "fp16"; }, adam),
               HasSubstr("convert it with to(torch::kFloat)"));
-  EXPECT_THAT(with_options([](auto&) {}, FusedOptimizer("adan")), HasSubstr("did you mean adam?"));
+  EXPECT_THAT(with_options([](auto&) {}, FusedOptimizer("adan")), HasSubstr("FusedOptimizer: name: "));
   FusedOptimizer sgd("sgd");
   sgd.eps = 1;
-  EXPECT_THAT(with_options([](auto&) {}, sgd), HasSubstr("optimizer.eps: unknown key"));
+  EXPECT_THAT(with_options([](auto&) {}, sgd), HasSubstr("FusedOptimizer: eps: unknown key"));
 }
 
 TEST(ReplicasErrors, RefuseUnsupportedOptimizers) {

@@ -199,7 +199,7 @@ TEST(ShardsErrors, ExplainTheInputsOfStage3) {
                   Shards shards(job, *net.module, FusedOptimizer("adam"), options);
                 });
               }),
-              HasSubstr("ShardOptions: strategy.reshard_after_forward: needs shard: parameters"));
+              HasSubstr("ShardOptions: reshard_after_forward: needs stage 3"));
 }
 
 TEST(ShardsErrors, NameParametersThatDiffer) {
