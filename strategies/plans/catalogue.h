@@ -74,8 +74,9 @@ struct BlockDescription {
   std::vector<std::pair<std::string, int64_t>> named{};  // its parameters: canonical name, elements
   int64_t saved_bytes = 0;             // kept for each backward, independent of rows: half-precision copies of weights
   int64_t cut_product_parameters = 0;  // elements, included in `cut_parameters` and `product_parameters`
-  // Shape of an output that flattens sequences: it has the positions, but not the shape [rows, positions, features].
-  // Set for a block with sharded layers; otherwise empty. Sequence parallelism refuses it.
+  // An output that is no sequence [rows, positions, features], of a block with sharded layers that receives sequences:
+  // their length, then the output's dimensions after the rows. Empty: none. Sequence parallelism refuses it, because it
+  // would be computed from a rank's positions only.
   std::vector<int64_t> flat_sequences{};
 };
 CONVOY_JSON(BlockDescription, name, parameters, buffers, row_working_bytes, working_bytes, tensors, product_parameters,

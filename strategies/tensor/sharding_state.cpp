@@ -30,12 +30,16 @@ BlockBoundaries::Tensors ShardingState::enter(const std::string& block, Tensors 
   return inputs;
 }
 
-// Checks that only sequences with three dimensions are sharded. An input that a block returns unchanged is no shard.
+// Checks that only sequences with three dimensions are sharded, and that nothing else is computed from a shard. An input
+// that a block returns unchanged is no shard. Tensors without gradient, such as masks, may have other shapes.
 void ShardingState::check_outputs(const Tensors& outputs) const {
   if (sequence_ == 0) return;
   const int64_t share = sequence_ / group_->size();
   for (const at::Tensor& output : outputs) {
-    if (!output.defined() || output.dim() < 2 || output.dim() == 3 || output.size(1) != share) continue;
+    if (!output.defined()) continue;
+    const bool positions = output.dim() > 1 && (output.size(1) == share || output.size(1) == sequence_);
+    if (output.dim() == 3 && positions) continue;
+    if (!output.requires_grad() && (output.dim() < 2 || output.size(1) != share)) continue;
     const auto same = [&](const at::Tensor& given) {
       return given.defined() && given.is_alias_of(output) && given.sizes() == output.sizes();
     };

@@ -373,6 +373,14 @@ TEST(TensorParallel, NamesABlockThatReshapesASequenceShard) {
         << error;
   }
   EXPECT_EQ(error_of_sequences("", flat, true), "no error");
+  const auto pooled = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(1)}; };
+  const auto transposed = [](const at::Tensor& value, const at::Tensor&) -> TensorList {
+    return {value.transpose(1, 2)};
+  };
+  for (const Sequences::Finish& finish : {Sequences::Finish(pooled), Sequences::Finish(transposed)})
+    EXPECT_NE(
+        error_of_sequences(shares, finish, false).find("strategy.sequence_parallel: block blocks.1 returns [75, "),
+        std::string::npos);
   const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
     return {value, beside};
   };
@@ -404,6 +412,8 @@ TEST(TensorParallel, RefusesAMeasuredModelWithFlatSequences) {
             std::string::npos)
       << reason;
   EXPECT_EQ(refusal(flat, false), "none");
+  const auto pooled = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(1)}; };
+  EXPECT_NE(refusal(pooled, true).find("block blocks.1 returns [rows, "), std::string::npos) << refusal(pooled, true);
   const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
     return {value, beside};
   };

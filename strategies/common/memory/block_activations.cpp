@@ -109,16 +109,21 @@ class BackwardPeaks : public BlockHooks {
 
 bool is_sequence(const at::Tensor& value) { return value.defined() && value.dim() == 3 && value.is_floating_point(); }
 
-// Shape of the first output with a gradient that has the inputs' positions but is no sequence [rows, positions,
-// features]; empty: none. Outputs without gradient, such as masks, do not count.
+// Describes the first output with a gradient that is neither a sequence [rows, positions, features] of the inputs'
+// length nor an input: the length, then the output's dimensions after the rows. Empty: none. Outputs without gradient,
+// such as masks, do not count.
 std::vector<int64_t> flat_sequences(const TensorList& inputs, const TensorList& outputs) {
   const auto sequence = std::find_if(inputs.begin(), inputs.end(), is_sequence);
   if (sequence == inputs.end()) return {};
+  const int64_t length = sequence->size(1);
   for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad() || output.dim() < 2 || output.dim() == 3) continue;
+    if (!output.defined() || !output.requires_grad()) continue;
+    if (is_sequence(output) && output.size(1) == length) continue;
     const auto same = [&](const at::Tensor& input) { return input.defined() && input.is_same(output); };
-    if (output.size(1) == sequence->size(1) && std::none_of(inputs.begin(), inputs.end(), same))
-      return output.sizes().vec();
+    if (std::any_of(inputs.begin(), inputs.end(), same)) continue;
+    std::vector<int64_t> found{length};
+    for (int64_t dim = 1; dim < output.dim(); ++dim) found.push_back(output.size(dim));
+    return found;
   }
   return {};
 }

@@ -96,9 +96,12 @@ void check_cuts(const JobPlan& job, const ModelDescription& description) {
   const bool sequence = degree > 1 && strategy.has("sequence_parallel") && strategy.boolean("sequence_parallel");
   for (const BlockDescription& block : description.blocks)
     if (sequence && !block.flat_sequences.empty()) {
-      const int64_t length = block.flat_sequences[1];
-      std::vector<std::string> shape{"rows", str(length / degree)};
-      for (size_t i = 2; i < block.flat_sequences.size(); ++i) shape.push_back(str(block.flat_sequences[i]));
+      const int64_t length = block.flat_sequences.front();
+      std::vector<std::string> shape{"rows"};
+      for (size_t i = 1; i < block.flat_sequences.size(); ++i) {
+        const int64_t size = block.flat_sequences[i];
+        shape.push_back(str(size == length ? length / degree : size));
+      }
       throw ConfigError(SourceLocation{}, "strategy.sequence_parallel",
                         flat_sequences_text(block.name, "[" + join(shape, ", ") + "]", length, degree));
     }
