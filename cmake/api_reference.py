@@ -6,7 +6,7 @@ import re
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
-ORDER = ["convoy.h", "job.h", "mpi.h", "trained.h", "replicas.h", "shards.h", "run.h", "share.h", "model_of.h", "plugin.h",
+ORDER = ["convoy.h", "job.h", "mpi.h", "trained.h", "replicas.h", "shards.h", "run.h", "share.h", "load.h", "model_of.h", "plugin.h",
          "core/communicator.h"]
 
 INTRODUCTION = """# API of the C++ library

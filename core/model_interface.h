@@ -25,6 +25,7 @@ using TensorList = std::vector<at::Tensor>;
 
 class Block;  // core/model.h
 using BlockPtr = std::shared_ptr<Block>;
+class PairScorer;  // core/ranking/pair_scorer.h
 
 // Inputs of a loss. The model defines the shapes; dimension 0 (after members) is rows.
 struct Examples {
@@ -40,12 +41,17 @@ struct Loss {
   at::Tensor weight;  // rows or tokens, multiplied by row weights; no gradient
 };
 
-// Additive over shares, batches and ranks: value = sum / weight.
+// Additive over shares, batches and ranks: value = sum / weight. `coverage` and `gini`: `sum` counts how often each
+// item is recommended, [items] or [members, items]; the value is the share of items with a count, or the counts' Gini
+// index.
 struct Metric {
+  enum class Form : uint8_t { ratio, coverage, gini };
+
   std::string name;  // "accuracy", "hr@10"
   at::Tensor sum;    // float64, [] or [members]
   at::Tensor weight;
   bool lower_is_better = false;
+  Form form = Form::ratio;
 };
 
 class LossFunction {
@@ -69,6 +75,9 @@ class Model {
   virtual std::string default_loss() const = 0;  // name in the catalogue of losses
   // Metrics of an evaluation batch, besides the loss; may be empty.
   virtual std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const = 0;
+  // Optional: scores of many items for each row, equal to the only output but for rounding. `blocks`: all blocks of
+  // this model, on the CPU. Null if the model or its layers do not support it.
+  virtual std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>& /*blocks*/) const { return nullptr; }
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
@@ -87,6 +96,9 @@ class WrappedModel : public Model {
   std::string default_loss() const override { return inner_->default_loss(); }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
     return inner_->metrics(outputs, batch, layers);
+  }
+  std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>& blocks) const override {
+    return inner_->pair_scorer(blocks);
   }
 
  protected:

@@ -18,10 +18,15 @@ namespace {
 DatasetPtr make_interactions(const Options& options, uint64_t seed) {
   const std::string& path = options.text("path");
   const std::string& name = options.text("holdout");
-  const Holdout holdout = name == "latest" ? Holdout::latest : name == "random" ? Holdout::random : Holdout::none;
+  const Holdout holdout = name == "latest"   ? Holdout::latest
+                          : name == "random" ? Holdout::random
+                          : name == "time"   ? Holdout::time
+                                             : Holdout::none;
   Interactions all = read_interactions(path, InteractionColumns::from(options, path));
   add_features(all, FeatureFile::from(options, "item"), FeatureFile::from(options, "user"));
-  return std::make_shared<InteractionsDataset>(std::move(all), holdout, RankingOptions::from(options), seed);
+  RankingOptions ranking = RankingOptions::from(options);
+  if (holdout == Holdout::time && ranking.fraction == 0) ranking.fraction = 0.1;
+  return std::make_shared<InteractionsDataset>(std::move(all), holdout, ranking, seed);
 }
 
 }  // namespace

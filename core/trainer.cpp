@@ -6,10 +6,11 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"
-#include "core/data/rows.h"
 #include "core/loss_check.h"
 #include "core/rank_state/position.h"
 #include "core/resume.h"
+#include "core/training/evaluation.h"
+#include "core/training/watched_metric.h"
 
 namespace convoy {
 namespace {
@@ -29,14 +30,13 @@ class Training {
         length_(training_length(config_.train, epoch_rows_, sampling_.count)),
         sampler_(rows_to_train_on(components), length_.global_rows, row_sample_of(sampling_, config_)),
         progress_(context, {components.shares_device, components.files, components.reached}),
-        same_metrics_(context),
+        evaluation_(context, {components.data, components.transforms, components.strategy, length_.global_rows},
+                    sampler_),
+        keep_best_("train.keep_best", config_.train.keep_best),
+        early_stop_("train.early_stop", config_.train.early_stop),
         loss_check_(context) {
     progress_.set_length(config_.train, length_,
                          {components.data->instances_per_row(), components.data->tokens_per_row()});
-    held_out_evaluation_ = strategy_.capabilities().held_out_evaluation;
-    holds_out_ = sampler_.row_sample().held_out() > 0 &&
-                 (held_out_evaluation_ != nullptr || sampling_.job_members == 0) &&
-                 can_evaluate_training_rows(*components.data);
   }
 
   TrainingResult run() {
@@ -48,25 +48,22 @@ class Training {
     // A stop request interrupted an evaluation, or members that trained separately are joined here and evaluated
     // first.
     if (evaluation_owed_) evaluate(step(), true);
+    if (best_owed_) save(step());
     if (step() < length_.total_steps && !finished_) loop();
     end_loader();
     progress_.end_loop(data_time_);
     finish();
-    return progress_.result(strategy_);
+    TrainingResult result = progress_.result(strategy_);
+    if (const Json best = keep_best_.json(); best.is_object() && best.contains("step"))
+      result.summary["best_checkpoint"] = best;
+    if (early_stop_.exhausted()) result.summary["early_stop"] = early_stop_.json();
+    return result;
   }
 
  private:
   int64_t step() const { return progress_.step(); }
 
-  LoaderOptions loader_options() const {
-    LoaderOptions options = LoaderOptions::from(config_.data.options, config_.seed);
-    options.share_index = sampling_.index;
-    options.share_count = sampling_.count;
-    options.micro_batches = sampling_.micro_batches;
-    options.device = context_.devices.front();
-    options.samples = sampling_.samples;
-    return options;
-  }
+  LoaderOptions loader_options() const { return share_options(context_, sampling_); }
 
   // Starts a loader at the current step, for the current members.
   void begin_loader() {
@@ -131,7 +128,7 @@ class Training {
       evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);
       if (evaluated_) evaluate(done, updated);
       checkpoint_owed |= due(config_.train.checkpoint_every, done, length_.steps_per_epoch);
-      saved_ = checkpoint_owed && updated;
+      saved_ = (checkpoint_owed || best_owed_) && updated;
       if (saved_) {
         save(done);
         checkpoint_owed = false;
@@ -144,9 +141,9 @@ class Training {
   void finish() {
     const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
     if (wants_evaluation && !progress_.stopped() && !evaluated_) evaluate(step(), true);
-    if (!saved_ &&
-        (progress_.stopped() || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never))
-      save(step());
+    const bool wants_checkpoint =
+        progress_.stopped() || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never;
+    if (best_owed_ || (!saved_ && wants_checkpoint)) save(step());
     if (!progress_.stopped() && context_.rank == 0 && progress_.skipped_all())
       log::warning(str("none of ", progress_.updates(),
                        " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
@@ -168,57 +165,62 @@ class Training {
   // Evaluates. If a stop is requested and `may_stop` is true, abandons the evaluation; a resumed run then starts with
   // it. `may_stop` is false while gradients accumulate.
   void evaluate(int64_t done, bool may_stop) {
-    const bool split = components_.data->size(Split::evaluate) > 0;
-    if (!split && !holds_out_) return;
+    if (!evaluation_.possible()) return;
     progress_.pause_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
     progress_.reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.flush_for_evaluation();
-    std::map<std::string, MetricValue> values;
-    // Evaluation batches have at most the rows of a training batch, because each row may have many candidates.
-    if (split)
-      values = evaluated_on(Loader(components_.data, components_.transforms, length_.global_rows, loader_options()),
-                            may_stop, "evaluate", [this](const Batch& batch) { return strategy_.evaluate(batch); });
-    if (holds_out_ && !progress_.stopped())
-      for (auto& [name, value] : evaluate_held_out(may_stop)) values["out_of_fold_" + name] = value;
-    evaluation_owed_ = progress_.stopped();
+    const auto values = evaluation_.run(loader_options(), [&] {
+      progress_.check_aborted();
+      return may_stop && progress_.stops();
+    });
+    evaluation_owed_ = !values;
     if (evaluation_owed_) return progress_.resume_clock();
     progress_.check_generators();
     progress_.add_evaluation_seconds(std::chrono::duration<double>(Clock::now() - start).count());
-    progress_.record_evaluation(done, values);
-    finished_ = strategy_.evaluated(values);
+    progress_.record_evaluation(done, *values);
+    finished_ = strategy_.evaluated(*values);
+    watch(done, *values, may_stop);
     read_sampling();
     context_.state->phase("training");
     progress_.resume_clock();
   }
 
-  std::map<std::string, MetricValue> evaluated_on(Loader loader, bool may_stop, const std::string& kind,
-                                                  const std::function<std::vector<Metric>(const Batch&)>& evaluate) {
-    MetricAccumulator metrics;
-    while (std::optional<Batch> batch = loader.next()) {
-      progress_.check_aborted();
-      if (may_stop && progress_.stops()) return {};
-      context_.state->phase("evaluating");  // repeated: its time stamp shows progress
-      metrics.add(evaluate(*batch));
-    }
-    same_metrics_.check(kind, metrics.names());
-    return metrics.reduce(*context_.world);
+  // `whole`: no gradients accumulate, so a checkpoint has the state that was evaluated.
+  void watch(int64_t done, const std::map<std::string, MetricValue>& values, bool whole) {
+    if (whole)
+      best_owed_ = keep_best_.add(values, done);
+    else if (keep_best_.watches() && context_.rank == 0 && !skipped_best_)
+      log::warning(
+          "train.keep_best: evaluations between two updates are not kept; let train.evaluate_every be a "
+          "multiple of the steps of an update");
+    skipped_best_ = skipped_best_ || !whole;
+    early_stop_.add(values, done);
+    if (!early_stop_.exhausted()) return;
+    finished_ = true;
+    if (context_.rank == 0)
+      log::info(str("train.early_stop ends the training after step ", done, ": ", early_stop_.text(), " was the best, ",
+                    config_.train.early_stop.patience, " evaluations ago"));
   }
 
-  // Evaluates each member on the fold that it leaves out, or the single model on its held-out rows.
-  std::map<std::string, MetricValue> evaluate_held_out(bool may_stop) {
-    LoaderOptions options = loader_options();
-    options.samples = held_out_evaluation_ != nullptr ? held_out_evaluation_->samples() : std::vector<MemberSample>();
-    return evaluated_on(
-        Loader::held_out(components_.data, components_.transforms, sampler_, length_.global_rows, options), may_stop,
-        "held out", [this](const Batch& batch) {
-          return held_out_evaluation_ != nullptr ? held_out_evaluation_->evaluate_held_out(batch)
-                                                 : strategy_.evaluate(batch);
-        });
+  void save(int64_t done) {
+    SavedState state;
+    state.evaluation_owed = evaluation_owed_;
+    state.data = components_.data.get();
+    state.best = best_owed_;
+    if (keep_best_.watches()) state.trainer["keep_best"] = keep_best_.json();
+    if (early_stop_.watches()) state.trainer["early_stop"] = early_stop_.json();
+    progress_.save(strategy_, done, state);
+    best_owed_ = false;
   }
 
-  void save(int64_t done) { progress_.save(strategy_, done, {evaluation_owed_, components_.data.get()}); }
+  // A run that begins from another run's checkpoint compares its own evaluations only.
+  void restore_watched(const CheckpointInfo& info) {
+    if (!progress_.owns(info)) return;
+    keep_best_.restore(info.trainer.value("keep_best", Json()));
+    early_stop_.restore(info.trainer.value("early_stop", Json()));
+  }
 
   void restore() {
     context_.state->phase(loading_phase);
@@ -241,8 +243,10 @@ class Training {
     const bool comparable =
         from.same_evaluation && (info.fingerprint.empty() || same_fingerprint(info.fingerprint, data.fingerprint));
     if (comparable) progress_.restore_metrics(trainer.at("metrics"));
-    if (held_out_evaluation_ != nullptr && !(comparable && from.same_watched)) held_out_evaluation_->metrics_changed();
-    finished_ = strategy_.evaluated({});  // as before the checkpoint
+    if (comparable) restore_watched(info);
+    HeldOutEvaluation* const members = evaluation_.held_out();
+    if (members != nullptr && !(comparable && from.same_watched)) members->metrics_changed();
+    finished_ = strategy_.evaluated({}) || early_stop_.exhausted();  // as before the checkpoint
     read_sampling();
     evaluation_owed_ = trainer.value("evaluation_owed", false);
     // If nothing is left to train, a state of another layout is evaluated here and saved in this layout.
@@ -268,17 +272,18 @@ class Training {
   const TrainingLength length_;
   const Sampler sampler_;
   TrainingProgress progress_;
-  SameMetrics same_metrics_;
+  Evaluation evaluation_;
+  WatchedMetric keep_best_, early_stop_;
   LossCheck loss_check_;
+  bool best_owed_ = false;     // the current state is the best and not saved
+  bool skipped_best_ = false;  // an evaluation could not be kept
   bool evaluation_owed_ = false;
-  int64_t evaluations_ = 0;                           // started by this process
-  bool evaluated_ = false, saved_ = false;            // the current state
-  bool nothing_left_ = false;                         // to train, after a checkpoint was restored
-  bool finished_ = false;                             // the strategy ended the training before the last step
-  std::optional<Loader> loader_;                      // while training
-  bool rebuild_loader_ = true;                        // before the next step
-  HeldOutEvaluation* held_out_evaluation_ = nullptr;  // the strategy, if it implements this interface
-  bool holds_out_ = false;                            // folds leave out rows that can be evaluated
+  int64_t evaluations_ = 0;                 // started by this process
+  bool evaluated_ = false, saved_ = false;  // the current state
+  bool nothing_left_ = false;               // to train, after a checkpoint was restored
+  bool finished_ = false;                   // the strategy ended the training before the last step
+  std::optional<Loader> loader_;            // while training
+  bool rebuild_loader_ = true;              // before the next step
   DataTime data_time_;
 };
 

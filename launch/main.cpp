@@ -17,6 +17,7 @@
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/text_table.h"
+#include "launch/cli/use_commands.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/prepare/describe.h"
@@ -287,7 +288,8 @@ int run(int argc, char** argv) {
 
   ExportArguments exportation;
   CLI::App* export_weights = app.add_subcommand("export", "Write the weights of a run for Python");
-  export_weights->add_option("RUN", exportation.run, "Run folder or checkpoint, also RUN@memberN")->required();
+  export_weights->add_option("RUN", exportation.run, "Run folder or checkpoint, also RUN@best, RUN@step-N, RUN@memberN")
+      ->required();
   export_weights->add_option("--to", exportation.to, "Folder to write")
       ->required()
       ->type_name("DIR")
@@ -304,6 +306,8 @@ int run(int argc, char** argv) {
       ->type_name("SIZE");
   export_weights->footer(export_footer);
 
+  const std::vector<ParsedCommand> uses = add_use_commands(app);
+
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
@@ -316,9 +320,10 @@ int run(int argc, char** argv) {
     return run_agent_for_host(loop);
   }
   // CLI11's message for an unknown command names no alternatives.
-  const std::vector<std::string> commands{run->get_name(),   verify->get_name(),        explain->get_name(),
-                                          bench->get_name(), top->get_name(),           add->get_name(),
-                                          list->get_name(),  export_weights->get_name()};
+  std::vector<std::string> commands{run->get_name(),   verify->get_name(),        explain->get_name(),
+                                    bench->get_name(), top->get_name(),           add->get_name(),
+                                    list->get_name(),  export_weights->get_name()};
+  for (const ParsedCommand& use : uses) commands.push_back(use.line->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -326,6 +331,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? exit_code::done : exit_code::command_line;
   }
+  for (const ParsedCommand& use : uses)
+    if (*use.line) return use.run();
   if (*list) {
     list_catalogues(all_catalogues(), listing, std::cout);
     return exit_code::done;

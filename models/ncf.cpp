@@ -3,10 +3,14 @@
 #include <ATen/ops/cat.h>
 
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
+#include "core/ranking/pair_mlp.h"
+#include "core/ranking/pair_scorer.h"
 #include "core/tensors/activation.h"
 #include "models/catalogue/catalogue.h"
 #include "models/common.h"
@@ -41,6 +45,15 @@ LinearOptions linear_options(const Init& weight, bool bias = true) {
   return options;
 }
 
+// Numbers that a row's items share, [.., B, C]; undefined if there are none.
+at::Tensor ncf_row_numbers(const Batch& batch) {
+  TensorList numbers;
+  for (const char* name : {"context", "user_features"})
+    if (const at::Tensor* some = batch.find(name)) numbers.push_back(*some);
+  if (numbers.empty()) return {};
+  return numbers.size() == 1 ? numbers[0] : at::cat(numbers, -1);
+}
+
 // user [.., B], item [.., B, N] → their embeddings [.., B, D] and [.., B, N, D]; passes numbers through.
 class NcfEmbeddingBlock : public Block {
  public:
@@ -57,6 +70,8 @@ class NcfEmbeddingBlock : public Block {
     for (size_t i = 2; i < inputs.size(); ++i) outputs.push_back(inputs[i].to(dtype_));
     return outputs;
   }
+  at::Tensor user(const at::Tensor& ids) { return user_->forward(ids); }
+  at::Tensor item(const at::Tensor& ids) { return item_->forward(ids); }
 
  private:
   at::ScalarType dtype_;
@@ -87,8 +102,25 @@ class NcfFirstBlock : public Block {
     outputs.push_back(dropout_ ? dropout_->forward(h) : h);
     return outputs;
   }
+  // Factors [B, G] and part of the first hidden layer [B, H], of embeddings of users or of items. Undefined: none.
+  std::pair<at::Tensor, at::Tensor> row_parts(const at::Tensor& users, const at::Tensor& numbers) {
+    return parts(users, numbers, row_);
+  }
+  std::pair<at::Tensor, at::Tensor> item_parts(const at::Tensor& items, const at::Tensor& numbers) {
+    return parts(items, numbers, item_);
+  }
 
  private:
+  std::pair<at::Tensor, at::Tensor> parts(const at::Tensor& embeddings, const at::Tensor& numbers, const Layer& layer) {
+    std::pair<at::Tensor, at::Tensor> result;
+    if (gmf_ > 0) result.first = embeddings.narrow(-1, 0, gmf_).contiguous();
+    if (mlp_ == 0) return result;
+    TensorList columns{embeddings.narrow(-1, gmf_, mlp_)};
+    if (numbers.defined()) columns.push_back(numbers.to(embeddings.scalar_type()));
+    result.second = layer->forward(at::cat(columns, -1)).contiguous();
+    return result;
+  }
+
   int64_t gmf_;
   int64_t mlp_;
   int64_t row_numbers_;
@@ -131,9 +163,69 @@ class NcfOutputBlock : public Block {
   Layer linear_;
 };
 
+// Adds up to the forward of the blocks: the first hidden layer is a sum of a row's part and an item's part.
+class NcfScorer : public PairScorer {
+ public:
+  // Null if a layer after the first is not one whole matrix, as with stacked members or sharded layers.
+  static std::shared_ptr<NcfScorer> of(const std::vector<BlockPtr>& blocks, const NcfSizes& sizes) {
+    if (blocks.size() < 3) return nullptr;
+    const auto embedding = std::dynamic_pointer_cast<NcfEmbeddingBlock>(blocks[0]);
+    const auto first = std::dynamic_pointer_cast<NcfFirstBlock>(blocks[1]);
+    if (!embedding || !first) return nullptr;
+    std::vector<PairMlp::Layer> layers;
+    int64_t in = sizes.hidden.empty() ? 0 : sizes.hidden[0];
+    for (size_t index = 2; index < blocks.size(); ++index) {
+      const bool output = index + 1 == blocks.size();
+      const int64_t out = output ? 1 : sizes.hidden[index - 1];
+      if (output) in += sizes.gmf;
+      const auto parameters = blocks[index]->named_parameters();
+      const at::Tensor *weight = parameters.find("linear.weight"), *bias = parameters.find("linear.bias");
+      if (weight == nullptr || bias == nullptr || weight->sizes() != at::IntArrayRef{out, in}) return nullptr;
+      layers.push_back({weight->detach(), bias->detach()});
+      in = out;
+    }
+    const at::ScalarType dtype = layers.back().weight.scalar_type();
+    if (!layers.back().weight.is_cpu() || (dtype != at::kFloat && dtype != at::kDouble)) return nullptr;
+    return std::make_shared<NcfScorer>(embedding, first, layers, sizes.gmf);
+  }
+
+  // `layers`: the output is the last one.
+  NcfScorer(std::shared_ptr<NcfEmbeddingBlock> embedding, std::shared_ptr<NcfFirstBlock> first,
+            std::vector<PairMlp::Layer> layers, int64_t gmf)
+      : embedding_(std::move(embedding)), first_(std::move(first)), dtype_(layers.back().weight.scalar_type()) {
+    const at::Tensor output = layers.back().weight.select(0, 0), bias = layers.back().bias;
+    layers.pop_back();
+    const int64_t mlp = output.numel() - gmf;
+    if (gmf > 0) factor_weights_ = output.narrow(0, 0, gmf);
+    mlp_.emplace(layers, mlp > 0 ? output.narrow(0, gmf, mlp) : at::Tensor(), bias, dtype_);
+  }
+
+  at::ScalarType dtype() const override { return dtype_; }
+  TensorList row_parts(const Batch& rows) override {
+    const auto [factors, sums] = first_->row_parts(embedding_->user(rows.at("user")), ncf_row_numbers(rows));
+    return {factor_weights_.defined() ? factors * factor_weights_ : factors, sums};
+  }
+  TensorList item_parts(const at::Tensor& ids, const at::Tensor& features) override {
+    const auto [factors, sums] = first_->item_parts(embedding_->item(ids), features);
+    return {factors.defined() ? PairMlp::turned(factors) : factors, sums};
+  }
+  void scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) override {
+    mlp_->scores({rows[0], rows[1]}, {items[0], items[1]}, out);
+  }
+
+ private:
+  std::shared_ptr<NcfEmbeddingBlock> embedding_;
+  std::shared_ptr<NcfFirstBlock> first_;
+  at::ScalarType dtype_;
+  at::Tensor factor_weights_;  // of the output
+  std::optional<PairMlp> mlp_;
+};
+
 class Ncf : public Model {
  public:
-  Ncf(const Options& options, const Schema& schema) : top_k_(options.integers("top_k")) {
+  Ncf(const Options& options, const Schema& schema)
+      : top_k_(options.integers("top_k")),
+        metrics_(options.has("metrics") ? options.texts("metrics") : std::vector<std::string>{"hr", "ndcg"}) {
     sizes_.users = schema.at("user", "model ncf").cardinality;
     sizes_.items = schema.at("item", "model ncf").cardinality;
     for (int64_t size : schema.at("item", "model ncf").shape) sizes_.items_a_row *= size;
@@ -171,21 +263,22 @@ class Ncf : public Model {
 
   TensorList inputs(const Batch& batch) const override {
     TensorList list{batch.at("user"), batch.at("item")};
-    TensorList of_row;
-    for (const char* name : {"context", "user_features"})
-      if (const at::Tensor* numbers = batch.find(name)) of_row.push_back(*numbers);
-    if (!of_row.empty()) list.push_back(of_row.size() == 1 ? of_row[0] : at::cat(of_row, -1));
+    if (const at::Tensor numbers = ncf_row_numbers(batch); numbers.defined()) list.push_back(numbers);
     if (sizes_.item_numbers > 0) list.push_back(batch.at("item_features"));
     return list;
   }
   std::string default_loss() const override { return "bce"; }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch&, Layers&) const override {
-    return ranking_metrics(rank_of_first(outputs[0]), top_k_);
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers&) const override {
+    return ranking_metrics(outputs[0], batch, metrics_, top_k_);
+  }
+  std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>& blocks) const override {
+    return NcfScorer::of(blocks, sizes_);
   }
 
  private:
   NcfSizes sizes_;
   std::vector<int64_t> top_k_;
+  std::vector<std::string> metrics_;
 };
 
 }  // namespace

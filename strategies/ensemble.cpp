@@ -30,15 +30,15 @@
 namespace convoy {
 namespace {
 
-// EarlyStop: ends members whose metric did not improve for `patience` evaluations. Equal on all ranks, because all get
-// the same metrics.
+// EarlyStop: ends members whose metric did not improve for `patience` evaluations; they keep their best weights.
+// Equal on all ranks, because all get the same metrics.
 class EarlyStop {
  public:
   // `members`: all members of the job.
   EarlyStop(const std::vector<MemberSettings>& members, std::string metric);
 
-  // Error(config) listing the available metrics if the watched one is missing.
-  void add(const std::map<std::string, MetricValue>& metrics);
+  // Returns the members that improved. Error(config) listing the available metrics if the watched one is missing.
+  std::vector<int64_t> add(const std::map<std::string, MetricValue>& metrics);
   bool finished(int64_t member) const { return finished_.const_data_ptr<bool>()[member]; }
   int64_t training() const;  // number of members that have not finished
 
@@ -66,8 +66,8 @@ EarlyStop::EarlyStop(const std::vector<MemberSettings>& members, std::string met
   finished_ = at::zeros({count}, at::kBool);
 }
 
-void EarlyStop::add(const std::map<std::string, MetricValue>& metrics) {
-  if (std::all_of(patience_.begin(), patience_.end(), [](int64_t one) { return one == 0; })) return;
+std::vector<int64_t> EarlyStop::add(const std::map<std::string, MetricValue>& metrics) {
+  if (std::all_of(patience_.begin(), patience_.end(), [](int64_t one) { return one == 0; })) return {};
   const auto found = metrics.find(metric_);
   const size_t count = patience_.size();
   if (found == metrics.end() || (count > 1 && found->second.members.size() != count)) {
@@ -77,6 +77,7 @@ void EarlyStop::add(const std::map<std::string, MetricValue>& metrics) {
     throw Error(Failure::config, "strategy.early_stop.metric: members have no metric '", metric_,
                 "'; an evaluation gives ", join(names, ", "));
   }
+  std::vector<int64_t> improved;
   auto* best = best_.mutable_data_ptr<double>();
   auto* waited = waited_.mutable_data_ptr<int64_t>();
   auto* finished = finished_.mutable_data_ptr<bool>();
@@ -88,8 +89,10 @@ void EarlyStop::add(const std::map<std::string, MetricValue>& metrics) {
         (std::isnan(best[member]) || (found->second.lower_is_better ? value < best[member] : value > best[member]));
     waited[member] = better ? 0 : waited[member] + 1;
     if (better) best[member] = value;
+    if (better) improved.push_back(int64_t(member));
     finished[member] = waited[member] >= patience_[member];
   }
+  return improved;
 }
 
 void EarlyStop::restored() {
@@ -177,7 +180,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   }
 
   bool evaluated(const std::map<std::string, MetricValue>& metrics) override {
-    if (!metrics.empty()) stop_->add(metrics);
+    if (!metrics.empty()) members_->keep(stop_->add(metrics));
     std::vector<int64_t> ended;
     for (const MemberSettings& member : members_->rows())
       if (stop_->finished(member.number)) ended.push_back(member.number);
@@ -205,7 +208,10 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
     members_->restored();
     stop_->restored();
   }
-  void metrics_changed() override { stop_->reset(); }
+  void metrics_changed() override {
+    stop_->reset();
+    members_->forget_best();
+  }
   void renumbered(int64_t steps) override { members_->renumbered(steps); }
 
  private:
@@ -214,10 +220,14 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   Metric by_member_number(const Metric& metric, int64_t rows) const {
     const at::Tensor index = numbers_.narrow(0, 0, rows);
     const auto among_all = [&](const at::Tensor& values) {
-      const at::Tensor whole = at::zeros({int64_t(all_.size())}, at::TensorOptions(at::kDouble).device(device_));
-      return rows == 0 ? whole : whole.index_copy(0, index, values.to(at::kDouble).reshape({-1}).to(device_));
+      std::vector<int64_t> shape = values.sizes().vec();  // [members], or [members, items]
+      if (shape.empty()) shape = {1};
+      const std::vector<int64_t> own = shape;
+      shape[0] = int64_t(all_.size());
+      const at::Tensor whole = at::zeros(shape, at::TensorOptions(at::kDouble).device(device_));
+      return rows == 0 ? whole : whole.index_copy(0, index, values.to(at::kDouble).reshape(own).to(device_));
     };
-    return {metric.name, among_all(metric.sum), among_all(metric.weight), metric.lower_is_better};
+    return {metric.name, among_all(metric.sum), among_all(metric.weight), metric.lower_is_better, metric.form};
   }
 
   // Metrics of an evaluation, by member number.

@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/checkpoint/restore.h"
@@ -17,6 +16,7 @@
 #include "core/checkpoint/save_coordination.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
+#include "core/files/run_reference.h"
 
 namespace convoy {
 namespace {
@@ -199,7 +199,7 @@ Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t kee
     : context_(context), directory_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
 void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing,
-                       const Json& rank_state, const Dataset* data) {
+                       const Json& rank_state, const Dataset* data, bool best) {
   at::NoGradGuard no_grad;
   SaveCoordination coordination(context_, "save");
   const std::string folder = directory_.temporary_path(step, coordination.token());
@@ -223,9 +223,13 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
         for (const Json& piece : json.at("pieces")) manifest.pieces.push_back(stored_piece_from_json(piece));
       }
       check_whole(manifest);
-      if (data != nullptr) store_contents(data->contents(), folder, manifest, files_);
+      if (data != nullptr) {
+        store_contents(data->contents(), folder, manifest, files_);
+        manifest.schema = to_json(data->schema());
+      }
       write_manifest(manifest, folder, files_);
       directory_.publish(step, coordination.token());
+      if (best) directory_.mark_best(step, coordination.token());
       return std::string();
     });
   } catch (...) {
@@ -266,7 +270,7 @@ Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
 }
 
 CheckpointInfo Checkpoints::find(const std::string& given) {
-  const auto [path, member] = member_path(given);
+  const auto [path, member] = checkpoint_path(given, "train.resume");
   SaveCoordination coordination(context_, "find");
   const std::string chosen = coordination.on_first("choose", [&, path = path]() -> std::string {
     if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())

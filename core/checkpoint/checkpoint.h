@@ -41,9 +41,9 @@ class Checkpoints {
 
   // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients and stale entries.
   // `rank_state`: additions of this rank to the manifest's trainer section, under `ranks` by rank number; null: none.
-  // `data`: rank 0 records its contents; may be null.
+  // `data`: rank 0 records its contents and fields; may be null. `best`: it is kept until another one is the best.
   void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false,
-            const Json& rank_state = {}, const Dataset* data = nullptr);
+            const Json& rank_state = {}, const Dataset* data = nullptr, bool best = false);
   // Collective. Returns the newest complete and intact checkpoint; rank 0 reads and broadcasts the result. Skips a
   // broken one with a warning that names the file. Returns nullopt if there are no checkpoints. Error(corrupt_data) if
   // all are broken.

@@ -7,6 +7,7 @@
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/control/channel.h"
+#include "core/files/run_reference.h"
 
 namespace convoy {
 namespace {
@@ -21,18 +22,7 @@ std::string CheckpointDirectory::temporary_path(int64_t step, const std::string&
   return str(folder_, "/.", step_prefix, step, ".tmp-", token);
 }
 
-std::vector<int64_t> CheckpointDirectory::steps() const {
-  std::vector<int64_t> steps;
-  for (const std::string& name : names_in(folder_)) {
-    if (!begins_with(name, step_prefix)) continue;
-    const std::string digits = name.substr(sizeof step_prefix - 1);
-    const bool number =
-        !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
-    if (number) steps.push_back(std::stoll(digits));
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
+std::vector<int64_t> CheckpointDirectory::steps() const { return checkpoint_steps(folder_); }
 
 void CheckpointDirectory::open_temporary(int64_t step, const std::string& token) {
   files_.make_folder(folder_);
@@ -45,10 +35,7 @@ void CheckpointDirectory::publish(int64_t step, const std::string& token) {
   const std::string pointer = str(folder_, "/.latest-", token);
   files_.sync_folder(temporary);
   // Written before any rename, so that a full disk is noticed while everything can be undone.
-  const auto file = files_.create(pointer);
-  const std::string line = str(step_prefix, step, "\n");
-  file->write(line.data(), line.size());
-  file->close();
+  write_pointer(pointer, step);
 
   const std::vector<int64_t> before = steps();
   const bool replaces = std::find(before.begin(), before.end(), step) != before.end();
@@ -70,6 +57,20 @@ void CheckpointDirectory::publish(int64_t step, const std::string& token) {
   if (replaces) files_.remove_all(replaced);
 }
 
+void CheckpointDirectory::write_pointer(const std::string& temporary, int64_t step) {
+  const auto file = files_.create(temporary);
+  const std::string line = str(step_prefix, step, "\n");
+  file->write(line.data(), line.size());
+  file->close();
+}
+
+void CheckpointDirectory::mark_best(int64_t step, const std::string& token) {
+  const std::string pointer = str(folder_, "/.best-", token);
+  write_pointer(pointer, step);
+  files_.rename(pointer, str(folder_, "/", best_file));
+  files_.sync_folder(folder_);
+}
+
 void CheckpointDirectory::remove_step(int64_t step) {
   // Renames first: a partly removed checkpoint must never have a checkpoint's name.
   const std::string removed_path = str(folder_, "/.old-", step_prefix, step, "-", random_token());
@@ -82,8 +83,9 @@ void CheckpointDirectory::prune(int64_t keep_last, int64_t newest) noexcept {
     if (keep_last <= 0) return;
     // A run that resumed from an older checkpoint leaves later ones in the folder; it will not resume from them.
     std::vector<int64_t> others;
+    const std::optional<int64_t> best = pointed_step(folder_, best_file);
     for (int64_t step : steps()) {
-      if (step < newest) others.push_back(step);
+      if (step < newest && step != best) others.push_back(step);
     }
     const int64_t spare = int64_t(others.size()) - (keep_last - 1);
     for (int64_t i = 0; i < spare; ++i) remove_step(others[size_t(i)]);

@@ -24,12 +24,15 @@ class CheckpointDirectory {
   void open_temporary(int64_t step, const std::string& token);
   // Renames the temporary folder to `step-N` and makes it the newest. An existing step-N remains until then.
   void publish(int64_t step, const std::string& token);
-  // Keeps the newest `keep_last` checkpoints (0: all) and always `newest`. A failure is a warning.
+  // The file `best` names this checkpoint from now on.
+  void mark_best(int64_t step, const std::string& token);
+  // Keeps the newest `keep_last` checkpoints (0: all), and always `newest` and the best. A failure is a warning.
   void prune(int64_t keep_last, int64_t newest) noexcept;
   // Removes temporary files of earlier attempts. A failure is a warning.
   void sweep() noexcept;
 
  private:
+  void write_pointer(const std::string& temporary, int64_t step);
   void remove_step(int64_t step);
 
   std::string folder_;

@@ -255,7 +255,7 @@ Json export_weights(const ExportRequest& request, const std::function<WeightName
                     FileSystem& files) {
   const std::string path = destination_path(request.to);
   check_destination(request, path);
-  const MemberPath named = member_path(request.run);
+  const MemberPath named = checkpoint_path(request.run, "convoy export");
   const std::string folder = intact_checkpoint(named.path, "convoy export");
   const auto source = open_weights(named.member < 0 ? folder : str(folder, "@member", named.member), false);
   const Manifest manifest = read_manifest_file(folder);

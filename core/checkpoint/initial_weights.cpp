@@ -15,11 +15,12 @@
 namespace convoy {
 namespace {
 
-constexpr size_t most_shown = 5;
+constexpr size_t most_names_shown = 5;
 
 std::string first_of(const std::vector<std::string>& names) {
-  const std::vector<std::string> shown(names.begin(), names.begin() + std::min(names.size(), most_shown));
-  return join(shown, ", ") + (names.size() > most_shown ? str(" and ", names.size() - most_shown, " more") : "");
+  const std::vector<std::string> shown(names.begin(), names.begin() + std::min(names.size(), most_names_shown));
+  return join(shown, ", ") +
+         (names.size() > most_names_shown ? str(" and ", names.size() - most_names_shown, " more") : "");
 }
 
 // Tensors of a source by the names that they have after renaming.

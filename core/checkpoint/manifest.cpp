@@ -296,6 +296,7 @@ Manifest parsed(const std::string& text) {
     manifest.data = field(json, "data");
     check_data(manifest);
   }
+  if (json.contains("schema")) manifest.schema = field(json, "schema");
   const Json& entries = field(json, "entries");
   if (!entries.is_array()) corrupt("'entries' is not a list");
   for (const Json& entry : entries) {
@@ -357,6 +358,7 @@ std::string to_text(const Manifest& manifest) {
   Json json{{"format", checkpoint_format}, {"step", manifest.step}, {"trainer", manifest.trainer}};
   json["config"] = manifest.config;
   if (!manifest.data.is_null()) json["data"] = manifest.data;
+  if (!manifest.schema.is_null()) json["schema"] = manifest.schema;
   json["files"] = Json::object();
   for (const auto& [name, file] : manifest.files)
     json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.hash}};

@@ -39,7 +39,8 @@ struct Manifest {
   Json config;
   std::map<std::string, StoredFile> files;
   std::vector<StoredPiece> pieces;
-  Json data = nullptr;  // written by core/checkpoint/stored_files.h; null: no data contents recorded
+  Json data = nullptr;    // written by core/checkpoint/stored_files.h; null: no data contents recorded
+  Json schema = nullptr;  // fields of the rows (core/checkpoint/stored_files.h); null: an earlier version
 };
 
 Json to_json(const StoredPiece& piece);

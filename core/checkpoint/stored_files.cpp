@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/checkpoint/checkpoint_directory.h"
 #include "core/checkpoint/pieces.h"
+#include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/files/run_reference.h"
 
 namespace convoy {
 namespace {
@@ -50,6 +51,13 @@ struct StoredState {
   StoredFiles files;
   std::map<std::string, std::vector<const StoredPiece*>> pieces;
 };
+
+at::ScalarType row_dtype(const std::string& text, const std::string& manifest) {
+  for (const at::ScalarType dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kBool, at::kHalf,
+                                     at::kBFloat16, at::kFloat, at::kDouble})
+    if (text == dtype_text(dtype)) return dtype;
+  throw Error(Failure::corrupt_data, manifest, ": 'schema' has the unknown dtype ", text);
+}
 
 }  // namespace
 
@@ -149,10 +157,33 @@ std::optional<DataContents> stored_contents(const Manifest& manifest, const std:
   return contents;
 }
 
+Json to_json(const Schema& schema) {
+  Json json = Json::object();
+  for (const auto& [name, field] : schema.fields)
+    json[name] = {{"shape", field.shape}, {"dtype", dtype_text(field.dtype)}, {"cardinality", field.cardinality}};
+  return json;
+}
+
+Schema schema_from_json(const Json& json, const std::string& manifest) {
+  Schema schema;
+  try {
+    for (const auto& [name, entry] : json.items()) {
+      Field field;
+      field.shape = entry.at("shape").get<std::vector<int64_t>>();
+      field.dtype = row_dtype(entry.at("dtype").get<std::string>(), manifest);
+      field.cardinality = entry.at("cardinality").get<int64_t>();
+      schema.fields[name] = field;
+    }
+  } catch (const Json::exception& error) {
+    throw Error(Failure::corrupt_data, manifest, ": 'schema' does not describe rows: ", error.what());
+  }
+  return schema;
+}
+
 std::optional<ResumedData> resumed_data(const std::string& resume, const std::string& folder) {
   if (resume == "never") return std::nullopt;
   if (resume == "auto") return newest_data(folder + "/checkpoints");
-  const std::string path = member_path(resume).path;
+  const std::string path = checkpoint_path(resume, "train.resume").path;
   if (const auto pipelines = pipeline_folders(path); !pipelines.empty())
     return newest_data(pipelines.front() + "/checkpoints");
   std::error_code none;

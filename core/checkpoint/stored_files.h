@@ -10,6 +10,7 @@
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/data/contents.h"
+#include "core/data/dataset.h"
 #include "core/files/files.h"
 #include "core/tensors/compare.h"
 
@@ -50,6 +51,14 @@ void store_contents(const DataContents& contents, const std::string& folder, Man
 
 // Returns nullopt for a checkpoint without contents. Error(corrupt_data) names the damaged file.
 std::optional<DataContents> stored_contents(const Manifest& manifest, const std::string& folder);
+
+// --- Fields of the rows: a model can be made without its data set ---
+
+Json to_json(const Schema& schema);
+// Error(corrupt_data) naming `manifest`, its file, if the entry is no schema.
+Schema schema_from_json(const Json& json, const std::string& manifest);
+
+// --- Resuming ---
 
 // Data contents of the checkpoint from which a run would resume. One rank reads them before the rendezvous, because the
 // model depends on them. It reads only the manifest and the lists, and skips damaged ones: Checkpoints::newest and find

@@ -7,13 +7,13 @@
 #include <filesystem>
 #include <map>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
+#include "core/files/run_reference.h"
 #include "core/files/weight_files.h"
 
 namespace convoy {
@@ -169,7 +169,7 @@ int64_t copy_rows(const Piece& piece, const at::Tensor& out, const at::Tensor& v
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, bool verify) {
-  const MemberPath named = member_path(path);
+  const MemberPath named = checkpoint_path(path, "model.init_from");
   if (is_checkpoint_path(named.path))
     return std::make_unique<CheckpointWeights>(path, intact_checkpoint(named.path, "model.init_from"), named.member,
                                                verify);

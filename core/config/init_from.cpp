@@ -30,7 +30,15 @@ std::vector<Option> common_model_options() {
                                 Json::object())
                    .with(&Option::options, std::vector<Option>{describe::text("", "a replacement")})})
               .may_be_null()
-              .with(&Option::types, "path")};
+              .with(&Option::types, "path"),
+          describe::text("freeze",
+                         str("parameters that are not trained and keep their initial values: ", NamePattern::help))
+              .may_be_null()};
+}
+
+std::optional<NamePattern> frozen_names(const Options& model) {
+  if (!model.json().contains("freeze") || !model.has("freeze")) return std::nullopt;
+  return NamePattern(model, "freeze");
 }
 
 std::optional<InitFrom> init_from(const Options& model) {

@@ -1,4 +1,5 @@
-// The option model.init_from: the source of initial values. Without LibTorch.
+// The options model.init_from and model.freeze: where initial values come from, and which of them stay. Without
+// LibTorch.
 #pragma once
 #include <optional>
 #include <string>
@@ -19,8 +20,12 @@ struct InitFrom {
   std::string renamed(std::string name) const;
 };
 
-// Returns the options that all models have.
+// Returns the options that all models have: init_from and freeze.
 std::vector<Option> common_model_options();
+
+// model.freeze: parameters whose names it finds keep their initial values. nullopt if it is not set. ConfigError for a
+// wrong pattern.
+std::optional<NamePattern> frozen_names(const Options& model);
 
 // Reads the option of a model; nullopt if it is not set. ConfigError for a wrong pattern.
 std::optional<InitFrom> init_from(const Options& model);

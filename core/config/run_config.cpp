@@ -32,6 +32,16 @@ int64_t integer_or_zero(const Options& options, const std::string& name) {
   return options.has(name) && !options.is_auto(name) ? options.integer(name) : 0;
 }
 
+WatchConfig watch_of(const Options& train, const std::string& name) {
+  WatchConfig watch;
+  if (!train.json().contains(name) || !train.has(name)) return watch;  // of a program, or an earlier version
+  const Options section = train.section(name);
+  if (section.has("metric")) watch.metric = section.text("metric");
+  watch.direction = section.text("direction");
+  if (section.json().contains("patience")) watch.patience = section.integer("patience");
+  return watch;
+}
+
 TrainConfig train_of(const Options& options) {
   TrainConfig train;
   train.epochs = integer_or_zero(options, "epochs");
@@ -44,6 +54,8 @@ TrainConfig train_of(const Options& options) {
   }
   train.checkpoint_every = interval_of(options.at("checkpoint_every"));
   train.keep_last = options.integer("keep_last");
+  train.keep_best = watch_of(options, "keep_best");
+  train.early_stop = watch_of(options, "early_stop");
   train.resume = options.text("resume");
   train.log_every = options.integer("log_every");
   return train;
@@ -75,6 +87,15 @@ Option batch_section() {
       .must();
 }
 
+std::vector<Option> watch_options(std::vector<Option> more) {
+  std::vector<Option> options{
+      describe::text("metric", "metric of the evaluations, such as loss; default: none").may_be_null(),
+      describe::choice("direction", "better values are lower or higher; auto: as the metric says",
+                       {"auto", "minimize", "maximize"}, "auto")};
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
 Option train_section() {
   using describe::option;
   const TrainConfig defaults;
@@ -94,6 +115,14 @@ Option train_section() {
               option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
               describe::integer("keep_last", "number of checkpoints that are kept", defaults.keep_last)
                   .between(1, 1 << 20),
+              describe::section("keep_best",
+                                "also keeps the checkpoint of the best evaluation, which RUN@best names; saves one "
+                                "whenever the metric improves",
+                                watch_options({})),
+              describe::section(
+                  "early_stop", "ends the training when the metric no longer improves",
+                  watch_options({describe::integer("patience", "evaluations without improvement", default_patience)
+                                     .between(1, most_steps)})),
               describe::text("resume",
                              "auto: resume an unfinished run of this name; never: start from the beginning; the path "
                              "of a checkpoint or "

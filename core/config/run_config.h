@@ -31,6 +31,14 @@ struct BatchSize {
   bool per_rank = false;  // rows are per data-parallel rank, not for all ranks
 };
 
+constexpr int64_t default_patience = 3;  // of train.early_stop
+
+// A metric of evaluations that decides something.
+struct WatchConfig {
+  std::string metric;              // "": nothing is watched
+  std::string direction = "auto";  // auto | minimize | maximize; auto: as the metric says
+  int64_t patience = 0;            // evaluations without improvement; 0: not counted
+};
 // Initial values in this file are also the defaults of the keys.
 
 struct TrainConfig {
@@ -40,6 +48,8 @@ struct TrainConfig {
   Interval evaluate_every;
   Interval checkpoint_every;
   int64_t keep_last = 2;
+  WatchConfig keep_best;        // keeps the checkpoint with its best value
+  WatchConfig early_stop;       // ends the training when it no longer improves
   std::string resume = "auto";  // auto | never | path of a checkpoint or run folder
   int64_t log_every = 100;      // steps between metric lines
 };

@@ -84,6 +84,26 @@ void check_length(Json& values, const Options& train, const SourceLocations& loc
   }
 }
 
+// Metrics that train.keep_best and train.early_stop watch. Only ranks know which metrics there are.
+void check_watched(const Options& train) {
+  for (const char* name : {"keep_best", "early_stop"}) {
+    const Options section = train.section(name);
+    if (section.has("metric")) {
+      const Json& interval = train.at("evaluate_every");
+      if (interval.at("unit") == "never")
+        section.fail("metric",
+                     str("is ", section.text("metric"), ", a metric of evaluations, and train.evaluate_every ",
+                         "is never; give an interval, such as 1 epoch"));
+      continue;
+    }
+    // A resolved file has the defaults of every key, but no metric.
+    const std::string reason = str("has no effect without a metric; add metric: loss, or leave ", name, " out");
+    if (section.text("direction") != "auto") section.fail("direction", reason);
+    if (section.json().contains("patience") && section.integer("patience") != default_patience)
+      section.fail("patience", reason);
+  }
+}
+
 // Checks that the control channel can listen on the address. Only the host itself can check if it has that address.
 void check_address(const Options& launch) {
   if (launch.is_auto("address")) return;
@@ -170,6 +190,7 @@ void check_key(const std::string& key, Json& values, const SourceLocations& loca
   if (key == "train" && values["train"].contains("batch")) {
     attempt([&] { check_batch(run.section("train").section("batch")); });
     attempt([&] { check_length(values, run.section("train"), locations); });
+    attempt([&] { check_watched(run.section("train")); });
   }
   if (key == "data") attempt([&] { check_samples(run.section("data")); });
   if (key != "launch") return;

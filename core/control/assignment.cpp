@@ -7,12 +7,12 @@ namespace convoy {
 Json to_json(const RankAssignment& assignment) {
   return {{"job", to_json(assignment.job)},    {"folder", assignment.folder},   {"attempt", assignment.attempt},
           {"started", assignment.started},     {"passive", assignment.passive}, {"snapshots", assignment.snapshots},
-          {"inject", Json(assignment.faults)}, {"bench", assignment.bench}};
+          {"inject", Json(assignment.faults)}, {"bench", assignment.bench},     {"use", assignment.use}};
 }
 
 RankAssignment rank_assignment_from_json(const Json& json) {
   return {job_from_json(json.at("job")), json.at("folder"), json.at("attempt"), json.at("started"), json.at("passive"),
-          json.at("snapshots"),          json.at("inject"), json.at("bench")};
+          json.at("snapshots"),          json.at("inject"), json.at("bench"),   json.at("use")};
 }
 
 ProcessAssignment read_assignment(Channel& channel, int process, const std::string& host, Timeout timeout) {

@@ -17,6 +17,7 @@ struct RankAssignment {
   Json snapshots;                        // null, or the snapshots for `convoy verify` (launch/rank/snapshots.h)
   std::vector<std::string> faults = {};  // --inject, as typed
   Json bench = {};                       // null, or the measurement for `convoy bench` (launch/rank/measure/bench.h)
+  Json use = {};                         // null, or the command that uses a trained run (launch/rank/use/use.h)
 };
 Json to_json(const RankAssignment& assignment);
 RankAssignment rank_assignment_from_json(const Json& json);

@@ -43,6 +43,7 @@ struct Schema {
 enum class Split { train, evaluate };
 
 class Dataset;
+struct Interactions;
 using DatasetPtr = std::shared_ptr<const Dataset>;
 
 class Dataset {
@@ -69,6 +70,9 @@ class Dataset {
   // Returns the same rows with the numbers that `stored` gives to ids, classes and columns; `stored` contains all of
   // them. Null: this data set does not support other numbers.
   virtual DatasetPtr numbered_as(const DataContents& /*stored*/) const { return nullptr; }
+  // All interactions of users with items, for `convoy recommend` (core/data/sets/interactions.h). Valid as long as the
+  // data set. Null: rows are something else.
+  virtual const Interactions* interactions() const { return nullptr; }
 };
 
 // Augmentation of a gathered batch, in the loader's thread. Draws are functions of (seed, epoch, row number).

@@ -259,11 +259,11 @@ Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> tr
 }
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
-               const LoaderOptions& options) {
-  const int64_t all = data->size(Split::evaluate);
+               const LoaderOptions& options, Split split) {
+  const int64_t all = data->size(split);
   auto make_job = [=](int64_t number) { return slice_job(number, rows, all, options); };
-  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::evaluate, true,
-                                     slices_of(all, rows), make_job, options);
+  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), split, true, slices_of(all, rows),
+                                     make_job, options);
 }
 
 Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,

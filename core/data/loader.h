@@ -39,9 +39,10 @@ class Loader {
   // sampler only determines the number of rows in a step.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
          int64_t first_step, int64_t end_step, const LoaderOptions& options);
-  // Evaluation: every row of the split once, in order. Rank r reads its share of each `rows` rows.
+  // Evaluation: every row of the split once, in order, without the transforms of training. Rank r reads its
+  // share of each `rows` rows.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
-         const LoaderOptions& options);
+         const LoaderOptions& options, Split split = Split::evaluate);
   // Held-out evaluation: every held-out row of the training split once. With `samples` each member has its fold, and
   // tensors are [members, rows, …]; otherwise the sampler's fold.
   static Loader held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,

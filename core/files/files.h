@@ -126,9 +126,10 @@ std::string lock_owner_text(const std::string& path);
 bool locked_by_rank(const std::string& path);
 
 // True for names in a checkpoint directory that a killed process may leave: `.step-N.tmp-TOKEN` is being written,
-// `.old-…` is being removed, `.latest-TOKEN` becomes `latest`.
+// `.old-…` is being removed; `.latest-TOKEN` becomes `latest`, and `.best-TOKEN` becomes `best`.
 inline bool is_leftover(const std::string& name) {
-  return begins_with(name, ".step-") || begins_with(name, ".old-") || begins_with(name, ".latest-");
+  return begins_with(name, ".step-") || begins_with(name, ".old-") || begins_with(name, ".latest-") ||
+         begins_with(name, ".best-");
 }
 
 // Returns the run folders of the pipelines of a farm, in order; none if `folder` is not the folder of a farm.

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <set>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/options.h"
 #include "core/files/files.h"
+#include "core/files/run_reference.h"
 
 namespace convoy {
 namespace {
@@ -94,7 +94,7 @@ WeightFiles weight_files(const std::string& path) {
 }
 
 void check_weight_path(const std::string& path) {
-  const MemberPath named = member_path(path);
+  const MemberPath named = checkpoint_path(path, "model.init_from");
   if (is_checkpoint_path(named.path)) return;
   weight_files(named.member < 0 ? path : named.path);
 }

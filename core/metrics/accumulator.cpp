@@ -5,6 +5,7 @@
 #include <ATen/ops/clamp_max.h>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/metrics/sink.h"
@@ -39,6 +40,20 @@ void add_negative(at::Tensor& sum, const at::Tensor& value) {
     if (from[i] < 0) to[i] += from[i];
 }
 
+// Share of items with a count, or the Gini index of the counts: 0 if all are equal, 1 − 1/n if one item has all. NaN
+// without a count.
+double value_of_counts(const double* counts, int64_t n, Metric::Form form) {
+  std::vector<double> sorted(counts, counts + n);
+  std::sort(sorted.begin(), sorted.end());
+  const double total = std::accumulate(sorted.begin(), sorted.end(), 0.0);
+  if (!(total > 0)) return std::numeric_limits<double>::quiet_NaN();
+  if (form == Metric::Form::coverage)
+    return double(sorted.end() - std::upper_bound(sorted.begin(), sorted.end(), 0.0)) / double(n);
+  double weighted = 0;
+  for (int64_t i = 0; i < n; ++i) weighted += double(2 * i + 1 - n) * sorted[size_t(i)];
+  return weighted / (double(n) * total);
+}
+
 bool better(const MetricValue& metric, const Json& entry) {
   if (!std::isfinite(metric.value)) return false;
   const auto best = entry.find("best");
@@ -56,6 +71,7 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
         throw Error(Failure::training, "metric '", metric.name, "' occurs twice; give the model's metrics other names");
       names_.push_back(metric.name);
       lower_is_better_.push_back(metric.lower_is_better);
+      forms_.push_back(metric.form);
       // Clones: the strategy may reuse the step's tensors.
       sums_.push_back(flat_double(metric.sum).clone());
       weights_.push_back(flat_double(metric.weight).clone());
@@ -78,7 +94,7 @@ void MetricAccumulator::check_names(const std::vector<Metric>& metrics) const {
     throw Error(Failure::training, "the metrics of one batch are ", join(names, ", "), " and of another ",
                 join(names_, ", "), "; a model must give the same ones, in the same order, for every batch");
   for (size_t i = 0; i < metrics.size(); ++i)
-    if (metrics[i].sum.numel() != sums_[i].numel())
+    if (metrics[i].sum.numel() != sums_[i].numel() || metrics[i].weight.numel() != weights_[i].numel())
       throw Error(Failure::training, "metric '", names_[i], "' has ", metrics[i].sum.numel(),
                   " numbers for one batch and ", sums_[i].numel(), " for another");
 }
@@ -94,24 +110,29 @@ std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world
   world.all_reduce(all, ReduceOp::sum, {"metrics", {}})->wait();
   all = all.to(at::kCPU);
   const double* sum = all.data_ptr<double>();
-  const double* weight = sum + (all.numel() - negative_weight_.numel()) / 2;
+  const double* weight = sum;
+  for (const at::Tensor& each : sums_) weight += each.numel();
   const double* const end = sum + all.numel();
   values[names_.front()].negative_weight = std::accumulate(end - negative_weight_.numel(), end, 0.0);
   for (size_t i = 0; i < names_.size(); ++i) {
-    const int64_t members = sums_[i].numel();
+    const int64_t members = weights_[i].numel();
+    const int64_t each = members == 0 ? 0 : sums_[i].numel() / members;  // numbers of a member: 1, or one per item
     MetricValue& value = values[names_[i]];
     value.lower_is_better = lower_is_better_[i];
-    double total_sum = 0;
+    double total = 0;
     for (int64_t m = 0; m < members; ++m) {
-      total_sum += sum[m];
+      const bool ratio = forms_[i] == Metric::Form::ratio;
+      const double own = ratio ? sum[m] : value_of_counts(sum + m * each, each, forms_[i]);
+      total += ratio ? own : own * weight[m];
       value.weight += weight[m];
-      if (members > 1) value.members.push_back(sum[m] / weight[m]);
+      if (members > 1) value.members.push_back(ratio ? own / weight[m] : own);
     }
-    value.value = total_sum / value.weight;
-    sum += members;
+    value.value = total / value.weight;
+    sum += members * each;
     weight += members;
   }
   names_.clear();
+  forms_.clear();
   lower_is_better_.clear();
   sums_.clear();
   weights_.clear();

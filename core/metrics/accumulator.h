@@ -40,6 +40,7 @@ class MetricAccumulator {
 
   std::vector<std::string> names_;
   std::vector<bool> lower_is_better_;
+  std::vector<Metric::Form> forms_;
   std::vector<at::Tensor> sums_, weights_;  // float64, 1-d
   at::Tensor negative_weight_;              // as weights_.front(), of the weights below 0
 };

@@ -1,8 +1,15 @@
 // Metrics that models report: accuracy and ranking.
 //
-// Ranking metrics of the held-out item among its candidates: HR@k (1 if it is among the first k) and NDCG@k
-// (1 / log2(rank + 2) if it is). Each row counts one.
+// A row ranks one or several held-out items among others, which come after them. Ties and NaN scores count against the
+// held-out items. Per row, with h held-out items of which `hits` are among the first k:
+//   hr         1 if hits > 0                   recall      hits / h
+//   precision  hits / k                        mrr         1 / (rank + 1) of the best one if it is a hit
+//   ndcg       Σ 1/log2(rank + 2) over hits, divided by its largest value
+//   map        Σ (hits so far) / (rank + 1) over hits, divided by min(h, k)
+// Over all rows together, of the lists of the k best items: coverage, the share of items that are in a list; gini, the
+// Gini index of how often each item is.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "core/model_interface.h"
@@ -13,12 +20,23 @@ namespace convoy {
 // against it.
 at::Tensor rank_of_first(const at::Tensor& scores);
 
-// Returns "hr@k" and "ndcg@k" for each k. Sums over rows: [] or [members].
+// Returns "hr@k" and "ndcg@k" for each k, of one held-out item per row. Sums over rows: [] or [members].
 std::vector<Metric> ranking_metrics(const at::Tensor& rank, const std::vector<int64_t>& ks);
 
-// Full ranking (data.ranking): the batch's field `excluded` [.., B, N] marks items of the user's history. The strategy
-// passes each evaluation through the two functions below, so models do not handle the field. They change nothing if a
-// batch has no such field.
+// Returns the ranks of the held-out items, best first: scores [.., B, N], counts of held-out items [B] → int64 [.., B, P], where P
+// is the largest count. Elements after a row's count are N.
+at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_out);
+
+const std::vector<std::string>& ranking_metric_names();  // hr, ndcg, recall, precision, mrr, map, coverage, gini
+
+// Returns "NAME@k" for each k and each name. scores [.., B, N]; the batch's field `held_out` [B] has the number of held-out
+// items, one without it. coverage and gini need a full ranking, whose field `item` has the ids; else Error(config).
+std::vector<Metric> ranking_metrics(const at::Tensor& scores, const Batch& batch, const std::vector<std::string>& names,
+                                    const std::vector<int64_t>& ks);
+
+// Full ranking (data.ranking): the batch's field `excluded` [.., B, N] marks items that a user already has. The
+// strategy passes each evaluation through the two functions below, so models do not handle the field. Without the field
+// they change nothing.
 
 // Changes the outputs for `Model::metrics`: the score [.., B, N] of an excluded item becomes −inf. Throws Error(config)
 // if no output has one score for each item.

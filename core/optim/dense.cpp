@@ -24,8 +24,8 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t grain = 1 << 15;  // least number of elements per thread
-constexpr int64_t chunk = 1 << 10;  // elements converted at a time; small enough for the first-level cache
+constexpr int64_t dense_grain = 1 << 15;  // least number of elements per thread
+constexpr int64_t chunk = 1 << 10;        // elements converted at a time; small enough for the first-level cache
 constexpr size_t most_moments = 2;
 
 bool native(const at::Tensor& tensor) {
@@ -60,7 +60,7 @@ void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
 // Calls run(member, offset of the member, begin, end within it) for ranges of all members, in parallel.
 template <class Run>
 void over_members(int64_t members, int64_t elements, const Run& run) {
-  at::parallel_for(0, members * elements, grain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, members * elements, dense_grain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t member = begin / elements, stop = std::min(end, (member + 1) * elements);
       run(member, begin, stop - begin);

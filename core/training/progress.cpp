@@ -219,7 +219,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     rank = states;
   else if (!states.is_null())
     rank.update(states);
-  checkpoints().save(strategy, done, trainer, false, rank, more.data);
+  checkpoints().save(strategy, done, trainer, false, rank, more.data, more.best);
   context_.state->phase("training");
   resume_clock();
 }

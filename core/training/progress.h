@@ -56,6 +56,7 @@ struct RowCounts {
 // Additions of a training loop to a checkpoint.
 struct SavedState {
   bool evaluation_owed = false;   // an evaluation of this state was interrupted
+  bool best = false;              // becomes the best checkpoint
   const Dataset* data = nullptr;  // its contents are recorded; may be null
   Json trainer = Json::object();  // more keys of the trainer section
   Json rank = Json();             // more keys of this rank's section; null: none

@@ -181,6 +181,8 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
       "train.epochs=~",
       "train.evaluate_every=never",
       "train.checkpoint_every=never",
+      "train.keep_best.metric=~",
+      "train.early_stop.metric=~",
       "train.resume=never",
   };
   notes.push_back(str("precision ", arguments.precision,

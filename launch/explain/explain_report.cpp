@@ -288,6 +288,9 @@ std::string explained(const Candidate& candidate, const Topology& topology, cons
   text += "\n" + traffic_text(candidate.costs);
   text += "\n" + memory_table(candidate.costs) + misfit_text(candidate, topology);
   if (!all_measured(candidate.costs)) text += "not measured, ≤, ≥: only a run of the model shows the exact number\n";
+  if (candidate.run.described.is_object())
+    if (const std::string advice = candidate.run.described.value("advice", ""); !advice.empty())
+      text += join(wrapped("advice: " + advice, warning_width), "\n") + "\n";
   text += "\nschedule:\n" + schedule_text(candidate.schedule, candidate.placed.job.ranks.size());
   return text + prediction_text(candidate);
 }

@@ -458,6 +458,9 @@ void JobSupervisor::request_stop(int signal) {
   if (stop_signal_ != 0 || cause_) return;
   stop_signal_ = signal;
   if (!assignment_) return fail({Failure::stopped, -1, -1, 0, "", "asked to stop before the ranks had started"});
+  if (request_.stops_at_once)
+    return fail(
+        {Failure::stopped, -1, -1, 0, "", str("stopped by SIG", sigabbrev_np(signal), "; no result was written")});
   if (events_.on_stop) events_.on_stop(signal);
   channel_->set(protocol::stop_request, "1");
   tasks_.after(to_milliseconds(request_.launch.grace), [this] {

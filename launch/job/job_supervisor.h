@@ -33,6 +33,7 @@ struct JobRequest {
   int processes = 0;                  // processes of the job; one rank each if agents join
   bool joins = false;                 // agents start the processes; else the caller does
   bool resumes = true;                // a stop leaves a checkpoint from which the same command resumes
+  bool stops_at_once = false;         // ranks have nothing to save, and are killed on a request to stop
   LaunchConfig launch;
   Json config = {};  // without_locations; agents compare it with the configuration that they read; null: no comparison
 };

@@ -105,7 +105,8 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   wanted.ranks.resize(static_cast<size_t>(request.processes));
   request.launch = run.config.launch;
   request.config = without_locations(run.config.resolved);
-  request.resumes = run.snapshots.is_null() && run.arguments.bench.is_null();
+  request.resumes = run.snapshots.is_null() && run.arguments.bench.is_null() && run.arguments.use.is_null();
+  request.stops_at_once = !run.arguments.use.is_null();
   start_summary(wanted);
   try {
     supervisor_ = std::make_unique<JobSupervisor>(loop, request, events);
@@ -160,7 +161,8 @@ void RunAttempt::begin(const PlacedJob& placed) {
                                placed.passive,
                                run_.snapshots,
                                run_.arguments.faults,
-                               run_.arguments.bench};
+                               run_.arguments.bench,
+                               run_.arguments.use};
   try {
     write_folder(placed);
   } catch (const Error& error) {

@@ -121,6 +121,23 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
   return notes;
 }
 
+// Refuses a model.freeze that matches no parameter, or all of them.
+void check_frozen(const RunConfig& config, const ModelDescription& model) {
+  const std::optional<NamePattern> pattern = frozen_names(config.model.options);
+  if (!pattern) return;
+  std::vector<std::string> trained;
+  int64_t frozen = 0;
+  for (const BlockDescription& block : model.blocks)
+    for (const auto& [name, elements] : block.named) pattern->found_in(name) ? void(++frozen) : trained.push_back(name);
+  constexpr size_t shown = 6;
+  if (frozen > 0 && !trained.empty()) return;
+  const std::string more = trained.size() > shown ? str(", … (", trained.size(), ")") : "";
+  trained.resize(std::min(trained.size(), shown));
+  throw ConfigError(location_of(config.resolved, "model.freeze"), "model.freeze",
+                    frozen == 0 ? str("matches no parameter of the model, which has ", join(trained, ", "), more)
+                                : "matches every parameter of the model, so that nothing would be trained");
+}
+
 PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
                                  const std::vector<std::vector<int>>& allowed) {
   RunConfig config = run.config;
@@ -147,10 +164,12 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                       placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ", run.as.size_from,
                       "=", rank_hosts.size(), "; start that number, or start convoy alone");
   std::vector<std::string> notes;
-  if (wants_blocks(strategy, placed.job)) {
+  if (wants_blocks(strategy, placed.job) || frozen_names(config.model.options)) {
     const Json described =
         run.described.is_null() ? describe_run(run.rank_program, config.resolved, "blocks") : run.described;
-    notes = check_blocks(strategy, placed.job, described.at("model").get<ModelDescription>());
+    const auto model = described.at("model").get<ModelDescription>();
+    check_frozen(config, model);
+    if (wants_blocks(strategy, placed.job)) notes = check_blocks(strategy, placed.job, model);
   }
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;
@@ -225,9 +244,19 @@ void check_components(const RunConfig& config) {
 
 // Refuses a watched metric that evaluations never give, before the first evaluation.
 void check_watched_metrics(const PreparedRun& run) {
-  if (!monitors_metric(run.config)) return;
+  const TrainConfig& train = run.config.train;
+  const bool members = monitors_metric(run.config);
+  if (members && !train.early_stop.metric.empty())
+    throw ConfigError(key_location(run, "train.early_stop.metric"), "train.early_stop",
+                      str("ends the whole training, and ", run.config.strategy.name,
+                          ".early_stop ends its members one by one; keep one of them"));
+  if (!members && train.early_stop.metric.empty() && train.keep_best.metric.empty()) return;
   const Json answer = describe_run(run.rank_program, run.config.resolved, "metrics").at("metrics");
-  if (!answer.is_null()) check_monitored_metric(run.config, answer.get<EvaluationMetrics>());
+  if (answer.is_null()) return;
+  const auto metrics = answer.get<EvaluationMetrics>();
+  if (members) check_monitored_metric(run.config, metrics);
+  check_watched_metric(run.config, "train.keep_best.metric", train.keep_best.metric, metrics);
+  check_watched_metric(run.config, "train.early_stop.metric", train.early_stop.metric, metrics);
 }
 
 }  // namespace
@@ -235,6 +264,11 @@ void check_watched_metrics(const PreparedRun& run) {
 bool may_use_gpus(const RunConfig& config) { return config.device != "cpu"; }
 
 Node configuration_tree(const RunArguments& arguments) {
+  if (!arguments.stored.is_null()) {
+    Node tree = node_of(without_locations(arguments.stored), {{"", {arguments.config, 0, 0}}});
+    for (const std::string& assignment : arguments.overrides) apply_override(tree, assignment);
+    return tree;
+  }
   if (arguments.program.empty()) return read_yaml_file(arguments.config, arguments.overrides);
   return program_tree(arguments.program, arguments.overrides, {"command line", 0, 0});
 }
@@ -247,6 +281,7 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   PreparedRun run;
   const std::vector<Fault> faults = faults_from_texts(arguments.faults);
   run.arguments = arguments;
+  run.quiet = arguments.quiet;
   run.variables = variables;
   gpu_memory_limit(variables);  // checks it before anything starts
   run.as = as;
@@ -266,6 +301,8 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   }
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);
+  // A command that reads other rows than those of training has its own checks.
+  if (!arguments.use.is_null() && !arguments.use.at("reads_data").get<bool>()) return run;
   check_components(run.config);
   // Other hosts need not have the file, and all ranks find the same mistakes: rank 0 reports them.
   if (run.as.rank > 0) return run;

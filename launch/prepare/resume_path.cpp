@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <map>
 
-#include "core/base/ensemble_members.h"
 #include "core/base/error.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/files/files.h"
+#include "core/files/run_reference.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -66,7 +66,9 @@ StoredConfig stored_in(const fs::path& step) {
     if (!manifest.is_object() || !manifest.contains("config") || !is_of_run(manifest["config"])) return {};
     const Json trainer = manifest.value("trainer", Json());
     const Json ranks = trainer.is_object() ? trainer.value("world_size", Json()) : Json();
-    return {path, manifest["config"], ranks.is_number_integer() ? ranks.get<int64_t>() : 0};
+    const Json step_done = manifest.value("step", Json());
+    return {path, manifest["config"], ranks.is_number_integer() ? ranks.get<int64_t>() : 0,
+            step_done.is_number_integer() ? step_done.get<int64_t>() : 0};
   } catch (const Error&) {
     return {};
   }
@@ -209,6 +211,8 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved,
 
 }  // namespace
 
+StoredConfig stored_config(const std::string& step_folder) { return stored_in(step_folder); }
+
 StoredConfig newest_config(const std::string& folder) {
   for (const fs::path& step : steps_in(fs::path(folder) / "checkpoints"))
     if (StoredConfig stored = stored_in(step); !stored.config.is_null()) return stored;
@@ -218,14 +222,14 @@ StoredConfig newest_config(const std::string& folder) {
 StoredConfig resumed_config(const std::string& folder, const std::string& resume) {
   StoredConfig stored = newest_config(folder);
   if (!stored.manifest.empty() || resume == "auto" || resume == "never") return stored;
-  const fs::path step = step_folder(member_path(resume).path);
+  const fs::path step = step_folder(checkpoint_path(resume, "train.resume").path);
   return step.empty() ? StoredConfig{} : stored_in(step);
 }
 
 std::vector<std::string> check_resume_path(const std::string& resume, const Json& resolved) {
   std::vector<std::string> notes;
   if (resume == "auto" || resume == "never") return notes;
-  const MemberPath wanted = member_path(resume);
+  const MemberPath wanted = checkpoint_path(resume, "train.resume");
   if (const auto pipelines = pipeline_folders(wanted.path); !pipelines.empty()) {
     check_farm(pipelines, resolved, notes);
     return notes;

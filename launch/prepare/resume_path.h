@@ -17,7 +17,10 @@ struct StoredConfig {
   std::string manifest;  // its path; "": no manifest can be read
   Json config;
   int64_t world_size = 0;  // of the run that wrote the checkpoint; 0: unknown
+  int64_t step = 0;
 };
+// Configuration of one step-N folder; `config` is null if its manifest cannot be read.
+StoredConfig stored_config(const std::string& step_folder);
 // Configuration of the newest checkpoint with a readable manifest in a run folder.
 StoredConfig newest_config(const std::string& folder);
 // Configuration of the checkpoint from which a run in `folder` resumes: its newest, else that of the path `resume`.

@@ -10,12 +10,12 @@
 #include <map>
 #include <set>
 
+#include "api/components.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/checkpoint/initial_weights.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/tensors/compare.h"
-#include "launch/rank/components.h"
 #include "models/registry.h"
 #include "strategies/registry.h"
 

@@ -50,7 +50,7 @@ class DataChecker {
     }
     const DataChange change = data_change(*resumed.contents, mine_);
     if (!change.unknown.empty() || (!change.other.empty() && !allowed())) refuse(resumed.path, change);
-    if (!change.other.empty())
+    if (!change.other.empty() && check_.trains)
       log::warning(str("data.changed is allow: the run resumes from ", resumed.path, " with other data (",
                        change.text(), ")", change.renumber ? " and the checkpoint's numbers" : "",
                        "; best values of metrics start anew"));
@@ -85,6 +85,9 @@ class DataChecker {
   }
 
   [[noreturn]] void refuse(const std::string& path, const DataChange& change) const {
+    if (!check_.trains)
+      fail(Failure::config, str("has what the model does not know: ", change.text(),
+                                "; give data with the ids, classes ", "and columns of the training"));
     const bool automatic = config_.train.resume == "auto";
     const std::string anew = automatic
                                  ? "start anew: give another --output, or --set train.resume=never without --output"

@@ -21,6 +21,7 @@ struct DataCheck {
   bool first = true;  // this process has rank 0
   std::string host;   // of this process
   Channel* channel = nullptr;
+  bool trains = true;  // false: a command uses the trained run, and other data is the user's intention
 };
 
 // Returns `data` itself, or the same rows with the checkpoint's numbers for ids and classes.

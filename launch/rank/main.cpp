@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "api/components.h"
 #include "api/rank_process.h"
 #include "api/thread_stacks.h"
 #include "core/base/log.h"
@@ -69,6 +70,7 @@ int run_describe(const std::string& what) {
     const DescribedBlocks described = describe_blocks(config, registry, what == "activations");
     output["model"] = described.model;
     output["unmeasured"] = described.unmeasured;
+    output["advice"] = described.advice;
   }
   return answer(output);
 }

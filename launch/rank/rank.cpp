@@ -5,9 +5,11 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <thread>
 
+#include "api/components.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/checkpoint/initial_weights.h"
@@ -16,14 +18,15 @@
 #include "core/data/loader.h"
 #include "core/data/readers/column_cache.h"
 #include "core/data/sampler.h"
+#include "core/data/sets/interactions.h"
 #include "core/files/limits.h"
 #include "core/inject/injector.h"
 #include "core/rank_state/position.h"
 #include "core/trainer.h"
-#include "launch/rank/components.h"
 #include "launch/rank/data_check.h"
 #include "launch/rank/measure/bench.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/use/use.h"
 #include "models/registry.h"
 #include "strategies/registry.h"
 
@@ -40,8 +43,12 @@ class RankTraining {
   int run() {
     try {
       Context context = rank_.start(registry_);
-      if (assignment_.bench.is_null()) return train_rank(context);
-      rank_.end(context, run_bench(context, assignment_.bench));
+      if (!assignment_.bench.is_null())
+        rank_.end(context, run_bench(context, assignment_.bench));
+      else if (!assignment_.use.is_null())
+        rank_.end(context, use_run(context));
+      else
+        return train_rank(context);
       return 0;
     } catch (...) {
       return rank_.fail(translate_exception(Failure::training));
@@ -49,6 +56,12 @@ class RankTraining {
   }
 
  private:
+  TrainingResult use_run(const Context& context) {
+    UseContext use(context, assignment_.use, registry_, trained_, rank_.injector());
+    const Json result = make_use(assignment_.use.at("command"))->run(use);
+    return {false, {{"use", result}}, Json::object()};
+  }
+
   int train_rank(Context& context) {
     const RunConfig& config = context.config;
     const std::shared_ptr<Injector> injector = rank_.injector();
@@ -122,8 +135,8 @@ Components make_checked_components(const ProcessAssignment& assignment, const Re
   const RunConfig& config = assignment.job.config;
   const bool first = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front() == 0;
   const DataCheck check{
-      config,      assignment.folder, assignment.process, static_cast<int>(assignment.job.processes.size()), first,
-      host_name(), &channel};
+      config, assignment.folder, assignment.process, static_cast<int>(assignment.job.processes.size()),
+      first,  host_name(),       &channel,           assignment.use.is_null()};
   return make_components(config, registry, [&](const DatasetPtr& data) { return check_data(data, check); });
 }
 
@@ -149,25 +162,43 @@ void measure(const Components& components, const RunConfig& config, MeasuredTens
   if (tables) measure_lookups(config, components.model, components.loss, *components.data, description, tensors);
 }
 
+// Recommends a full ranking where its scores cost at most three epochs of training. A training instance counts as three
+// scores: forward, and twice that backward.
+std::string ranking_advice(const Dataset& data, const RunConfig& config) {
+  constexpr double cheap = 3, scores_per_instance = 3;
+  const Interactions* all = data.interactions();
+  const Json& options = config.resolved.at("data");
+  if (all == nullptr || options.value("ranking", "") != "sampled" || data.size(Split::evaluate) == 0) return "";
+  const Json rows = options.value("rows", Json());  // of synthetic data, which is described with fewer
+  const double trained = rows.is_number() ? rows.get<double>() : double(data.size(Split::train));
+  const double epochs =
+      double(all->users) * double(all->items) / (scores_per_instance * trained * double(data.instances_per_row()));
+  if (epochs > cheap) return "";
+  return str("evaluation ranks ", options.value("candidates", Json(99)), " drawn candidates. Ranking all ", all->items,
+             " items costs at most as much as ", std::max(0.1, std::round(epochs * 10) / 10),
+             " epochs of training, and its metrics order models correctly: data.ranking=full");
+}
+
 }  // namespace
 
 DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
   const Components components = make_components(config, registry);
   const ModelDescription counted = describe_model(*components.model, config.precision);
-  if (!activations) return {counted, ""};
+  const std::string advice = ranking_advice(*components.data, config);
+  if (!activations) return {counted, "", advice};
   at::set_num_threads(1);
-  DescribedBlocks described{counted, ""};
+  DescribedBlocks described{counted, "", advice};
   try {
     measure(components, config, MeasuredTensors::fake, described.model);
     return described;
   } catch (const std::exception& error) {
-    described = {counted, error.what()};
+    described = {counted, error.what(), advice};
   }
   int64_t parameters = 0;
   for (const BlockDescription& block : counted.blocks) parameters += block.parameters;
   if (parameters > most_real_parameters) return described;
   measure(components, config, MeasuredTensors::real, described.model);
-  return {described.model, ""};
+  return {described.model, "", advice};
 }
 
 int run_ranks(RankProcess& process, const Registry& registry) {
@@ -176,7 +207,9 @@ int run_ranks(RankProcess& process, const Registry& registry) {
   const FileProgress progress(process.opened());
   const CacheLockLimit limit(assignment.job.config.launch.rendezvous / 2);
   Components trained;
-  if (assignment.bench.is_null()) trained = make_checked_components(assignment, registry, process.channel());
+  const bool reads_data = assignment.use.is_null() || assignment.use.at("reads_data").get<bool>();
+  if (assignment.bench.is_null() && reads_data)
+    trained = make_checked_components(assignment, registry, process.channel());
 
   const std::vector<std::unique_ptr<Rank>>& ranks = process.ranks();
   std::vector<int> codes(ranks.size(), 0);

@@ -9,14 +9,11 @@
 
 namespace convoy {
 
-// Creates the registry of built-in and plugin components; checks the options of plugin components. `few_rows`: of
-// make_synthetic.
-Registry make_registry(RunConfig& config, bool few_rows = false);
-
 // ModelDescription of the model that the configuration creates for its data set.
 struct DescribedBlocks {
   ModelDescription model;
   std::string unmeasured;  // why activations were not measured although requested; "" otherwise
+  std::string advice;      // about the evaluation of the data; "" if there is none
 };
 // With `activations`, also measures saved activations and outputs of each block, by a step with fake tensors. A model
 // that does not support them runs for real if it is small.

@@ -227,8 +227,12 @@ Entry ncf_entry() {
                           Json::array({32, 16, 8})),
            describe::real("dropout", "dropout probability after each layer of the MLP", 0.0).between(0, 0.99),
            rows_option(),
-           describe::list("top_k", "values of k for the metrics HR@k and NDCG@k",
-                          describe::integer("", "k").between(1, 2147483647), Json::array({10}))},
+           describe::list("top_k", "values of k for the ranking metrics",
+                          describe::integer("", "k").between(1, 2147483647), Json::array({10})),
+           describe::list("metrics", "ranking metrics, each for each k; coverage and gini need data.ranking: full",
+                          describe::choice("", "a metric",
+                                           {"hr", "ndcg", "recall", "precision", "mrr", "map", "coverage", "gini"}),
+                          Json::array({"hr", "ndcg"}))},
           check_ncf};
 }
 

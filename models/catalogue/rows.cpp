@@ -53,6 +53,17 @@ void check_numbers(const Options& options, const Options& data) {
     if (!data.section("columns").texts(list).empty()) refuse(str("columns.", list).c_str());
 }
 
+// Some metrics need all items ranked.
+void check_ranking_metrics(const Options& options, const Options& data) {
+  if (!options.has("metrics") || !data.has("ranking") || data.text("ranking") == "full") return;
+  const std::vector<std::string> names = options.texts("metrics");
+  for (size_t index = 0; index < names.size(); ++index)
+    if (names[index] == "coverage" || names[index] == "gini")
+      options.fail(str("metrics.", index), str("is ", names[index],
+                                               ", which counts the best of all items, and "
+                                               "data.ranking is sampled; set data.ranking=full, or leave it out"));
+}
+
 }  // namespace
 
 void check_model_rows(const std::string& model, const Options& options, const Options& data,
@@ -68,6 +79,7 @@ void check_model_rows(const std::string& model, const Options& options, const Op
   if (model == "ncf" && !rows.has("item"))
     other_rows(model, options, "users with items", rows, "choose data: {name: interactions}, or another model");
   if (model == "ncf") check_numbers(options, data);
+  if (model == "ncf") check_ranking_metrics(options, data);
   if (model == "mlp" && !rows.has("features"))
     other_rows(model, options, "features", rows, rows.has("tokens") ? "choose model gpt" : "choose model ncf");
   if (model == "resnet" || model == "convnet") check_images(model, options, data, rows);

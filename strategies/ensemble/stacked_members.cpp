@@ -90,6 +90,7 @@ StackedMembers::StackedMembers(const Context& context, ModelPtr model, LossPtr l
       first_gradients_(context_) {
   build();
   update_ = std::make_unique<StackedUpdate>(context_, *storage_, members_);
+  best_ = std::make_unique<BestMembers>(*storage_, members_);
   graph_ = std::make_unique<StepGraph>(context_, context_.config.strategy.options.text("graph"), graph_parts());
 }
 
@@ -366,8 +367,8 @@ StackedMembers::Evaluation StackedMembers::evaluate_single(const Batch& given, b
     all.outputs.push_back(of_members([&](size_t row) { return outputs[row][i]; }));
   all.metrics = metrics.front();
   for (size_t i = 0; i < all.metrics.size(); ++i) {
-    all.metrics[i].sum = of_members([&](size_t row) { return metrics[row][i].sum.reshape({}); });
-    all.metrics[i].weight = of_members([&](size_t row) { return metrics[row][i].weight.reshape({}); });
+    all.metrics[i].sum = of_members([&](size_t row) { return metrics[row][i].sum; });
+    all.metrics[i].weight = of_members([&](size_t row) { return metrics[row][i].weight; });
   }
   return all;
 }
@@ -381,6 +382,12 @@ StackedMembers::Evaluation StackedMembers::evaluate(const Batch& batch, bool hel
 
 // --- Members that finish ---
 
+void StackedMembers::keep(const std::vector<int64_t>& numbers) {
+  for (size_t row = 0; row < members_.size(); ++row)
+    if (std::find(numbers.begin(), numbers.end(), members_[row].number) != numbers.end())
+      best_->keep(*storage_, int64_t(row), members_[row].number);
+}
+
 void StackedMembers::finish(const std::vector<int64_t>& numbers) {
   const auto ends = [&](const MemberSettings& member) {
     return std::find(numbers.begin(), numbers.end(), member.number) != numbers.end();
@@ -391,6 +398,8 @@ void StackedMembers::finish(const std::vector<int64_t>& numbers) {
                                                  [&](int64_t row) { return !ends(members_[size_t(row)]); });
   const int64_t remaining = first_ended - order.begin();
   if (remaining == active_) return;
+  for (int64_t row = 0; row < active_; ++row)
+    if (ends(members_[size_t(row)])) best_->restore(*storage_, row, members_[size_t(row)].number);
   std::vector<MemberSettings> members;
   std::vector<SingleMember> single_members;
   for (int64_t row : order) {
@@ -457,6 +466,7 @@ void StackedMembers::visit_state(const StateVisitor& visit) {
       }
     show("updates", StateKind::counter, "", update_->counts().narrow(0, row, 1));
   }
+  best_->visit_state(visit);
 }
 
 }  // namespace convoy

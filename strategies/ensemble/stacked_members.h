@@ -13,6 +13,7 @@
 #include "strategies/common/step/gradient_collector.h"
 #include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
+#include "strategies/ensemble/best_members.h"
 #include "strategies/ensemble/stacked_update.h"
 
 namespace convoy {
@@ -38,7 +39,11 @@ class StackedMembers {
   // `batch`: [rows, …] for all members; with `held_out` [members, rows, …], separate rows for each.
   Evaluation evaluate(const Batch& batch, bool held_out = false);
 
-  // Ends the training of these members.
+  // Copies these members as the best so far. Those of other ranks are ignored.
+  void keep(const std::vector<int64_t>& numbers);
+  // Forgets the copies: later evaluations are not comparable.
+  void forget_best() { best_->reset(); }
+  // Ends the training of these members, which take back their best copy.
   void finish(const std::vector<int64_t>& numbers);
 
   void visit_state(const StateVisitor& visit);
@@ -91,6 +96,7 @@ class StackedMembers {
   std::vector<SingleMember> single_;  // by row; empty while stacked
   std::unique_ptr<StackedStorage> storage_;
   std::unique_ptr<StackedUpdate> update_;
+  std::unique_ptr<BestMembers> best_;
   std::unique_ptr<StepGraph> graph_;
   Loss step_loss_;
   at::Tensor pending_finite_, pending_loss_;

@@ -40,6 +40,7 @@ class StackedStorage {
 
   int64_t rows() const { return rows_; }
   std::vector<Group>& groups() { return groups_; }
+  const std::vector<Group>& groups() const { return groups_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
 

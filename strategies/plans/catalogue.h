@@ -210,5 +210,8 @@ CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
 bool monitors_metric(const RunConfig& config);
 // Throws ConfigError at the key for an unknown metric; the message lists the known ones.
 void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics);
+// Throws ConfigError at `key` if no evaluation of the whole run gives the metric; "": nothing is watched.
+void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
+                          const EvaluationMetrics& metrics);
 
 }  // namespace convoy

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/config/init_from.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
@@ -97,10 +98,10 @@ namespace {
 class ConfiguredSparseRule : public SparseRule {
  public:
   ConfiguredSparseRule(const RunConfig& config, int ranks, bool warns)
-      : config_(config), ranks_(ranks), warns_(warns) {}
+      : config_(config), ranks_(ranks), warns_(warns), frozen_(frozen_names(config.model.options)) {}
 
   bool applies(const std::string& name, int64_t rows, const EmbeddingOptions& options) const override {
-    if (options.rows == EmbeddingOptions::Rows::dense) return false;
+    if (options.rows == EmbeddingOptions::Rows::dense || (frozen_ && frozen_->found_in(name))) return false;
     TableSize table;
     table.name = name;
     table.rows = rows;
@@ -123,6 +124,7 @@ class ConfiguredSparseRule : public SparseRule {
   RunConfig config_;
   int ranks_;
   bool warns_;
+  std::optional<NamePattern> frozen_;
   mutable std::set<std::string> warned_;
 };
 

@@ -77,11 +77,12 @@ class PipelineRunner : public StepRunner {
     return schedules_[micro] = schedule_named(schedule_, group_->size(), chunks_, micro);
   }
 
-  // The rank of the last stage sends all others the names, directions and member counts of the metrics.
+  // The rank of the last stage sends all others the names, directions and shapes of the metrics.
   void broadcast_names(const std::vector<Metric>& metrics) {
     Json described = Json::array();
     for (const Metric& metric : metrics)
-      described.push_back({metric.name, metric.lower_is_better, metric.sum.sizes().vec()});
+      described.push_back({metric.name, metric.lower_is_better, metric.sum.sizes().vec(), metric.weight.sizes().vec(),
+                           static_cast<int>(metric.form)});
     std::string text = described.dump();
     at::Tensor length = at::tensor({int64_t(text.size())}, at::kLong).to(device_);
     const int root = group_->size() - 1;
@@ -95,9 +96,11 @@ class PipelineRunner : public StepRunner {
     const uint8_t* first = bytes.const_data_ptr<uint8_t>();
     const Json received = Json::parse(first, first + bytes.numel());
     for (const Json& item : received) {
-      const at::Tensor zero =
-          at::zeros(item.at(2).get<std::vector<int64_t>>(), at::TensorOptions(at::kDouble).device(device_));
-      zero_metrics_.push_back({item.at(0).get<std::string>(), zero, zero, item.at(1).get<bool>()});
+      const auto zeros = [&](size_t shape) {
+        return at::zeros(item.at(shape).get<std::vector<int64_t>>(), at::TensorOptions(at::kDouble).device(device_));
+      };
+      zero_metrics_.push_back({item.at(0).get<std::string>(), zeros(2), zeros(3), item.at(1).get<bool>(),
+                               static_cast<Metric::Form>(item.at(4).get<int>())});
     }
   }
 

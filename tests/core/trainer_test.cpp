@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -64,8 +65,12 @@ class Counting : public Strategy {
   std::vector<Metric> evaluate(const Batch& batch) override {
     evaluated_rows += batch.rows;
     if (on_evaluation) on_evaluation();
-    return {
+    std::vector<Metric> metrics{
         {"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
+    const double score = scores.empty() ? 0 : scores[std::min(evaluations++, scores.size() - 1)];
+    if (!scores.empty())
+      metrics.push_back({"score", at::scalar_tensor(score, at::kDouble), at::scalar_tensor(1.0, at::kDouble), false});
+    return metrics;
   }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void flush() override { ++flushed; }
@@ -86,6 +91,8 @@ class Counting : public Strategy {
   int64_t negative_step = -1;  // its weight has the other sign
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
   int flushed = 0, restored = 0;
+  std::vector<double> scores;  // metric `score` of each evaluation batch; the last one repeats
+  size_t evaluations = 0;
   std::function<void(int64_t)> on_step;
   std::function<void()> on_evaluation;
 };
@@ -490,6 +497,84 @@ TEST_F(TrainerTest, WarnsOnceOfASharedGenerator) {
   EXPECT_EQ(warnings(evaluating), 1u);
   process_ranks_ = 1;
   EXPECT_EQ(warnings(later), 0u);
+}
+
+// An epoch has 3 steps and one evaluation of one batch.
+std::function<void(RunConfig&)> watching(int64_t epochs, WatchConfig best, WatchConfig stop) {
+  return [=](RunConfig& config) {
+    config.train.epochs = epochs;
+    config.train.keep_last = 1;
+    config.train.keep_best = best;
+    config.train.early_stop = stop;
+  };
+}
+
+TEST_F(TrainerTest, KeepsTheBestCheckpointBesideTheNewest) {
+  Counting strategy;
+  strategy.scores = {0.1, 0.7, 0.3, 0.7};
+  const TrainingResult result = run(strategy, watching(4, {"score", "auto", 0}, {}));
+  EXPECT_EQ(result.summary["best_checkpoint"]["step"], 6);
+  EXPECT_EQ(result.summary["best_checkpoint"]["value"], 0.7);
+  EXPECT_EQ(checkpoints(), 2u) << "the best, and the newest of keep_last = 1";
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-6"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-12"));
+  std::string named;
+  std::ifstream(folder_ / "checkpoints" / "best") >> named;
+  EXPECT_EQ(named, "step-6");
+}
+
+// The run continues with another evaluation: the best value of before is the one to beat.
+TEST_F(TrainerTest, ABestCheckpointStaysAcrossAResume) {
+  Counting first, second;
+  first.scores = {0.9, 0.2};
+  run(first, watching(2, {"score", "auto", 0}, {}));
+  second.scores = {0.5};
+  const TrainingResult result = run(second, watching(3, {"score", "auto", 0}, {}));
+  EXPECT_EQ(second.steps.front(), 6);
+  EXPECT_EQ(result.summary["best_checkpoint"]["step"], 3);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));
+}
+
+TEST_F(TrainerTest, SavesTheBestWithoutAnInterval) {
+  Counting strategy;
+  strategy.scores = {0.5, 0.4};
+  run(strategy, [&](RunConfig& config) {
+    watching(2, {"score", "minimize", 0}, {})(config);
+    config.train.checkpoint_every = {};
+  });
+  EXPECT_EQ(checkpoints(), 1u);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-6"));
+}
+
+TEST_F(TrainerTest, StopsEarlyWhenNothingImproves) {
+  Counting strategy;
+  strategy.scores = {0.1, 0.2, 0.2, 0.15, 0.9};
+  const TrainingResult result = run(strategy, watching(9, {}, {"score", "auto", 2}));
+  EXPECT_EQ(result.summary["steps"], 12);
+  EXPECT_EQ(result.summary["early_stop"]["step"], 6);
+  EXPECT_FALSE(result.stopped);
+  Counting again;
+  again.scores = {1};
+  const TrainingResult nothing = run(again, watching(9, {}, {"score", "auto", 2}));
+  EXPECT_TRUE(again.steps.empty()) << "the run had ended";
+  EXPECT_EQ(nothing.summary["steps"], 12);
+  // More patience: it goes on from there.
+  Counting more;
+  more.scores = {0.3, 0.1};
+  EXPECT_EQ(run(more, watching(9, {}, {"score", "auto", 4})).summary["steps"], 27);
+}
+
+TEST_F(TrainerTest, AnUnknownWatchedMetricListsThoseThereAre) {
+  Counting strategy;
+  strategy.scores = {0.1};
+  try {
+    run(strategy, watching(1, {}, {"scor", "auto", 2}));
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("train.early_stop.metric: is scor"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("score, seen; did you mean score?"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

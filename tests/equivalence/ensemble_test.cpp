@@ -75,10 +75,11 @@ Context prepared(const Context& given, std::string* trained = nullptr) {
   return context;
 }
 
-// State entries by member, under the names of a single model.
+// State entries by member, under the names of a single model; without the copies of early stopping.
 void keep(Strategy& strategy, std::map<int, State>& states, StateKind gradient) {
   strategy.visit_state([&](const StateEntry& shown) {
     if ((shown.kind == StateKind::gradient) != (gradient == StateKind::gradient)) return;
+    if (shown.member >= 0 && shown.name.rfind("early_stop_", 0) == 0) return;
     StateEntry entry = shown;
     entry.member = -1;
     EXPECT_TRUE(states[shown.member].emplace(entry.key(), entry.tensor.clone()).second) << entry.key();
@@ -109,6 +110,16 @@ Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps)
     result.final = final[-1];
     result.gradients = gradients[-1];
   });
+  return result;
+}
+
+// A member that trained for `last` steps and then took back the weights that it had after `best` steps; its moments stay.
+Member stopped_early(const Subject& subject, int64_t member, int64_t best, int64_t last) {
+  Member result = alone(subject, member, last);
+  const Member earlier = alone(subject, member, best);
+  for (const auto& [key, tensor] : earlier.final)
+    if (key.rfind("parameter/", 0) == 0 || key.rfind("buffer/", 0) == 0) result.final[key] = tensor;
+  result.evaluated = earlier.evaluated;
   return result;
 }
 
@@ -251,7 +262,7 @@ TEST(Ensemble, AnInPlaceBlockAffectsNoOtherMember) {
     expect_same(all.at(static_cast<int>(member)), alone(fresh(), member), convoy::str("member ", member));
 }
 
-// A finished member stays unchanged; the others train as if it had never existed.
+// A finished member takes back its best weights; the others train as if it had never existed.
 TEST(Ensemble, FinishedMembersLeaveTheStack) {
   for (const char* how : {", how: stacked", ", how: threads", ", how: auto"}) {
     for (Subject (*make)() : {classifier_subject, convnet_subject, tied_subject}) {
@@ -270,7 +281,8 @@ TEST(Ensemble, FinishedMembersLeaveTheStack) {
       const auto all = together(subject, ranks, std::string(how) + ", early_stop: {patience: 3}", stop);
       ASSERT_EQ(all.size(), size_t(members));
       for (int64_t member = 0; member < members; ++member)
-        expect_same(all.at(static_cast<int>(member)), alone(subject, member, member == 1 ? 4 : steps),
+        expect_same(all.at(static_cast<int>(member)),
+                    member == 1 ? stopped_early(subject, member, 1, 4) : alone(subject, member),
                     convoy::str(subject.name, how, ", member ", member), member != 1);
     }
   }
@@ -286,7 +298,8 @@ TEST(Ensemble, AllMembersMayFinish) {
   };
   const auto all = together(subject, 2, ", how: threads, early_stop: {patience: 2}", stop);
   for (int64_t member = 0; member < members; ++member)
-    expect_same(all.at(static_cast<int>(member)), alone(subject, member, 3), convoy::str("member ", member), false);
+    expect_same(all.at(static_cast<int>(member)), stopped_early(subject, member, 1, 3), convoy::str("member ", member),
+                false);
 }
 
 // The same metrics for any distribution of the members: their mean, their vote, and each member's.

@@ -1,5 +1,7 @@
 // Full ranking leaves out the items that a user has, under every strategy and without help of the model.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -52,6 +54,40 @@ TEST_P(FullRanking, ExcludesTheUsersPositives) {
     EXPECT_NEAR(left.at(name), value, 1e-12) << name;
     EXPECT_GT(std::abs(among_all.at(name) - value), 1e-3) << name << " does not tell";
   }
+}
+
+// Every item of 30, in another order in each row, with several held-out ones first.
+Subject all_items(bool parts) {
+  Subject subject = ranking_subject();
+  const auto model = subject.model;
+  const int64_t rows = subject.data.rows, items = 30;
+  TensorList order;
+  for (int64_t row = 0; row < rows; ++row) order.push_back(at::arange(items, at::kLong).roll(row));
+  at::Tensor target = at::zeros({rows, items}, at::kDouble);
+  const at::Tensor held_out = at::arange(rows, at::kLong).remainder(3) + 1;
+  for (int64_t row = 0; row < rows; ++row) target[row].narrow(0, 0, held_out[row].item<int64_t>()).fill_(1);
+  for (auto& [name, tensor] : subject.data.tensors) {
+    if (name == "item") tensor = at::stack(order);
+    if (name == "target") tensor = target;
+  }
+  const at::Tensor excluded = at::arange(items, at::kLong).remainder(7).eq(6).expand({rows, items}).contiguous();
+  subject.data.tensors.emplace_back("excluded", excluded);
+  subject.data.tensors.emplace_back("held_out", held_out);
+  if (parts) return subject;
+  // A model without scores by parts.
+  struct ByForward : WrappedModel {
+    using WrappedModel::WrappedModel;
+    std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>&) const override { return nullptr; }
+  };
+  subject.model = [model] { return std::make_shared<ByForward>(model()); };
+  return subject;
+}
+
+TEST_P(FullRanking, PartsOfRowsAndItemsGiveTheSameFigures) {
+  const auto by_parts = evaluated(GetParam(), all_items(true)), by_forward = evaluated(GetParam(), all_items(false));
+  ASSERT_EQ(by_parts.size(), by_forward.size());
+  for (const auto& [name, value] : by_forward) EXPECT_NEAR(by_parts.at(name), value, 1e-12) << name;
+  EXPECT_GT(by_forward.at("ndcg@2"), 0) << "nothing to compare";
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, FullRanking,

@@ -210,6 +210,19 @@ TEST(WithoutEffect, RefusesKeysOfModelsDataAndOptimizers) {
             in(data, "data.evaluate_rows"));
   EXPECT_EQ(refused(with_data("{name: synthetic, kind: interactions, ranking: full, candidates: 9}", "{name: ncf}")),
             in(data, "data.candidates"));
+  const std::string visits = "{name: interactions, path: x.csv, ";
+  const Sections several = with_data(visits + "evaluate: {fraction: 0.2}}", "{name: ncf}");
+  EXPECT_EQ(refused(several), in(data, "data.evaluate.fraction"));
+  EXPECT_EQ(refused(with_data(visits + "holdout: time}", "{name: ncf}")), in(data, "data.holdout"));
+  EXPECT_EQ(refused(with_data(visits + "holdout: none, ranking: full}", "{name: ncf}")),
+            in(data, "data.ranking"));
+  EXPECT_EQ(refused(with_data(visits + "holdout: none, evaluate: {fraction: 0.2}}", "{name: ncf}")),
+            in(data, "data.evaluate.fraction"));
+  EXPECT_EQ(refused(with_model("{name: ncf, metrics: [hr, gini]}", "{name: synthetic, kind: interactions}")),
+            in(model, "model.metrics.1"));
+  EXPECT_EQ(
+      refused(with_model("{name: ncf, metrics: [hr, gini]}", "{name: synthetic, kind: interactions, ranking: full}")),
+      "");
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, task: regression, classes: 3}")), in(data, "data.classes"));
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, target_path: y.npy}")), in(data, "data.target_path"));
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, target_path: ~, features: ~, weight: ~}")),

@@ -23,7 +23,7 @@ with runs.workspace() as folder:
     runs.refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
     runs.refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
     runs.refused("no command", 64, [], [str(runs.CONVOY)])
-    runs.refused("unknown command", 64, ["'evaluate'", "run", "explain", "list"], [str(runs.CONVOY), "evaluate", "x.yaml"])
+    runs.refused("unknown command", 64, ["'practise'", "run", "explain", "list"], [str(runs.CONVOY), "practise", "x.yaml"])
     runs.refused("mistyped command", 64, ["did you mean list?"], [str(runs.CONVOY), "lst"])
     runs.refused("help", 0, ["optimizer ", "convoy list config"], [str(runs.CONVOY), "run", "--help"])
     runs.refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])

@@ -62,7 +62,10 @@ Entry images_entry() {
 // --- interactions ---
 
 // The options of a data set of interactions: its own, then those of the ranking.
-std::vector<Option> with_ranking_options(std::vector<Option> options) {
+std::vector<Option> with_ranking_options(std::vector<Option> options, std::vector<Option> evaluate = {}) {
+  evaluate.push_back(describe::integer("users", "number of users, drawn by the seed; all by default")
+                         .between(1, 2147483647)
+                         .may_be_null());
   options.insert(
       options.end(),
       {
@@ -73,10 +76,7 @@ std::vector<Option> with_ranking_options(std::vector<Option> options) {
               {"sampled", "full"}, "sampled"),
           describe::integer("candidates", "sampled ranking: distinct items that the user never touched", 99)
               .between(1, 1000000),
-          describe::section("evaluate", "evaluated users",
-                            {describe::integer("users", "number of users, drawn by the seed; all by default")
-                                 .between(1, 2147483647)
-                                 .may_be_null()}),
+          describe::section("evaluate", "evaluated users and their held-out interactions", std::move(evaluate)),
       });
   return options;
 }
@@ -106,10 +106,20 @@ void check_interactions(const Options& options) {
   check_columns(options.section("columns"), {"context", "item_features", "user_features"});
   for (const char* features : {"item_features", "user_features"})
     if (options.has(features)) check_columns(options.section(features), {"columns"});
-  if (options.text("holdout") != "none") return;
-  for (const char* key : {"ranking", "candidates", "evaluate"})
-    refuse_without_effect(options, key, "needs held-out rows, but holdout is none; leave one of them out",
-                          {options.location("holdout")});
+  const std::string& holdout = options.text("holdout");
+  if (holdout == "none") {
+    for (const char* key : {"ranking", "candidates", "evaluate"})
+      refuse_without_effect(options, key, "needs held-out rows, but holdout is none; leave one of them out",
+                            {options.location("holdout")});
+    return;
+  }
+  const Options evaluate = options.section("evaluate");
+  if (options.text("ranking") == "sampled" && (holdout == "time" || evaluate.has("fraction"))) {
+    const std::string reason =
+        " holds out several interactions of a user, and ranking: sampled ranks one; set data.ranking=full";
+    if (evaluate.has("fraction")) evaluate.fail("fraction", str("is ", evaluate.real("fraction"), ", which", reason));
+    options.fail("holdout", "is time, which" + reason);
+  }
 }
 
 // Null by default: configurations from before features existed stay unchanged.
@@ -160,8 +170,17 @@ Entry interactions_entry() {
                                describe::text("", "a column with one value per user")),
                 describe::text("weight", "weights of the interactions: numbers of at least 0").may_be_null()}),
            features_option("item"), features_option("user"),
-           describe::choice("holdout", "the interaction of each user that is held out for evaluation",
-                            {"latest", "random", "none"}, "latest")}),
+           describe::choice(
+               "holdout",
+               "interactions that are held out for evaluation: the latest of each user, or one drawn by the "
+               "seed (with evaluate.fraction a share of each user's); time: the latest of all",
+               {"latest", "random", "time", "none"}, "latest")},
+          {describe::real("fraction",
+                          "share of interactions that is held out, of each user; with holdout: time of all, 0.1 by "
+                          "default. It needs ranking: full. By default one of each user is held out")
+               .above(0)
+               .at_most(0.9)
+               .may_be_null()}),
       check_interactions};
 }
 

@@ -309,6 +309,9 @@ EvaluationSplit evaluation_split(const Json& data, const Json& run_seed) {
     const Json holdout = data.value("holdout", Json("none"));
     split.options["data.holdout"] = holdout;
     split.holds_out = holdout != "none";
+    const Json evaluate = data.value("evaluate", Json());
+    if (evaluate.is_object() && !evaluate.value("fraction", Json()).is_null())
+      split.options["data.evaluate.fraction"] = evaluate["fraction"];
     if (holdout == "random") draw();
     return split;
   }

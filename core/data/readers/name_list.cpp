@@ -25,7 +25,7 @@ std::pair<at::Tensor, at::Tensor> packed(const Names& names) {
   return {bytes, ends};
 }
 
-bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+bool equal_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() &&
          (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
@@ -63,7 +63,7 @@ std::vector<std::string> NameList::strings() const {
 
 bool NameList::operator==(const NameList& other) const {
   if (size() != other.size()) return false;
-  return size() == 0 || (same_bytes(ends_, other.ends_) && same_bytes(bytes_, other.bytes_));
+  return size() == 0 || (equal_bytes(ends_, other.ends_) && equal_bytes(bytes_, other.bytes_));
 }
 
 NameNumbers::NameNumbers(const NameList& names) {

@@ -170,17 +170,22 @@ void Candidates::draw_from_list(int32_t user, int32_t held_out, int64_t* out) co
   }
 }
 
-void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out,
-               bool* excluded) {
-  *out++ = held_out;
+void all_items(const Positives& positives, int64_t items, int32_t user, const std::vector<int32_t>& held_out,
+               int64_t* out, bool* excluded) {
+  out = std::copy(held_out.begin(), held_out.end(), out);
+  auto next = held_out.begin();
   for (int32_t item = 0; item < items; ++item) {
-    if (item != held_out) *out++ = item;
+    if (next != held_out.end() && item == *next)
+      ++next;
+    else
+      *out++ = item;
   }
   std::fill(excluded, excluded + items, false);
   const auto [from, to] = positives.of(user);
   for (const int32_t* i = from; i != to; ++i) {
-    // The held-out item comes first, so items below it move up by one place.
-    if (*i != held_out) excluded[*i + (*i < held_out ? 1 : 0)] = true;
+    // Held-out items come first, so items below some of them move up by as many places.
+    const auto above = std::lower_bound(held_out.begin(), held_out.end(), *i);
+    if (above == held_out.end() || *above != *i) excluded[*i + (held_out.end() - above)] = true;
   }
 }
 

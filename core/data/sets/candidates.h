@@ -84,7 +84,9 @@ class Candidates {
   uint64_t turn_ = 0;
 };
 
-// Writes the held-out item, then all others in order. `excluded` marks the user's positives, never the held-out item.
-void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out, bool* excluded);
+// Writes the held-out items, which are sorted, then all others in order. `excluded` marks the user's positives, never a
+// held-out item.
+void all_items(const Positives& positives, int64_t items, int32_t user, const std::vector<int32_t>& held_out,
+               int64_t* out, bool* excluded);
 
 }  // namespace convoy

@@ -15,33 +15,6 @@
 namespace convoy {
 namespace {
 
-// The row to hold out for each user, or −1.
-std::vector<int32_t> chosen_rows(const Interactions& all, Holdout holdout, uint64_t seed) {
-  const int32_t* user = all.user.const_data_ptr<int32_t>();
-  std::vector<int32_t> chosen(size_t(all.users), -1);
-  std::vector<int32_t> count(size_t(all.users));
-  if (holdout == Holdout::latest) {
-    const double* time = all.time.const_data_ptr<double>();
-    for (int64_t row = 0; row < all.size(); ++row) {
-      auto& best = chosen[size_t(user[row])];
-      if (best < 0 || time[row] >= time[best]) best = int32_t(row);
-      ++count[size_t(user[row])];
-    }
-  } else {
-    const uint64_t key = random_key(seed, "holdout");
-    for (int64_t row = 0; row < all.size(); ++row) ++count[size_t(user[row])];
-    std::vector<int32_t> left(size_t(all.users));
-    for (size_t u = 0; u < left.size(); ++u) left[u] = int32_t(random_below(key, u, uint64_t(count[u])));
-    for (int64_t row = 0; row < all.size(); ++row) {
-      if (left[size_t(user[row])]-- == 0) chosen[size_t(user[row])] = int32_t(row);
-    }
-  }
-  for (size_t u = 0; u < chosen.size(); ++u) {
-    if (count[u] < 2) chosen[u] = -1;
-  }
-  return chosen;
-}
-
 at::Tensor mapped_ids(const at::Tensor& ids, const std::vector<int64_t>& numbers) {
   at::Tensor mapped = at::empty_like(ids);
   const int32_t* from = ids.const_data_ptr<int32_t>();
@@ -123,30 +96,6 @@ Interactions renumbered(const Interactions& all, const DataContents& stored) {
   return result;
 }
 
-InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed) {
-  InteractionSplit split;
-  if (holdout == Holdout::none) {
-    split.train.resize(size_t(all.size()));
-    std::iota(split.train.begin(), split.train.end(), 0);
-    return split;
-  }
-  if (holdout == Holdout::latest && !all.time.defined()) {
-    throw Error(Failure::config,
-                "holdout: latest needs a time for each interaction: name its column by "
-                "data.columns.time, or take holdout: random");
-  }
-  const auto chosen = chosen_rows(all, holdout, seed);
-  const int32_t* user = all.user.const_data_ptr<int32_t>();
-  split.train.reserve(size_t(all.size()));
-  for (int64_t row = 0; row < all.size(); ++row) {
-    if (chosen[size_t(user[row])] != row) split.train.push_back(int32_t(row));
-  }
-  for (int32_t row : chosen) {
-    if (row >= 0) split.held_out.push_back(row);
-  }
-  return split;
-}
-
 RankingOptions RankingOptions::from(const Options& options) {
   RankingOptions result;
   result.negatives = options.integer("negatives");
@@ -154,6 +103,7 @@ RankingOptions RankingOptions::from(const Options& options) {
   result.candidates = options.integer("candidates");
   const auto evaluate = options.section("evaluate");
   if (evaluate.has("users")) result.evaluate_users = evaluate.integer("users");
+  if (evaluate.has("fraction")) result.fraction = evaluate.real("fraction");
   return result;
 }
 
@@ -163,15 +113,7 @@ InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit spli
   CONVOY_CHECK(!all_.item_features.defined() || all_.item_features.size(0) == all_.items, "features of other items");
   CONVOY_CHECK(!all_.user_features.defined() || all_.user_features.size(0) == all_.users, "features of other users");
   if (split_.train.empty()) throw Error(Failure::corrupt_data, "no interaction is left to train on");
-  auto& held_out = split_.held_out;
-  if (options_.evaluate_users > 0 && options_.evaluate_users < int64_t(held_out.size())) {
-    const Permutation drawn(int64_t(held_out.size()), seed_, "evaluated users");
-    std::vector<int32_t> chosen(size_t(options_.evaluate_users));
-    for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = int32_t(drawn.at(int64_t(i)));
-    std::sort(chosen.begin(), chosen.end());
-    for (auto& row : chosen) row = held_out[size_t(row)];
-    held_out = std::move(chosen);
-  }
+  choose_evaluated_users();
   // Users without an interaction take no memory: planted data may declare many more than it has.
   positives_ = Positives(all_.user.max().item<int64_t>() + 1, all_.items, all_.user.const_data_ptr<int32_t>(),
                          all_.item.const_data_ptr<int32_t>(), split_.train);
@@ -180,8 +122,35 @@ InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit spli
 
 InteractionsDataset::InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options,
                                          uint64_t seed)
-    : InteractionsDataset(all, split_interactions(all, holdout, seed), options, seed) {
+    : InteractionsDataset(all, split_interactions(all, holdout, seed, options.fraction), options, seed) {
   holdout_ = holdout;
+}
+
+// Groups the held-out rows by user, and draws users if not all are evaluated.
+void InteractionsDataset::choose_evaluated_users() {
+  const int32_t* user = all_.user.const_data_ptr<int32_t>();
+  std::vector<int32_t>& rows = split_.held_out;
+  std::vector<int64_t> begin;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (i == 0 || user[rows[i]] != user[rows[i - 1]]) begin.push_back(int64_t(i));
+  begin.push_back(int64_t(rows.size()));
+  const auto users = int64_t(begin.size()) - 1;
+  std::vector<int64_t> chosen(static_cast<size_t>(users));
+  std::iota(chosen.begin(), chosen.end(), 0);
+  if (options_.evaluate_users > 0 && options_.evaluate_users < users) {
+    const Permutation drawn(users, seed_, "evaluated users");
+    chosen.resize(size_t(options_.evaluate_users));
+    for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = drawn.at(int64_t(i));
+    std::sort(chosen.begin(), chosen.end());
+  }
+  std::vector<int32_t> kept;
+  for (const int64_t number : chosen) {
+    held_out_begin_.push_back(int64_t(kept.size()));
+    first_held_out_.push_back(rows[size_t(begin[size_t(number)])]);
+    kept.insert(kept.end(), rows.begin() + begin[size_t(number)], rows.begin() + begin[size_t(number) + 1]);
+  }
+  held_out_begin_.push_back(int64_t(kept.size()));
+  rows = std::move(kept);
 }
 
 DataContents InteractionsDataset::contents() const {
@@ -236,7 +205,7 @@ Schema InteractionsDataset::schema() const {
 }
 
 int64_t InteractionsDataset::size(Split split) const {
-  return int64_t(split == Split::train ? split_.train.size() : split_.held_out.size());
+  return int64_t(split == Split::train ? split_.train.size() : first_held_out_.size());
 }
 
 Batch InteractionsDataset::gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const {
@@ -283,28 +252,48 @@ Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, in
 
 Batch InteractionsDataset::gather_evaluate(const int64_t* samples, int64_t rows, BatchBuffers& buffers) const {
   const int64_t width = options_.full ? all_.items : 1 + options_.candidates;
-  Batch batch = gather_positives("evaluate.", split_.held_out.data(), samples, rows, width, buffers);
+  Batch batch = gather_positives("evaluate.", first_held_out_.data(), samples, rows, width, buffers);
   const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
   int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
-  bool* excluded = nullptr;
   if (options_.full) {
-    auto mask = buffers.take("evaluate.excluded", {rows, width}, at::kBool);
-    excluded = mask.mutable_data_ptr<bool>();
-    batch.tensors.emplace_back("excluded", mask);
+    gather_all_items(batch, samples, buffers);
+  } else {
+    Candidates candidates(positives_, all_.items, options_.candidates, random_key(seed_, "candidates"));
+    for (int64_t r = 0; r < rows; ++r)
+      candidates.draw(int32_t(user[r]), int32_t(item[r * width]), item + r * width + 1);
   }
-  Candidates candidates(positives_, all_.items, options_.candidates, random_key(seed_, "candidates"));
-  for (int64_t r = 0; r < rows; ++r) {
-    int64_t* items = item + r * width;
-    const auto held_out = int32_t(items[0]);
-    if (options_.full) {
-      all_items(positives_, all_.items, int32_t(user[r]), held_out, items, excluded + r * width);
-    } else {
-      candidates.draw(int32_t(user[r]), held_out, items + 1);
-    }
-  }
-  gather_columns(batch, split_.held_out.data(), samples, rows, buffers);
+  gather_columns(batch, first_held_out_.data(), samples, rows, buffers);
   gather_features(batch, "evaluate.", buffers);
   return batch;
+}
+
+// Sets all items of each row, their targets, and which of them the user has.
+void InteractionsDataset::gather_all_items(Batch& batch, const int64_t* samples, BatchBuffers& buffers) const {
+  const int64_t rows = batch.rows, width = all_.items;
+  const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
+  int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
+  float* target = batch.at("target").mutable_data_ptr<float>();
+  const int32_t* item_of = all_.item.const_data_ptr<int32_t>();
+  auto mask = buffers.take("evaluate.excluded", {rows, width}, at::kBool);
+  bool* excluded = mask.mutable_data_ptr<bool>();
+  batch.tensors.emplace_back("excluded", mask);
+  int64_t* counts = nullptr;
+  if (holds_out_several()) {
+    auto held_out = buffers.take("evaluate.held_out", {rows}, at::kLong);
+    counts = held_out.mutable_data_ptr<int64_t>();
+    batch.tensors.emplace_back("held_out", held_out);
+  }
+  std::vector<int32_t> items;
+  for (int64_t r = 0; r < rows; ++r) {
+    items.clear();
+    for (int64_t i = held_out_begin_[size_t(samples[r])]; i < held_out_begin_[size_t(samples[r]) + 1]; ++i)
+      items.push_back(item_of[split_.held_out[size_t(i)]]);
+    std::sort(items.begin(), items.end());
+    items.erase(std::unique(items.begin(), items.end()), items.end());
+    all_items(positives_, all_.items, int32_t(user[r]), items, item + r * width, excluded + r * width);
+    std::fill_n(target + r * width, items.size(), 1.f);
+    if (counts != nullptr) counts[r] = int64_t(items.size());
+  }
 }
 
 void InteractionsDataset::gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,

@@ -1,12 +1,12 @@
 // Interactions of users with items: columns, their split, and the data set for implicit feedback.
 //
-// A training row is one positive with its drawn negatives. An evaluation row is one user with the held-out item first
+// A training row is one positive with its drawn negatives. An evaluation row is one user with the held-out items first
 // among the candidates. Batch tensors:
 //   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
 //   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
 // In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], with
-// `excluded` [B, items] bool for the user's training positives, which the strategy leaves out
-// (core/metrics/model_metrics.h).
+// `excluded` [B, items] bool for the user's training positives, which the strategy leaves out, and `held_out` [B] int64
+// for the number of held-out items, if that may differ from one (core/metrics/model_metrics.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -50,21 +50,25 @@ struct Interactions {
 // id and column (data_change).
 Interactions renumbered(const Interactions& all, const DataContents& stored);
 
-enum class Holdout { none, latest, random };
+enum class Holdout { none, latest, random, time };
 
 // Row numbers of the columns above. A user with a single interaction keeps it for training.
 struct InteractionSplit {
   std::vector<int32_t> train;
-  std::vector<int32_t> held_out;  // one for each evaluated user, in user order
+  std::vector<int32_t> held_out;  // by user; those of a user are in time order or, with random, in the order of the source
 };
-// `latest` holds out the last in time; for equal times, the last in the source. Error(config) if there are no times.
-InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed);
+// latest: holds out the last of each user in time; for equal times, the last in the source. random: one drawn. With a
+// `fraction`: that share of a user's interactions, rounded, at least one. time: holds out the last `fraction` of all
+// interactions; those of users without an earlier one are neither trained nor evaluated. Error(config) if there are no
+// times.
+InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed, double fraction = 0);
 
 struct RankingOptions {
   int64_t negatives = 4;
   bool full = false;           // rank all items instead of drawn candidates
   int64_t candidates = 99;     // in addition to the held-out item: distinct, never touched by the user
   int64_t evaluate_users = 0;  // number of users with a held-out item, drawn by the seed; 0: all
+  double fraction = 0;         // of the interactions, held out; 0: one of each user. Needs a full ranking.
 
   // Reads the options that both data sets of interactions share: negatives, ranking, candidates, evaluate.
   static RankingOptions from(const Options& options);
@@ -82,6 +86,7 @@ class InteractionsDataset : public Dataset {
   bool gathers_from_memory() const override { return true; }
   DataContents contents() const override;
   DatasetPtr numbered_as(const DataContents& stored) const override;
+  const Interactions* interactions() const override { return &all_; }
   using Dataset::gather_once;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override;
 
@@ -90,8 +95,11 @@ class InteractionsDataset : public Dataset {
  private:
   Batch gather_train(const int64_t* samples, int64_t rows, int64_t epoch, BatchBuffers& buffers) const;
   Batch gather_evaluate(const int64_t* samples, int64_t rows, BatchBuffers& buffers) const;
+  void choose_evaluated_users();
+  bool holds_out_several() const { return held_out_begin_.size() != split_.held_out.size() + 1; }
   Batch gather_positives(const std::string& buffer, const int32_t* table_rows, const int64_t* samples, int64_t rows,
                          int64_t width, BatchBuffers& buffers) const;
+  void gather_all_items(Batch& batch, const int64_t* samples, BatchBuffers& buffers) const;
   void gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
                       BatchBuffers& buffers) const;
   void gather_features(Batch& batch, const std::string& buffer, BatchBuffers& buffers) const;
@@ -100,6 +108,8 @@ class InteractionsDataset : public Dataset {
   const Interactions all_;
   std::optional<Holdout> holdout_;  // rule of the split; nullopt: the split was given
   InteractionSplit split_;
+  std::vector<int64_t> held_out_begin_;  // of each evaluated user in split_.held_out, and the end
+  std::vector<int32_t> first_held_out_;  // of each evaluated user: its row, whose context and weight count
   const RankingOptions options_;
   const uint64_t seed_;
   Positives positives_;

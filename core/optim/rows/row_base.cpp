@@ -17,8 +17,8 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t grain = 1 << 15;  // least number of elements per thread
-constexpr int64_t longest =
+constexpr int64_t row_grain = 1 << 15;  // least number of elements per thread
+constexpr int64_t longest_absence =
     int64_t{1} << 20;  // updates of a history; then all rows are caught up and the history starts again
 
 HostScalars on_host(const UpdateScalars& scalars, const SlotOptions& options) {
@@ -106,7 +106,7 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
   if (paths_.lazy) return;
   table.history.advance(missed_update(table.options, host));
   now_current(table, rows);
-  if (table.history.length() == longest) flush(index);
+  if (table.history.length() == longest_absence) flush(index);
 }
 
 void RowBase::now_current(Table& table, const at::Tensor& rows) {
@@ -124,7 +124,7 @@ void RowBase::run_loop(Table& table, const at::Tensor& rows, const T* gradient, 
   auto& factors = std::get<std::vector<RowFactors<T>>>(table.factors);
   if (table.history.length() > 0 && int64_t(factors.size()) < n) factors.resize(size_t(n));
   const int64_t width = table.values.size(1);
-  at::parallel_for(0, n, std::max<int64_t>(1, grain / std::max<int64_t>(1, width)),
+  at::parallel_for(0, n, std::max<int64_t>(1, row_grain / std::max<int64_t>(1, width)),
                    [&](int64_t begin, int64_t end) { run_part(table, list, begin, end, gradient, out, scalars); });
 }
 
@@ -209,7 +209,7 @@ void RowBase::flush(int index) {
   if (!stale(index)) return;
   if (by_loops(table)) {
     AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
-      const int64_t width = std::max<int64_t>(1, table.values.size(1)), block = std::max<int64_t>(1, grain / width);
+      const int64_t width = std::max<int64_t>(1, table.values.size(1)), block = std::max<int64_t>(1, row_grain / width);
       for (const auto& [first, last] : table.local_rows)
         at::parallel_for(first, last, block,
                          [&](int64_t begin, int64_t end) { flush_part<scalar_t>(table, begin, end); });

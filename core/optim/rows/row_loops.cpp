@@ -10,15 +10,15 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t ahead = 8;  // rows
+constexpr int64_t rows_ahead = 8;  // rows
 
 CONVOY_BODY void prefetch(const T* row, int64_t width) {
   for (int64_t i = 0; i < width; i += int64_t(64 / sizeof(T))) __builtin_prefetch(row + i);
 }
 
 CONVOY_BODY void prefetch_ahead(const RowList<T>& list, int64_t i) {
-  if (i + ahead >= list.n) return;
-  const int64_t next = list.rows[i + ahead] * list.width;
+  if (i + rows_ahead >= list.n) return;
+  const int64_t next = list.rows[i + rows_ahead] * list.width;
   prefetch(list.values + next, list.width);
   if (list.first != nullptr) prefetch(list.first + next, list.width);
   if (list.second != nullptr) prefetch(list.second + next, list.width);

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 
+#include "api/components.h"
 #include "backends/registry.h"
 #include "core/files/limits.h"
 #include "launch/diagnose/reports.h"

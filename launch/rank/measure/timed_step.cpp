@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "api/components.h"
 #include "core/base/log.h"
 #include "core/communicator.h"
 #include "core/data/catalogue/declared_schema.h"
@@ -14,7 +15,6 @@
 #include "core/files/files.h"
 #include "core/model.h"
 #include "core/model_interface.h"
-#include "launch/rank/components.h"
 #include "launch/rank/measure/timed_exchange.h"
 #include "strategies/registry.h"
 

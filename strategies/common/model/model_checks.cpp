@@ -29,6 +29,15 @@ void check_number(const std::string& what, const at::Tensor& value, int64_t memb
   refuse(convoy::str(what, " is of ", dtype, " and must be of ", floating ? "floating-point" : "real", " numbers"));
 }
 
+// Counts of items: [items] or [members, items].
+void check_counts(const Metric& metric, int64_t members) {
+  const int64_t dims = members > 0 ? 2 : 1;
+  if (!metric.sum.defined() || metric.sum.dim() != dims || (members > 0 && metric.sum.size(0) != members))
+    refuse(convoy::str("metric '", metric.name, "': its counts are ",
+                       metric.sum.defined() ? convoy::str("of shape ", metric.sum.sizes()) : "undefined", ", not ",
+                       members > 0 ? convoy::str("[", members, ", items]") : "[items]"));
+}
+
 void check_name(const std::string& name) {
   const auto allowed = [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string("_-.@/+%:").find(static_cast<char>(c)) != std::string::npos;
@@ -76,7 +85,10 @@ std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& l
     check_name(metric.name);
     for (size_t j = 0; j < i; ++j)
       if (metrics[j].name == metric.name) refuse(convoy::str("metric '", metric.name, "' is given twice"));
-    check_number(convoy::str("metric '", metric.name, "': its sum"), metric.sum, layers.members(), false);
+    if (metric.form == Metric::Form::ratio)
+      check_number(convoy::str("metric '", metric.name, "': its sum"), metric.sum, layers.members(), false);
+    else
+      check_counts(metric, layers.members());
     check_number(convoy::str("metric '", metric.name, "': its weight"), metric.weight, layers.members(), false);
     metric.sum = metric.sum.detach().to(options);
     metric.weight = metric.weight.detach().to(options);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -10,10 +11,13 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/config/init_from.h"
 #include "core/config/node.h"
 #include "core/data/rows.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
+#include "core/ranking/forward_scorer.h"
+#include "core/ranking/item_ranking.h"
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
@@ -53,6 +57,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartR
       loss_name_(context.config.loss.name.empty() ? model_->default_loss() : context.config.loss.name),
       begin_(request.begin),
       store_(std::make_shared<LayerStore>()),
+      freeze_(frozen_names(context.config.model.options)),
       keep_dtypes_(request.keep_dtypes),
       own_generators_(context.process_ranks == 1),
       autocast_(autocast_dtype(context.config.precision)),
@@ -118,11 +123,26 @@ void ModelPart::build_block(int64_t index) {
   forward_notes_.emplace_back(convoy::str("block ", index, " (", name, "), forward"));
   if (blocks_.back() == nullptr)
     throw Error(Failure::config, "block ", index, " (", name, "): the model returned null for it");
-  for (size_t i = parameters; i < store_->parameters.size(); ++i)
-    (store_->parameters[i]->table ? tables_ : parameters_).push_back(store_->parameters[i]);
+  for (size_t i = parameters; i < store_->parameters.size(); ++i) add_parameter_of_layers(store_->parameters[i]);
   for (size_t i = buffers; i < store_->buffers.size(); ++i) buffers_.push_back(store_->buffers[i]);
   adopt_foreign(index);
   note_parameters(index, before);
+}
+
+void ModelPart::add_parameter_of_layers(const ParameterPtr& parameter) {
+  if (!freeze_ || !freeze_->found_in(parameter->name)) {
+    (parameter->table ? tables_ : parameters_).push_back(parameter);
+    return;
+  }
+  // The data axis gives memory to trained parameters only. A stack of members has none, and is not used with freeze.
+  if (parameter->initial) {
+    at::NoGradGuard no_grad;
+    const at::Tensor own = at::empty(parameter->value.sizes(), parameter->value.options());
+    std::exchange(parameter->initial, nullptr)(own, 0);
+    parameter->value.set_data(own);
+  }
+  parameter->value.set_requires_grad(false);
+  frozen_.push_back(parameter);
 }
 
 void ModelPart::note_parameters(int64_t index, size_t before) {
@@ -151,7 +171,7 @@ void ModelPart::adopt_foreign(int64_t index) {
   Block& block = *blocks_[size_t(index - begin_)];
   const std::string name = model_->block_name(index), prefix = name.empty() ? "" : name + ".";
   const auto known = [&](const at::Tensor& tensor) {
-    for (const auto* list : {&parameters_, &tables_, &store_->followers})
+    for (const auto* list : {&parameters_, &tables_, &frozen_, &store_->followers})
       for (const ParameterPtr& parameter : *list)
         if (parameter->value.is_same(tensor)) return true;
     for (const NamedBuffer& buffer : buffers_)
@@ -168,6 +188,7 @@ void ModelPart::adopt_foreign(int64_t index) {
     parameter->counted = store_->counts;
     const at::ScalarType dtype = keep_dtypes_ ? parameter->value.scalar_type() : store_->dtype;
     parameter->value.set_data(parameter->value.to(dtype).contiguous());
+    if (freeze_ && freeze_->found_in(parameter->name)) parameter->value.set_requires_grad(false);
     (parameter->value.requires_grad() ? parameters_ : frozen_).push_back(parameter);
   }
   for (auto& entry : block.named_buffers()) {
@@ -376,7 +397,35 @@ TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {
   at::NoGradGuard no_grad;
   set_rows(batch);
   set_training(false);
+  if (TensorList ranked = ranked_outputs(batch); !ranked.empty()) return ranked;
   return outputs_of(batch, inputs);
+}
+
+// Null if the model has no scorer, or if blocks do more than a forward: hooks may gather weights.
+std::shared_ptr<PairScorer> ModelPart::model_scorer() const {
+  const bool plain = hooks_ == nullptr && !store_->boundaries && first() && last() && !autocast_ && device().is_cpu();
+  return plain ? model_->pair_scorer(blocks_) : nullptr;
+}
+
+// The outputs for a batch that ranks all items, without a forward of each pair. Empty without a scorer.
+TensorList ModelPart::ranked_outputs(const Batch& batch) {
+  if (batch.find("excluded") == nullptr) return {};
+  try {
+    const std::shared_ptr<PairScorer> scorer = model_scorer();
+    if (!scorer) return {};
+    const at::Tensor scores = full_ranking_scores(*scorer, prepared(batch, device(), dtype()));
+    return scores.defined() ? TensorList{scores} : TensorList();
+  } catch (...) {
+    rethrow(convoy::str("model ", model_name_, ", its scores of all items"));
+  }
+}
+
+std::shared_ptr<PairScorer> ModelPart::pair_scorer() {
+  CONVOY_CHECK(first() && last(), "scores of a part of a model");
+  set_training(false);
+  if (std::shared_ptr<PairScorer> scorer = model_scorer()) return scorer;
+  const at::ScalarType scores = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  return std::make_shared<ForwardScorer>([this](const Batch& batch) { return evaluate(batch); }, scores);
 }
 
 std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& batch) {

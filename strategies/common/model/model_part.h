@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/name_pattern.h"
 #include "core/context.h"
 #include "core/model_interface.h"
 #include "core/rank_state/state_file.h"
@@ -59,6 +60,7 @@ class ModelPart {
   const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // parameters without gradients
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   size_t blocks() const { return blocks_.size(); }
+  const BlockPtr& block(size_t index) const { return blocks_.at(index); }
   std::string block_name(size_t block) const { return model_->block_name(begin_ + int64_t(block)); }
   // Trained parameters that the block uses, with tied ones of earlier blocks of this part.
   const std::vector<ParameterPtr>& block_parameters(size_t block) const { return block_parameters_[block]; }
@@ -87,11 +89,15 @@ class ModelPart {
 
   // Runs a forward without gradients and dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
+  // Returns scores of many items for each row: the model's PairScorer if it has one for these layers, else by forward. The part
+  // is the whole model. Valid as long as the part, until parameters change.
+  std::shared_ptr<PairScorer> pair_scorer();
   // Returns metrics of the last part's outputs: "loss" first, then the model's metrics.
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch);
 
  private:
   void build_block(int64_t index);
+  void add_parameter_of_layers(const ParameterPtr& parameter);
   void adopt_foreign(int64_t index);
   void note_parameters(int64_t index, size_t before);
   void check_recompute(const Recompute& recompute) const;
@@ -99,6 +105,8 @@ class ModelPart {
   void set_training(bool training);
   void set_rows(const Batch& batch);
   TensorList outputs_of(const Batch& batch, const TensorList& inputs);
+  TensorList ranked_outputs(const Batch& batch);
+  std::shared_ptr<PairScorer> model_scorer() const;
   TensorList run_block(size_t index, const TensorList& inputs);
   TensorList run_recomputed(size_t index, const TensorList& inputs);
   TensorList boundary(size_t index, const TensorList& values);
@@ -125,6 +133,7 @@ class ModelPart {
   std::vector<std::vector<ParameterPtr>> block_parameters_;
   std::vector<TensorList> block_tensors_;  // tensors that a block's backward may reach, also copies of other parts
   std::vector<char> recomputes_;           // by block
+  std::optional<NamePattern> freeze_;      // names of parameters that are not trained
   bool keep_dtypes_;
   bool own_generators_;  // only this rank uses this process's default generators
   BlockHooks* hooks_ = nullptr;

@@ -29,20 +29,52 @@ bool monitors_metric(const RunConfig& config) {
   return std::any_of(members.begin(), members.end(), [](const MemberSettings& one) { return one.patience > 0; });
 }
 
+namespace {
+
+// Names of metrics on held-out rows, and on the rows that folds leave out.
+std::vector<std::string> names_of(const EvaluationMetrics& metrics, bool folds) {
+  std::vector<std::string> names = metrics.evaluated;
+  if (folds)
+    for (const std::string& name : metrics.held_out) names.push_back("out_of_fold_" + name);
+  return names;
+}
+
+std::string unknown_metric(const std::string& wanted, const std::vector<std::string>& names, const char* whose) {
+  const std::string near = nearest(wanted, names);
+  return str("is ", wanted, ", and no evaluation", whose, " tells that; there are ", join(names, ", "),
+             near.empty() ? "" : "; did you mean " + near + "?");
+}
+
+constexpr char no_rows[] =
+    "has nothing to go by: the data set has no rows to evaluate on; leave it out, or give the data an evaluation split";
+
+}  // namespace
+
 void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics) {
   const Options stop = config.strategy.options.section("early_stop");
-  std::vector<std::string> names = metrics.evaluated;
-  if (samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold)
-    for (const std::string& name : metrics.held_out) names.push_back("out_of_fold_" + name);
-  if (names.empty())
-    stop.fail("metric",
-              "has nothing to go by: the data set has no rows to evaluate on; leave early_stop out, or give "
-              "the data an evaluation split");
+  const bool folds = samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold;
+  const std::vector<std::string> names = names_of(metrics, folds);
+  if (names.empty()) stop.fail("metric", no_rows);
   const std::string& wanted = stop.text("metric");
-  if (std::find(names.begin(), names.end(), wanted) != names.end()) return;
-  const std::string near = nearest(wanted, names);
-  stop.fail("metric", "is ", wanted, ", and no evaluation of a member tells that; there are ", join(names, ", "),
-            near.empty() ? "" : "; did you mean " + near + "?");
+  if (std::find(names.begin(), names.end(), wanted) == names.end())
+    stop.fail("metric", unknown_metric(wanted, names, " of a member"));
+}
+
+void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
+                          const EvaluationMetrics& metrics) {
+  if (metric.empty()) return;
+  const bool ensemble = config.strategy.name == "ensemble";
+  const bool folds = ensemble ? samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold
+                              : member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold;
+  std::vector<std::string> names = names_of(metrics, folds);
+  if (names.empty()) throw ConfigError(location_of(config.resolved, key), key, no_rows);
+  if (ensemble && config.strategy.options.boolean("vote"))
+    for (const std::string& name : metrics.evaluated) {
+      names.push_back("mean_" + name);
+      if (name != "loss") names.push_back("vote_" + name);
+    }
+  if (std::find(names.begin(), names.end(), metric) == names.end())
+    throw ConfigError(location_of(config.resolved, key), key, unknown_metric(metric, names, ""));
 }
 
 namespace {

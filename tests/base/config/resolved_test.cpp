@@ -24,7 +24,7 @@ TEST(ConfigResolved, FillsInDefaultsInOrder) {
   EXPECT_EQ(keys, described);
   EXPECT_EQ(resolved["model"].dump(),
             R"({"name":"net","width":8,"layers":[32,16],"dropout":0.0,"bias":true,"memory":1048576,)"
-            R"("extra":null,"anything":null,"init_from":null})");
+            R"("extra":null,"anything":null,"init_from":null,"freeze":null})");
   EXPECT_EQ(resolved["optimizer"].dump(), R"({"name":"adam","lr":0.001,"schedule":{"name":"constant"}})");
   EXPECT_EQ(resolved["strategy"].dump(), R"({"name":"many","sync":{"every":2,"what":"gradients"},"bucket":25.0})");
   EXPECT_EQ(resolved["loss"].dump(), "null");
@@ -198,7 +198,7 @@ TEST(ConfigPlugin, ChecksOptionsAfterLoading) {
   const RunConfig seen = check_resolved(Json::parse(unseen.resolved.dump()), with_plugin(), "mine");
   EXPECT_EQ(seen.model.name, "mine");
   EXPECT_EQ(seen.model.options.json().dump(),
-            R"({"name":"mine","plugin":"/lib/libmine.so","width":8,"rate":0.001,"label":"1.10","init_from":null})");
+            R"({"name":"mine","plugin":"/lib/libmine.so","width":8,"rate":0.001,"label":"1.10","init_from":null,"freeze":null})");
   EXPECT_EQ(seen.loss.options.real("rate"), 2);
   const RunConfig again = check_resolved(seen.resolved, with_plugin(), "mine");
   EXPECT_EQ(first_difference(again.resolved, seen.resolved, {}), "");

@@ -1,5 +1,5 @@
-"""The peers of `tests/bench/run ncf` and `gpu_ncf`: the same NeuMF in PyTorch, from a loop over rows to SparseAdam, DDP
-and a step as a CUDA graph; prints JSON."""
+"""The peers of `tests/bench/run ncf`, `ncf_mlperf` and `gpu_ncf`: the same NeuMF in PyTorch, from a loop over rows to
+SparseAdam, DDP and a step as a CUDA graph; prints JSON."""
 import argparse
 import json
 import os
@@ -13,9 +13,6 @@ from safetensors import safe_open
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-GMF, MLP, HIDDEN = 8, 32, (32, 16, 8)
-
-
 class Columns:
     """Columns that convoy generated: users, items and 21 context columns of the training split."""
 
@@ -23,28 +20,30 @@ class Columns:
         with safe_open(path, "pt") as file:
             self.user = file.get_tensor("user")[:rows].to(device).long()
             self.item = file.get_tensor("item")[:rows].to(device).long()
-            self.context = file.get_tensor("context")[:rows].to(device)
+            context = file.get_tensor("context")[:rows] if "context" in file.keys() else torch.empty(rows, 0)
+            self.context = context.to(device)
         self.rows, self.users, self.items = rows, users, items
 
 
 class NeuMF(nn.Module):
-    def __init__(self, users, items, context, sparse):
+    def __init__(self, users, items, context, options):
         super().__init__()
-        self.user = nn.Embedding(users, GMF + MLP, sparse=sparse)
-        self.item = nn.Embedding(items, GMF + MLP, sparse=sparse)
+        self.gmf = options.gmf
+        self.user = nn.Embedding(users, options.gmf + options.mlp, sparse=options.sparse)
+        self.item = nn.Embedding(items, options.gmf + options.mlp, sparse=options.sparse)
         for table in (self.user, self.item):
             nn.init.normal_(table.weight, std=0.01)
-        sizes = (2 * MLP + context, *HIDDEN)
+        sizes = (2 * options.mlp + context, *options.hidden)
         layers = []
         for a, b in zip(sizes, sizes[1:]):
             layers += [nn.Linear(a, b), nn.ReLU()]
         self.mlp = nn.Sequential(*layers)
-        self.output = nn.Linear(GMF + HIDDEN[-1], 1)
+        self.output = nn.Linear(options.gmf + sizes[-1], 1)
 
     def forward(self, user, item, context):
         user, item = self.user(user), self.item(item)
-        h = self.mlp(torch.cat([user[:, GMF:], item[:, GMF:], context], 1))
-        return self.output(torch.cat([user[:, :GMF] * item[:, :GMF], h], 1)).squeeze(1)
+        h = self.mlp(torch.cat([user[:, self.gmf:], item[:, self.gmf:], context], 1))
+        return self.output(torch.cat([user[:, :self.gmf] * item[:, :self.gmf], h], 1)).squeeze(1)
 
 
 class PerRow(torch.utils.data.Dataset):
@@ -144,7 +143,7 @@ def train(rank, options, port, results):
         torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     columns = Columns(options.columns, options.rows, options.users, options.items, options.device)
-    plain = NeuMF(options.users, options.items, columns.context.size(1), options.sparse).to(options.device)
+    plain = NeuMF(options.users, options.items, columns.context.size(1), options).to(options.device)
     updates = optimizers(plain, options)
     model = DistributedDataParallel(plain) if options.ranks > 1 else plain
     loss_of = nn.BCEWithLogitsLoss()
@@ -178,6 +177,9 @@ if __name__ == "__main__":
     parser.add_argument("--users", type=int, required=True)
     parser.add_argument("--items", type=int, required=True)
     parser.add_argument("--negatives", type=int, default=4)
+    parser.add_argument("--gmf", type=int, default=8)
+    parser.add_argument("--mlp", type=int, default=32)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[32, 16, 8])
     parser.add_argument("--batch", type=int, default=256, help="positives of each rank")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=5)

@@ -5,10 +5,12 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "core/base/error.h"
@@ -62,6 +64,89 @@ TEST(Interactions, RandomHoldoutFollowsTheSeedAndNoneKeepsAllRows) {
   EXPECT_NE(one.held_out, two.held_out);
   EXPECT_EQ(one.train.size() + one.held_out.size(), size_t(users * 10));
   EXPECT_TRUE(split_interactions(all, Holdout::none, 1).held_out.empty());
+}
+
+// Rows of each user in `rows`.
+std::vector<int64_t> rows_by_user(const Interactions& all, const std::vector<int32_t>& rows) {
+  std::vector<int64_t> counts(size_t(all.users));
+  for (int32_t row : rows) ++counts[size_t(all.user[row].item<int64_t>())];
+  return counts;
+}
+
+TEST(Interactions, AFractionOfEachUserIsHeldOut) {
+  Interactions all = ladder();
+  all.users = users + 1;
+  all.user[5] = int(users);  // its only interaction; user 0 has 9 left
+  const auto latest = split_interactions(all, Holdout::latest, 1, 0.3);
+  std::vector<int64_t> expected(size_t(users), 3);
+  expected.push_back(0);
+  EXPECT_EQ(rows_by_user(all, latest.held_out), expected);
+  EXPECT_EQ(std::vector<int32_t>(latest.held_out.begin() + 3, latest.held_out.begin() + 6),
+            (std::vector<int32_t>{12, 11, 10}))
+      << "in time, which falls from row to row";
+  EXPECT_TRUE(std::is_sorted(latest.train.begin(), latest.train.end()));
+  EXPECT_EQ(latest.train.size() + latest.held_out.size(), size_t(all.size()));
+
+  const auto one = split_interactions(all, Holdout::random, 1, 0.3),
+             two = split_interactions(all, Holdout::random, 2, 0.3);
+  EXPECT_EQ(rows_by_user(all, one.held_out), expected);
+  EXPECT_NE(one.held_out, two.held_out);
+  EXPECT_NE(one.held_out, latest.held_out);
+}
+
+TEST(Interactions, EveryInteractionIsDrawnEquallyOften) {
+  const Interactions all = ladder();
+  std::vector<int64_t> drawn(10);
+  for (uint64_t seed = 0; seed < 100; ++seed)
+    for (int32_t row : split_interactions(all, Holdout::random, seed, 0.3).held_out) ++drawn[size_t(row % 10)];
+  for (int64_t count : drawn) EXPECT_NEAR(double(count), 600, 100) << "of 2,000 with probability 0.3";
+}
+
+TEST(Interactions, AFractionNeverTakesAllOfAUserNorNone) {
+  Interactions all = ladder();
+  EXPECT_EQ(rows_by_user(all, split_interactions(all, Holdout::latest, 1, 0.001).held_out),
+            std::vector<int64_t>(size_t(users), 1));
+  EXPECT_EQ(rows_by_user(all, split_interactions(all, Holdout::random, 1, 0.999).held_out),
+            std::vector<int64_t>(size_t(users), 9));
+}
+
+TEST(Interactions, ASplitByTimeHoldsOutTheLatestOfAll) {
+  Interactions all = ladder();
+  all.time = at::arange(all.size(), at::kDouble);
+  all.time.narrow(0, 0, 10).fill_(1e6);  // all of user 0 is late
+  const auto split = split_interactions(all, Holdout::time, 1, 0.1);
+  EXPECT_TRUE(split.held_out.empty()) << "users 0 and 19 have no earlier interaction to train on";
+  EXPECT_EQ(split.train.size(), 180u);
+  const auto more = split_interactions(all, Holdout::time, 1, 0.075);
+  EXPECT_EQ(more.held_out, (std::vector<int32_t>{195, 196, 197, 198, 199}));
+  EXPECT_EQ(more.train.size(), 185u);
+}
+
+TEST(Interactions, AnEvaluationRowHasAllHeldOutItemsOfAUserFirst) {
+  RankingOptions options;
+  options.full = true;
+  options.fraction = 0.3;
+  Interactions all = ladder();
+  all.item[11] = all.item[10];  // the same item twice
+  const InteractionsDataset data(all, Holdout::latest, options, 1);
+  ASSERT_EQ(data.size(Split::evaluate), users);
+  const Batch batch = data.gather_once(Split::evaluate, at::tensor({1, 4}, at::kLong), 0);
+  EXPECT_TRUE(at::equal(batch.at("held_out"), at::tensor({2, 3}, at::kLong)));
+  const auto target = batch.at("target");
+  EXPECT_TRUE(at::equal(target.sum(-1), at::tensor({2.f, 3.f})));
+  EXPECT_TRUE(at::equal(target.narrow(1, 0, 2), at::ones({2, 2})));
+  const auto item = batch.at("item"), excluded = batch.at("excluded");
+  EXPECT_TRUE(at::equal(item[1].narrow(0, 0, 3), at::tensor({4, 5, 6}, at::kLong)));
+  for (int64_t row = 0; row < 2; ++row) {
+    EXPECT_TRUE(at::equal(std::get<0>(item[row].sort()), at::arange(items, at::kLong))) << "every item once";
+    const int64_t u = row == 0 ? 1 : 4;
+    for (int64_t i = 0; i < items; ++i) {
+      const int64_t rung = (item[row][i].item<int64_t>() - u + items) % items;
+      EXPECT_EQ(excluded[row][i].item<bool>(), rung >= 3 && rung < 10) << "row " << row << ", rung " << rung;
+    }
+  }
+  EXPECT_EQ(batch.at("context")[0][0].item<float>(), 12 * 3.f) << "of the earliest held-out interaction";
+  EXPECT_EQ(data.interactions()->size(), users * 10);
 }
 
 TEST(Interactions, KeepsTheOnlyInteractionOfAUser) {

@@ -5,14 +5,20 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "core/base/error.h"
+#include "core/communicator.h"
+#include "core/metrics/accumulator.h"
 
 namespace convoy {
 namespace {
@@ -68,6 +74,131 @@ TEST(Ranking, RanksNaNLast) {
   const float nan = std::nanf("");
   EXPECT_EQ(rank_of_first(at::tensor({nan, 1.f, 2.f}).view({1, 3})).item<int64_t>(), 2);
   EXPECT_EQ(rank_of_first(at::tensor({1.f, nan, 0.f}).view({1, 3})).item<int64_t>(), 1);
+}
+
+// All items of a row by their scores, worst case first for the held-out ones; the definitions, item by item.
+struct ByHand {
+  std::vector<int64_t> hits;  // places of held-out items, from 0
+  int64_t held_out;
+
+  ByHand(const at::Tensor& scores, int64_t held_out) : held_out(held_out) {
+    std::vector<int64_t> order(size_t(scores.numel()));
+    std::iota(order.begin(), order.end(), 0);
+    const auto score = [&](int64_t i) { return scores[i].item<double>(); };
+    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      if (score(a) != score(b)) return score(a) > score(b);
+      return (a >= held_out) > (b >= held_out);
+    });
+    for (size_t place = 0; place < order.size(); ++place)
+      if (order[place] < held_out) hits.push_back(int64_t(place));
+  }
+  double value(const std::string& name, int64_t k) const {
+    double found = 0, gain = 0, best = 0, precision = 0;
+    for (int64_t place : hits) {
+      if (place >= k) break;
+      ++found;
+      gain += 1 / std::log2(double(place) + 2);
+      precision += found / double(place + 1);
+    }
+    for (int64_t i = 0; i < std::min(k, held_out); ++i) best += 1 / std::log2(double(i) + 2);
+    if (name == "hr") return found > 0 ? 1 : 0;
+    if (name == "recall") return found / double(held_out);
+    if (name == "precision") return found / double(k);
+    if (name == "mrr") return found > 0 ? 1 / double(hits[0] + 1) : 0;
+    if (name == "map") return precision / double(std::min(k, held_out));
+    return gain / best;
+  }
+};
+
+TEST(Ranking, MetricsOfSeveralHeldOutItemsFollowTheirDefinitions) {
+  const at::Tensor scores = (at::randn({2, 7, 40}) * 3).round();  // two members; with ties
+  Batch batch;
+  batch.rows = 7;
+  const at::Tensor held_out = at::tensor({1, 2, 3, 6, 1, 4, 2}, at::kLong);
+  batch.tensors = {{"held_out", held_out}};
+  const std::vector<std::string> names{"hr", "ndcg", "recall", "precision", "mrr", "map"};
+  const std::vector<Metric> metrics = ranking_metrics(scores, batch, names, {1, 5, 20, 100});
+  ASSERT_EQ(metrics.size(), 24u);
+  EXPECT_EQ(metrics[7].name, "ndcg@5");
+  size_t index = 0;
+  for (const int64_t k : {1, 5, 20, 100})
+    for (const std::string& name : names) {
+      const Metric& metric = metrics[index++];
+      for (int64_t member = 0; member < 2; ++member) {
+        double expected = 0;
+        for (int64_t row = 0; row < 7; ++row)
+          expected += ByHand(scores[member][row], held_out[row].item<int64_t>()).value(name, k);
+        EXPECT_NEAR(metric.sum[member].item<double>(), expected, 1e-9) << metric.name;
+        EXPECT_EQ(metric.weight[member].item<double>(), 7);
+      }
+    }
+}
+
+TEST(Ranking, OneHeldOutItemNeedsNoCounts) {
+  const at::Tensor scores = at::tensor({3.f, 1.f, 2.f, 0.f, /**/ 1.f, 2.f, 3.f, 0.f}).view({2, 4});
+  Batch batch;
+  batch.rows = 2;
+  const auto metrics = ranking_metrics(scores, batch, {"hr", "mrr", "map", "recall"}, {3});
+  EXPECT_EQ(metrics[0].sum.item<double>(), 2);
+  EXPECT_NEAR(metrics[1].sum.item<double>(), 1 + 1.0 / 3, 1e-12);
+  EXPECT_NEAR(metrics[2].sum.item<double>(), 1 + 1.0 / 3, 1e-12);
+  EXPECT_EQ(metrics[3].sum.item<double>(), 2);
+}
+
+TEST(Ranking, WhatIsNoNumberIsLastAmongSeveral) {
+  const float nan = std::nanf("");
+  const at::Tensor held_out = at::tensor({2}, at::kLong);
+  EXPECT_TRUE(at::equal(ranks_of_held_out(at::tensor({nan, 1.f, 2.f, 0.f}).view({1, 4}), held_out),
+                        at::tensor({1, 3}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::equal(ranks_of_held_out(at::tensor({3.f, 1.f, nan, 0.f}).view({1, 4}), held_out),
+                        at::tensor({1, 2}, at::kLong).view({1, 2})));
+}
+
+TEST(Ranking, CoverageAndGiniCountTheListsOfAllRows) {
+  Batch batch;
+  batch.rows = 3;
+  // Items 0 … 3, the held-out item first. Lists of two: {0, 1}, {0, 2}, {0} (nothing else is left).
+  batch.tensors = {{"item", at::tensor({3, 0, 1, 2, /**/ 0, 1, 2, 3, /**/ 0, 1, 2, 3}, at::kLong).view({3, 4})},
+                   {"excluded", at::zeros({3, 4}, at::kBool)}};
+  const float no = -std::numeric_limits<float>::infinity();
+  const at::Tensor scores =
+      at::tensor({0.f, 9.f, 8.f, 1.f, /**/ 9.f, 1.f, 8.f, 0.f, /**/ 1.f, no, no, no}).view({3, 4});
+  const auto metrics = ranking_metrics(scores, batch, {"coverage", "gini"}, {1, 2});
+  EXPECT_TRUE(at::equal(metrics[0].sum, at::tensor({3, 0, 0, 0}, at::kDouble)));
+  EXPECT_TRUE(at::equal(metrics[2].sum, at::tensor({3, 1, 1, 0}, at::kDouble)));
+  EXPECT_TRUE(metrics[3].lower_is_better);
+  MetricAccumulator sums;
+  sums.add(metrics);
+  const auto values = sums.reduce(*make_single_communicator());
+  EXPECT_EQ(values.at("coverage@1").value, 0.25);
+  EXPECT_EQ(values.at("coverage@2").value, 0.75);
+  EXPECT_EQ(values.at("gini@1").value, 0.75) << "one of four items has everything";
+  // Sorted 0, 1, 1, 3: (−3·0 − 1·1 + 1·1 + 3·3) ÷ (4·5).
+  EXPECT_NEAR(values.at("gini@2").value, 0.45, 1e-12);
+  EXPECT_TRUE(values.at("gini@2").members.empty());
+  try {
+    ranking_metrics(scores, Batch{{}, 3}, {"coverage"}, {1});
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("data.ranking: full"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Ranking, CountsOfMembersStayApart) {
+  Batch batch;
+  batch.rows = 2;
+  batch.tensors = {{"item", at::tensor({0, 1, 2, /**/ 1, 0, 2}, at::kLong).view({2, 3})},
+                   {"excluded", at::zeros({2, 3}, at::kBool)}};
+  const at::Tensor scores = at::stack({at::tensor({3.f, 2.f, 1.f, /**/ 1.f, 3.f, 2.f}).view({2, 3}),
+                                       at::tensor({1.f, 2.f, 3.f, /**/ 3.f, 1.f, 2.f}).view({2, 3})});
+  MetricAccumulator sums;
+  sums.add(ranking_metrics(scores, batch, {"coverage"}, {1}));
+  const auto value = sums.reduce(*make_single_communicator()).at("coverage@1");
+  ASSERT_EQ(value.members.size(), 2u);
+  EXPECT_NEAR(value.members[0], 1.0 / 3, 1e-12);
+  EXPECT_NEAR(value.members[1], 2.0 / 3, 1e-12);
+  EXPECT_NEAR(value.value, 0.5, 1e-12);
 }
 
 TEST(Ranking, MetricsAreSumsOverRows) {

@@ -1,4 +1,4 @@
-"""Commands and files of docs/howto, docs/recommenders.md, docs/farm.md and docs/data.md, as they are written."""
+"""Commands and files of docs/howto, docs/using.md, docs/recommenders.md, docs/farm.md and docs/data.md, as they are written."""
 # timeout: 300
 import json
 import pathlib
@@ -144,7 +144,18 @@ def data_sets(folder):
     runs.check(ran == 9, f"docs/data.md: {ran} data sets ran")
 
 
+def trained_runs(folder):
+    """The runs that docs/using.md uses: a recommender, two of them with other rates, and more epochs of the first."""
+    (folder / "using.yaml").write_text((runs.TOP / "configs" / "ncf_ddp.yaml").read_text())
+    for name, rate in (("ncf-ddp", 1e-3), ("ncf-a", 1e-3), ("ncf-b", 3e-3)):
+        shell("using.md", f"build/convoy run using.yaml --set train.max_steps=20 --set optimizer.lr={rate} "
+                          f"--output runs/{name}", folder)
+
+
 with runs.workspace() as work:
+    used = project(work / "used")
+    trained_runs(used)
+    commands("using.md", used, 3)
     commands("howto/launch.md", project(work / "launch"), 6)
     commands("howto/python.md", project(work / "python"), 3)
     resumed = project(work / "resume")

@@ -130,10 +130,20 @@ def plugins(work, prefix):
     runs.check(loss < 0.25, f"plugin: loss {loss}")
 
 
+def serving(work, prefix):
+    build = installed.build_example("serving", work, prefix)
+    output = work / "served_run"
+    installed.shell([prefix / "bin/convoy", "run", runs.TOP / "configs" / "tiny" / "mlp.yaml", "--output", output], cwd=work)
+    done = subprocess.run([build / "serve", output], input=",".join(["0.5"] * 12) + "\n", text=True, timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    runs.check(done.returncode == 0 and re.fullmatch(r"[0-4] [01]\.?\d*\n", done.stdout), f"serve says {done.stdout}")
+
+
 with runs.workspace() as work:
     prefix = installed.install(work)
     training_loop(work, prefix)
     embedded_mpi(work, prefix)
     plugins(work, prefix)
+    serving(work, prefix)
     headers(prefix)
 print("passed")

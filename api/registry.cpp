@@ -1,12 +1,11 @@
 #include <algorithm>
 
+#include "api/components.h"
 #include "api/crash.h"
 #include "api/job_impl.h"
 #include "backends/registry.h"
 #include "core/plugin.h"
 #include "core/registry.h"
-#include "launch/prepare/describe.h"
-#include "launch/rank/rank.h"
 
 namespace convoy {
 namespace {
@@ -47,7 +46,6 @@ std::string load_plugins(const RunConfig& config, Registry& registry) {
 
 Registry make_registry(RunConfig& config, bool few_rows) {
   Registry registry = builtin_registry(few_rows);
-  registry.catalogues = all_catalogues();
   allow_shared_memory(config.launch.host_memory);
   const bool plugins = !config.plugins.empty() || config.resolved.at("model").contains("plugin");
   if (plugins) {

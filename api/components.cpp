@@ -1,4 +1,4 @@
-#include "launch/rank/components.h"
+#include "api/components.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
@@ -153,6 +153,7 @@ class CheckedDataset : public Dataset {
       return batch;
     });
   }
+  const Interactions* interactions() const override { return inner_->interactions(); }
   // Computed once: a fingerprint may read all files.
   DataContents contents() const override {
     std::call_once(hashed_, [this] { contents_ = call("contents", [&] { return inner_->contents(); }); });

@@ -1,0 +1,193 @@
+#include "convoy/load.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/components.h"
+#include "api/job_impl.h"
+#include "api/loaded_model.h"
+#include "core/base/error.h"
+#include "core/checkpoint/stored_files.h"
+#include "core/checkpoint/weight_source.h"
+#include "core/config/node.h"
+#include "core/config/reader.h"
+#include "core/files/run_reference.h"
+#include "core/files/weight_files.h"
+
+namespace convoy {
+namespace {
+
+// What a serving program needs of a checkpoint besides its tensors.
+struct StoredRun {
+  std::string folder;  // step-N
+  Manifest manifest;
+  RunConfig config;
+  int members = 0;  // 0: a single model
+};
+
+Json changed_config(const Json& config, const std::string& manifest, const std::vector<std::string>& settings) {
+  if (settings.empty()) return config;
+  Node tree = node_of(without_locations(config), {{"", {manifest, 0, 0}}});
+  for (const std::string& setting : settings) apply_override(tree, setting);
+  return read_run_tree(tree, builtin_registry().catalogues).resolved;
+}
+
+StoredRun stored_run(const MemberPath& named, const LoadOptions& options) {
+  if (!is_checkpoint_path(named.path))
+    throw Error(Failure::command_line, "convoy::load: ", named.path, " is neither a run folder nor a checkpoint");
+  StoredRun stored;
+  stored.folder = intact_checkpoint(named.path, "convoy::load");
+  stored.manifest = read_manifest_file(stored.folder);
+  stored.config = RunConfig::from_resolved(
+      changed_config(stored.manifest.config, stored.folder + "/manifest.json", options.settings));
+  for (const StoredPiece& piece : stored.manifest.pieces) stored.members = std::max(stored.members, piece.member + 1);
+  return stored;
+}
+
+std::vector<LoadedModel> load_all(const std::string& run, const LoadOptions& options, bool several) {
+  const MemberPath named = checkpoint_path(run, "convoy::load");
+  StoredRun stored = stored_run(named, options);
+  if (stored.members > 0 && named.member < 0 && !several)
+    throw Error(Failure::config, "convoy::load: ", run, " is of an ensemble with ", stored.members,
+                " members; name one, as in ", run, "@member0, or call load_members");
+  const Registry registry = make_registry(stored.config);
+  LoadRequest request;
+  request.checkpoint = stored.folder;
+  request.schema = stored_schema(stored.manifest, stored.folder, stored.config, registry);
+  request.contents = stored_contents(stored.manifest, stored.folder);
+  request.config = std::move(stored.config);
+  request.device = options.device;
+  std::vector<LoadedModel> models;
+  const int first = std::max(named.member, 0);
+  const int end = stored.members > 0 && named.member < 0 ? stored.members : first + 1;
+  for (int member = first; member < end; ++member) {
+    request.member = stored.members > 0 ? member : named.member;
+    models.push_back(load_model(request, registry));
+  }
+  return models;
+}
+
+Context serving_context(const LoadRequest& request) {
+  Context context;
+  context.config = request.config;
+  context.devices = {request.device};
+  return context;
+}
+
+// Every tensor of the model by name; each must be in the checkpoint, and the reverse.
+std::map<std::string, at::Tensor> tensors_of(const ModelPart& part) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto* list : {&part.parameters(), &part.tables(), &part.frozen()})
+    for (const ParameterPtr& parameter : *list) tensors[parameter->name] = parameter->value.detach();
+  for (const NamedBuffer& buffer : part.buffers()) tensors[buffer.name] = buffer.value.detach();
+  return tensors;
+}
+
+void fill_tensors(const LoadRequest& request, const std::map<std::string, at::Tensor>& tensors) {
+  const std::string path = request.member < 0 ? request.checkpoint : str(request.checkpoint, "@member", request.member);
+  const std::unique_ptr<WeightSource> source = open_weights(path, /*verify=*/false);  // hashes are checked already
+  std::map<std::string, std::vector<int64_t>> stored;
+  for (const SourceTensor& tensor : source->tensors()) stored[tensor.name] = tensor.shape;
+  std::vector<std::string> faults;
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = stored.find(name);
+    if (found == stored.end())
+      faults.push_back(str("lacks ", name));
+    else if (at::IntArrayRef(found->second) != tensor.sizes())
+      faults.push_back(
+          convoy::str("has ", name, " of shape ", at::IntArrayRef(found->second), " instead of ", tensor.sizes()));
+  }
+  for (const auto& [name, shape] : stored)
+    if (tensors.count(name) == 0) faults.push_back(str("also has ", name));
+  if (!faults.empty()) {
+    const size_t more = faults.size() - std::min<size_t>(faults.size(), 3);
+    faults.resize(faults.size() - more);
+    throw Error(Failure::config, "model: ", path, " has not the tensors of this model: it ", join(faults, ", it "),
+                more > 0 ? str(" and ", more, " more") : "", "; load it with the model that was trained");
+  }
+  for (const auto& [name, tensor] : tensors) source->read({}, {name}, Piece::whole(tensor.sizes().vec()), tensor);
+}
+
+// The field of a model that reads one tensor.
+std::string only_input(const Schema& schema) {
+  std::vector<std::string> inputs, all;
+  for (const auto& [name, field] : schema.fields) {
+    all.push_back(name);
+    if (name != "target" && name != "weight") inputs.push_back(name);
+  }
+  if (inputs.size() == 1) return inputs.front();
+  throw Error(Failure::config, "LoadedModel::forward(tensor): rows of this model have the fields ", join(all, ", "),
+              "; call forward with a Batch that has those which the model reads");
+}
+
+}  // namespace
+
+Schema stored_schema(const Manifest& manifest, const std::string& folder, const RunConfig& config,
+                     const Registry& registry) {
+  if (!manifest.schema.is_null()) return schema_from_json(manifest.schema, folder + "/manifest.json");
+  RunConfig read = config;
+  const std::optional<DataContents> contents = stored_contents(manifest, folder);
+  return make_components(read, registry,
+                         [&](const DatasetPtr& data) {
+                           if (!contents) return data;
+                           const DataChange change = data_change(*contents, data->contents());
+                           const DatasetPtr numbered = change.renumber ? data->numbered_as(*contents) : data;
+                           return numbered ? numbered : data;
+                         })
+      .data->schema();
+}
+
+LoadedModel::Impl::Impl(LoadRequest given, ModelPtr made, int64_t steps)
+    : request(std::move(given)), model(std::move(made)), step(steps), part(serving_context(request), model, nullptr) {
+  tensors = tensors_of(part);
+  fill_tensors(request, tensors);
+}
+
+LoadedModel load_model(LoadRequest request, const Registry& registry) {
+  ModelPtr model = registry.models.make(request.config.model.name, request.config.model.options, request.schema);
+  const int64_t step = read_manifest_file(request.checkpoint).step;
+  return LoadedModel(std::make_unique<LoadedModel::Impl>(std::move(request), std::move(model), step));
+}
+
+LoadedModel::LoadedModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LoadedModel::LoadedModel(LoadedModel&&) noexcept = default;
+LoadedModel& LoadedModel::operator=(LoadedModel&&) noexcept = default;
+LoadedModel::~LoadedModel() = default;
+
+TensorList LoadedModel::forward(const Batch& batch) const {
+  for (const auto& [name, tensor] : batch.tensors)
+    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != batch.rows)
+      throw Error(Failure::config, "LoadedModel::forward: field ", name, " is ",
+                  tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined", ", and the batch has ",
+                  batch.rows, " rows; dimension 0 is rows");
+  return impl_->part.evaluate(batch);
+}
+
+at::Tensor LoadedModel::forward(const at::Tensor& input) const {
+  Batch batch;
+  batch.tensors.emplace_back(only_input(schema()), input);
+  batch.rows = batch.global_rows = batch.nominal_rows = input.dim() > 0 ? input.size(0) : 0;
+  return forward(batch).front();
+}
+
+const Schema& LoadedModel::schema() const { return impl_->request.schema; }
+
+std::vector<std::string> LoadedModel::names(const std::string& list) const {
+  const std::optional<DataContents>& contents = impl_->request.contents;
+  if (!contents) return {};
+  const auto found = contents->lists.find(list);
+  return found == contents->lists.end() ? std::vector<std::string>() : found->second.names.strings();
+}
+
+int64_t LoadedModel::step() const { return impl_->step; }
+const std::string& LoadedModel::checkpoint() const { return impl_->request.checkpoint; }
+
+LoadedModel load(const std::string& run, const LoadOptions& options) {
+  return std::move(load_all(run, options, /*several=*/false).front());
+}
+
+std::vector<LoadedModel> load_members(const std::string& run, const LoadOptions& options) {
+  return load_all(run, options, /*several=*/true);
+}
+
+}  // namespace convoy

@@ -1,0 +1,28 @@
+// The checkpoint that a user names: RUN, RUN@best, RUN@step-40, RUN@member3, RUN@best@member3. RUN is a run folder, its
+// checkpoints folder or a step-N folder. Without LibTorch.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/ensemble_members.h"
+
+namespace convoy {
+
+// Files of a run's checkpoints folder that hold the name of a step-N folder.
+inline constexpr char latest_file[] = "latest";
+inline constexpr char best_file[] = "best";
+
+// Turns @best and @step-N into the path of the step-N folder; a path without them stays, and means the newest intact
+// checkpoint. Error(config) with `key` ("train.resume", "RUN") if the run has no best checkpoint or no such step, with
+// those that it has.
+MemberPath checkpoint_path(const std::string& text, const std::string& key);
+
+// Steps of the step-N folders in a checkpoints folder, ascending; by name only.
+std::vector<int64_t> checkpoint_steps(const std::string& folder);
+// The checkpoints folder that `path` means: itself, or the one below it; "" if it has none.
+std::string checkpoints_folder(const std::string& path);
+// The step that FOLDER/best or FOLDER/latest names; nullopt if there is no such file, or if its checkpoint is gone.
+std::optional<int64_t> pointed_step(const std::string& folder, const char* file);
+
+}  // namespace convoy

@@ -1,0 +1,129 @@
+#include "core/ranking/item_ranking.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/base/error.h"
+
+namespace convoy {
+
+ItemRanking::ItemRanking(PairScorer& scorer, int64_t items, at::Tensor features, int64_t cache_bytes)
+    : scorer_(scorer), items_(items), features_(std::move(features)), cache_left_(cache_bytes) {
+  CONVOY_CHECK(!features_.defined() || features_.size(0) == items_, "features of other items");
+}
+
+ItemRanking::Strip ItemRanking::computed_strip(int64_t index) {
+  const int64_t first = index * scorer_.blocks().items;
+  const int64_t count = std::min(scorer_.blocks().items, items_ - first);
+  const at::Tensor ids = at::arange(first, first + count, at::TensorOptions(at::kLong));
+  return {first, count,
+          scorer_.item_parts(ids, features_.defined() ? features_.narrow(0, first, count) : at::Tensor())};
+}
+
+ItemRanking::Strip ItemRanking::strip_at(int64_t index) {
+  if (index < int64_t(cached_.size())) return cached_[size_t(index)];
+  Strip strip = computed_strip(index);
+  int64_t bytes = 0;
+  for (const at::Tensor& part : strip.parts)
+    if (part.defined()) bytes += int64_t(part.nbytes());
+  if (index == int64_t(cached_.size()) && bytes <= cache_left_) {
+    cache_left_ -= bytes;
+    cached_.push_back(strip);
+  } else {
+    cache_left_ = 0;
+  }
+  return strip;
+}
+
+void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit) {
+  at::NoGradGuard no_grad;
+  if (rows.rows == 0) return;
+  const PairScorer::Blocks sizes = scorer_.blocks();
+  const TensorList parts = scorer_.row_parts(rows);
+  // Each thread gets rows, even of a small batch.
+  const int64_t threads = sizes.threads ? at::get_num_threads() : 1;
+  const int64_t together = std::min(sizes.rows, (rows.rows + threads - 1) / threads);
+  std::vector<TensorList> slices;
+  for (int64_t begin = 0; begin < rows.rows; begin += together) {
+    slices.emplace_back();
+    for (const at::Tensor& part : parts)
+      slices.back().push_back(part.defined() ? part.narrow(0, begin, std::min(together, rows.rows - begin)) : part);
+  }
+  std::vector<at::Tensor> memory(static_cast<size_t>(threads));
+  for (at::Tensor& block : memory)
+    block = at::empty({together * std::min(sizes.items, items_)}, at::TensorOptions(scorer_.dtype()));
+
+  const int64_t strips = (items_ + sizes.items - 1) / sizes.items;
+  for (int64_t index = 0; index < strips; ++index) {
+    const Strip strip = strip_at(index);
+    const auto score = [&](int64_t from, int64_t to) {
+      at::NoGradGuard thread_no_grad;
+      const size_t thread = sizes.threads ? size_t(at::get_thread_num()) : 0;
+      for (int64_t slice = from; slice < to; ++slice) {
+        const int64_t begin = slice * together, count = std::min(together, rows.rows - begin);
+        const at::Tensor block = memory[thread].narrow(0, 0, count * strip.items).view({count, strip.items});
+        scorer_.scores(slices[size_t(slice)], strip.parts, block);
+        visit(begin, strip.first, block);
+      }
+    };
+    if (sizes.threads)
+      at::parallel_for(0, int64_t(slices.size()), 1, score);
+    else
+      score(0, int64_t(slices.size()));
+  }
+}
+
+at::Tensor ItemRanking::scores(const Batch& rows) {
+  at::Tensor all = at::empty({rows.rows, items_}, at::TensorOptions(scorer_.dtype()));
+  visit_blocks(rows, [&](int64_t row, int64_t first, const at::Tensor& block) {
+    all.narrow(0, row, block.size(0)).narrow(1, first, block.size(1)).copy_(block);
+  });
+  return all;
+}
+
+TopItems ItemRanking::best(const Batch& rows, int64_t k, const std::vector<Seen>& seen) {
+  CONVOY_CHECK(seen.empty() || int64_t(seen.size()) == rows.rows, "items seen by other rows");
+  TopItems top(rows.rows, std::min(k, items_), scorer_.dtype());
+  visit_blocks(rows, [&](int64_t row, int64_t first, const at::Tensor& block) {
+    AT_DISPATCH_FLOATING_TYPES(block.scalar_type(), "best_items", [&] {
+      const int64_t count = block.size(1);
+      scalar_t* scores = block.mutable_data_ptr<scalar_t>();
+      for (int64_t r = 0; r < block.size(0); ++r, scores += count) {
+        if (!seen.empty()) {
+          const auto [from, to] = seen[size_t(row + r)];
+          for (const int32_t* id = std::lower_bound(from, to, first); id != to && *id < first + count; ++id)
+            scores[*id - first] = std::numeric_limits<scalar_t>::quiet_NaN();
+        }
+        top.offer(row + r, first, scores, count);
+      }
+    });
+  });
+  return top;
+}
+
+at::Tensor full_ranking_scores(PairScorer& scorer, const Batch& batch) {
+  const at::Tensor *const excluded = batch.find("excluded"), *const item = batch.find("item");
+  if (excluded == nullptr || item == nullptr || item->dim() != 2 || item->numel() == 0 ||
+      item->sizes() != excluded->sizes())
+    return {};
+  const int64_t items = item->size(1);
+  if (item->min().item<int64_t>() < 0 || item->max().item<int64_t>() >= items) return {};
+  at::Tensor features;
+  if (const at::Tensor* each = batch.find("item_features")) {
+    features = at::zeros({items, each->size(-1)}, each->options());
+    features.index_copy_(0, item->select(0, 0), each->select(0, 0));
+    for (int64_t row = 0; row < item->size(0); ++row)
+      if (!at::equal(features.index_select(0, item->select(0, row)), each->select(0, row))) return {};
+  }
+  return ItemRanking(scorer, items, features).scores(batch).gather(1, *item);
+}
+
+}  // namespace convoy

@@ -1,0 +1,56 @@
+// ItemRanking: ranks all items for blocks of rows, with a PairScorer.
+//
+// Parts of items are computed once and kept up to a limit of bytes; the others are computed again for each batch of
+// rows. Memory beside these: the parts of one block of items, and one block of scores for each thread.
+// Threads: one caller; it uses the intra-op threads.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "core/ranking/pair_scorer.h"
+#include "core/ranking/top_items.h"
+
+namespace convoy {
+
+class ItemRanking {
+ public:
+  static constexpr int64_t default_cache = int64_t{128} << 20;  // bytes
+
+  // Ids of items are 0 … items − 1. `features`: [items, F] or undefined.
+  ItemRanking(PairScorer& scorer, int64_t items, at::Tensor features = {}, int64_t cache_bytes = default_cache);
+
+  // Sorted ids of items that a row's list leaves out.
+  using Seen = std::pair<const int32_t*, const int32_t*>;
+
+  // Scores [B, items] of all items.
+  at::Tensor scores(const Batch& rows);
+  // The k best items of each row. `seen`: one for each row, or empty.
+  TopItems best(const Batch& rows, int64_t k, const std::vector<Seen>& seen = {});
+
+ private:
+  struct Strip {
+    int64_t first = 0, items = 0;
+    TensorList parts;
+  };
+  // Receives the scores of `rows` rows starting at `row`, with `items` items starting at `first`.
+  using Visit = std::function<void(int64_t row, int64_t first, const at::Tensor& scores)>;
+  void visit_blocks(const Batch& rows, const Visit& visit);
+  Strip strip_at(int64_t index);
+  Strip computed_strip(int64_t index);
+
+  PairScorer& scorer_;
+  const int64_t items_;
+  const at::Tensor features_;
+  int64_t cache_left_;
+  std::vector<Strip> cached_;  // the first ones
+};
+
+// Scores [B, N] of an evaluation batch that ranks all items (data.ranking: full), in the order of its field `item`.
+// Undefined if it is no such batch: no field `excluded`, ids that are not below N, or features that are not the item's.
+at::Tensor full_ranking_scores(PairScorer& scorer, const Batch& batch);
+
+}  // namespace convoy

@@ -1,0 +1,241 @@
+#include "core/ranking/recommendation_writer.h"
+
+#include <ATen/Dispatch.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/base/text.h"
+
+namespace convoy {
+namespace {
+
+constexpr char16_t replacement = 0xFFFD;  // for bytes that are no UTF-8
+
+template <class Number>
+void append_number(std::string& out, Number number) {
+  char text[64];
+  if constexpr (std::is_floating_point_v<Number>)
+    if (!std::isfinite(number)) {
+      out += number != number ? "nan" : number > 0 ? "inf" : "-inf";
+      return;
+    }
+  out.append(text, std::to_chars(text, text + sizeof text, number).ptr);
+}
+
+// An id without the doubling of quotes that a quoted field of CSV has, which readers keep.
+std::string plain_id(std::string_view name) {
+  std::string id;
+  for (size_t i = 0; i < name.size(); ++i) {
+    id += name[i];
+    if (name[i] == '"' && i + 1 < name.size() && name[i + 1] == '"') ++i;
+  }
+  return id;
+}
+
+// Calls visit(item, score) for each item of a row's list.
+template <class Visit>
+void each_item(const TopItems& top, int64_t row, const Visit& visit) {
+  const int64_t k = top.items.size(1), count = top.counts.const_data_ptr<int64_t>()[row];
+  AT_DISPATCH_FLOATING_TYPES(top.scores.scalar_type(), "recommended_items", [&] {
+    const int64_t* items = top.items.const_data_ptr<int64_t>() + row * k;
+    const scalar_t* scores = top.scores.const_data_ptr<scalar_t>() + row * k;
+    for (int64_t place = 0; place < count; ++place) visit(items[place], scores[place]);
+  });
+}
+
+class TextWriter : public RecommendationWriter {
+ public:
+  TextWriter(OutputFile& out, RecommendationFormat format) : format_(std::move(format)), out_(out) {}
+  void write(const int64_t* users, const TopItems& top) override {
+    for (int64_t row = 0; row < top.items.size(0); ++row) {
+      text_.clear();
+      write_row(text_, users[row], top, row);
+      out_.write(text_);
+    }
+  }
+
+ protected:
+  virtual void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) = 0;
+  const RecommendationFormat format_;
+  OutputFile& out_;
+
+ private:
+  std::string text_;  // of a row
+};
+
+// Quotes a field if it needs that.
+void append_csv(std::string& out, std::string_view field) {
+  if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
+    out += field;
+    return;
+  }
+  out += '"';
+  for (const char c : field) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  out += '"';
+}
+
+class CsvWriter : public TextWriter {
+ public:
+  CsvWriter(OutputFile& out, const RecommendationFormat& format) : TextWriter(out, format) {
+    std::string header;
+    append_csv(header, format_.user);
+    header += ",rank,";
+    append_csv(header, format_.item);
+    out_.write(header + ",score\n");
+  }
+
+ private:
+  static void append_id(std::string& out, const NameList& names, int64_t number) {
+    if (names.size() == 0)
+      append_number(out, number);
+    else
+      append_csv(out, plain_id(names[number]));
+  }
+  void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
+    int64_t rank = 0;
+    each_item(top, row, [&](int64_t item, auto score) {
+      append_id(out, format_.user_names, user);
+      out += ',';
+      append_number(out, ++rank);
+      out += ',';
+      append_id(out, format_.item_names, item);
+      out += ',';
+      append_number(out, score);
+      out += '\n';
+    });
+  }
+};
+
+class JsonLinesWriter : public TextWriter {
+ public:
+  using TextWriter::TextWriter;
+
+ private:
+  static Json id(const NameList& names, int64_t number) {
+    return names.size() == 0 ? Json(number) : Json(plain_id(names[number]));
+  }
+  void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
+    Json items = Json::array(), scores = Json::array();
+    each_item(top, row, [&](int64_t item, auto score) {
+      items.push_back(id(format_.item_names, item));
+      // The shortest text that reads back to this score.
+      std::string text;
+      append_number(text, score);
+      scores.push_back(std::isfinite(score) ? Json::parse(text) : Json(text));
+    });
+    const Json line{{format_.user, id(format_.user_names, user)}, {format_.item, items}, {"score", scores}};
+    out += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  }
+};
+
+// Ids in the form of numpy: text of a fixed number of UTF-32 characters, or numbers.
+class NpyIds {
+ public:
+  explicit NpyIds(NameList names) : names_(std::move(names)) {
+    for (int64_t i = 0; i < names_.size(); ++i) width_ = std::max(width_, characters(plain_id(names_[i])).size());
+  }
+  std::string type() const { return names_.size() == 0 ? "<i8" : str("<U", std::max<size_t>(1, width_)); }
+  // `number`: −1 for none.
+  void append(std::string& out, int64_t number) const {
+    if (names_.size() == 0) {
+      out.append(reinterpret_cast<const char*>(&number), sizeof number);
+      return;
+    }
+    std::u32string text = number < 0 ? std::u32string() : characters(plain_id(names_[number]));
+    text.resize(std::max<size_t>(1, width_));
+    out.append(reinterpret_cast<const char*>(text.data()), text.size() * sizeof(char32_t));
+  }
+
+ private:
+  static std::u32string characters(std::string_view text) {
+    std::u32string result;
+    while (!text.empty()) {
+      const size_t bytes = utf8_character(text);
+      if (bytes == 0) {
+        result += char32_t(replacement);
+        text.remove_prefix(1);
+        continue;
+      }
+      const auto byte = [&](size_t i) { return char32_t(static_cast<unsigned char>(text[i])); };
+      char32_t c = bytes == 1 ? byte(0) : byte(0) & (0xFFu >> (bytes + 1));
+      for (size_t i = 1; i < bytes; ++i) c = c << 6 | (byte(i) & 0x3F);
+      result += c;
+      text.remove_prefix(bytes);
+    }
+    return result;
+  }
+
+  const NameList names_;
+  size_t width_ = 0;
+};
+
+// A name in single quotes, as Python writes it.
+std::string python_text(const std::string& name) {
+  std::string text = "'";
+  for (const char c : name) {
+    if (c == '\'' || c == '\\') text += '\\';
+    text += c;
+  }
+  return text + "'";
+}
+
+class NpyWriter : public RecommendationWriter {
+ public:
+  NpyWriter(OutputFile& out, const RecommendationFormat& format)
+      : k_(format.k), users_(format.user_names), items_(format.item_names), out_(out) {
+    const char* score = format.dtype == at::kDouble ? "<f8" : "<f4";
+    std::string header = str("{'descr': [(", python_text(format.user), ", '", users_.type(), "'), (",
+                             python_text(format.item), ", '", items_.type(), "', (", k_, ",)), ('score', '", score,
+                             "', (", k_, ",))], 'fortran_order': False, 'shape': (", format.users, ",), }");
+    // Version 3.0: UTF-8, and a length of four bytes. The header ends with a newline at a multiple of 64.
+    constexpr size_t prefix = 12;
+    header.append(63 - (prefix + header.size()) % 64, ' ');
+    header += '\n';
+    const auto length = static_cast<uint32_t>(header.size());
+    std::string start;
+    start.append("\x93NUMPY\x03\x00", 8);
+    start.append(reinterpret_cast<const char*>(&length), sizeof length);
+    out_.write(start + header);
+  }
+  void write(const int64_t* users, const TopItems& top) override {
+    const int64_t k = top.items.size(1);
+    const int64_t* items = top.items.const_data_ptr<int64_t>();
+    const auto* scores = static_cast<const char*>(top.scores.const_data_ptr());
+    const size_t bytes = size_t(k) * top.scores.element_size();
+    CONVOY_CHECK(k == k_, "lists of ", k, " items in a file of ", k_);
+    std::string record;
+    for (int64_t row = 0; row < top.items.size(0); ++row) {
+      record.clear();
+      users_.append(record, users[row]);
+      for (int64_t place = 0; place < k; ++place) items_.append(record, items[row * k + place]);
+      record.append(scores + size_t(row) * bytes, bytes);
+      out_.write(record);
+    }
+  }
+
+ private:
+  const int64_t k_;
+  const NpyIds users_, items_;
+  OutputFile& out_;
+};
+
+}  // namespace
+
+std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format) {
+  if (ends_in(out.path(), ".csv")) return std::make_unique<CsvWriter>(out, format);
+  if (ends_in(out.path(), ".jsonl")) return std::make_unique<JsonLinesWriter>(out, std::move(format));
+  if (ends_in(out.path(), ".npy")) return std::make_unique<NpyWriter>(out, format);
+  throw Error(Failure::command_line, "--to: ", out.path(),
+              " has none of the endings .csv, .jsonl and .npy, which choose the format; give it one of them");
+}
+
+}  // namespace convoy

@@ -1,0 +1,44 @@
+// Recommender: lists of the best new items for users of a data set of interactions.
+//
+// Users come from a file, or are all users with an interaction, in the order of their numbers. A user's list leaves out
+// all items of the user's interactions, held-out ones too. Contexts come from the file of users, or from the user's
+// last interaction (in time; without times, in the file).
+// Memory, beside model and data: per user 12 bytes and 4 for each interaction; per line of the file of users 24 bytes;
+// the parts of items up to ItemRanking::default_cache; blocks of users_together users and of scores.
+// Threads: one caller. Failure: Error(command_line) for k, Error(corrupt_data) for a wrong line of the file of users,
+// Error(training) for scores that are not numbers, and those of the writer.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data/sets/interactions.h"
+#include "core/files/output_file.h"
+#include "core/ranking/pair_scorer.h"
+
+namespace convoy {
+
+struct RecommendOptions {
+  std::string users;  // file; "": all users with an interaction
+  int64_t k = 10;
+  bool include_seen = false;
+  std::string user_column = "user", item_column = "item";  // names of the columns, in both files
+};
+
+struct RecommendReport {
+  int64_t users = 0;                         // lists
+  int64_t shorter = 0;                       // lists with fewer than k items: the user has nearly all
+  std::vector<std::string> ignored_columns;  // of the file of users
+  bool own_contexts = false;                 // from the file of users
+};
+
+constexpr int64_t users_together = 1024;
+
+// Writes the lists to `out` and commits it (core/ranking/recommendation_writer.h). `progress` receives the number of
+// lists done, and their total.
+RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
+                          const std::function<void(int64_t done, int64_t total)>& progress = nullptr);
+
+}  // namespace convoy

@@ -1,0 +1,49 @@
+// UserFile: the users, and perhaps their contexts, for which lists are wanted.
+//
+// CSV (tabs for names that end in .tsv, .inter or .user). If the first line has the name of the user column, it has the
+// names of all columns; otherwise each line is an id. Columns that are no context are ignored. A user may occur again,
+// with another context.
+// Threads: one. Failure: Error(corrupt_data) with file and line; Error(io).
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data/formats/delimited.h"
+#include "core/data/formats/mapped_file.h"
+#include "core/data/readers/name_list.h"
+
+namespace convoy {
+
+class UserFile {
+ public:
+  // `names`: ids by number; empty: ids are the numbers below `users`. `contexts`: names of the context columns.
+  UserFile(const std::string& path, const std::string& user_column, const NameList& names, int64_t users,
+           const std::vector<std::string>& contexts);
+
+  const std::vector<int32_t>& numbers() const { return numbers_; }  // of each line's user
+  bool has_contexts() const { return !context_columns_.empty(); }
+  const std::vector<std::string>& ignored() const { return ignored_; }
+  // Contexts of the next `lines` lines: [lines, C].
+  at::Tensor next_contexts(int64_t lines);
+
+ private:
+  void read_header(const std::string& user_column, const std::vector<std::string>& contexts);
+  void find_numbers(const NameList& names, int64_t users);
+  DelimitedReader lines() const;  // after the header
+
+  MappedFile file_;
+  char delimiter_;
+  bool header_ = false, typed_ = false;
+  size_t user_column_ = 0;
+  std::vector<size_t> context_columns_;
+  std::vector<std::string> ignored_;
+  std::vector<int32_t> numbers_;
+  std::optional<DelimitedReader> reading_;  // contexts
+};
+
+}  // namespace convoy

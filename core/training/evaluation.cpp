@@ -1,0 +1,73 @@
+#include "core/training/evaluation.h"
+
+#include <utility>
+
+#include "core/data/catalogue/declared_schema.h"
+#include "core/data/rows.h"
+
+namespace convoy {
+
+Evaluation::Evaluation(const Context& context, EvaluationParts parts, const Sampler& sampler)
+    : context_(context),
+      parts_(std::move(parts)),
+      sampler_(sampler),
+      same_metrics_(context),
+      held_out_(parts_.strategy->capabilities().held_out_evaluation),
+      holds_out_(sampler.row_sample().held_out() > 0 &&
+                 (held_out_ != nullptr || parts_.strategy->sampling().job_members == 0) &&
+                 can_evaluate_training_rows(*parts_.data)) {}
+
+std::optional<Evaluation::Metrics> Evaluation::run(const LoaderOptions& options,
+                                                   const std::function<bool()>& abandoned) {
+  std::optional<Metrics> values = Metrics();
+  if (rows() > 0)
+    values = evaluated_on(Loader(parts_.data, parts_.transforms, parts_.batch_rows, options), "evaluate", abandoned,
+                          [this](const Batch& batch) { return parts_.strategy->evaluate(batch); });
+  if (!holds_out_ || !values) return values;
+  const std::optional<Metrics> held_out = held_out_rows(options, abandoned);
+  if (!held_out) return std::nullopt;
+  for (const auto& [name, value] : *held_out) (*values)["out_of_fold_" + name] = value;
+  return values;
+}
+
+std::optional<Evaluation::Metrics> Evaluation::run_on_training_rows(const LoaderOptions& options,
+                                                                    const std::function<bool()>& abandoned) {
+  return evaluated_on(Loader(parts_.data, parts_.transforms, parts_.batch_rows, options, Split::train), "training rows",
+                      abandoned, [this](const Batch& batch) { return parts_.strategy->evaluate(batch); });
+}
+
+std::optional<Evaluation::Metrics> Evaluation::evaluated_on(Loader loader, const std::string& kind,
+                                                            const std::function<bool()>& abandoned,
+                                                            const Evaluate& evaluate) {
+  MetricAccumulator metrics;
+  while (std::optional<Batch> batch = loader.next()) {
+    if (abandoned()) return std::nullopt;
+    context_.state->phase("evaluating");  // repeated: its time stamp shows progress
+    metrics.add(evaluate(*batch));
+  }
+  same_metrics_.check(kind, metrics.names());
+  return metrics.reduce(*context_.world);
+}
+
+// Evaluates each member on the fold that it leaves out, or the single model on its held-out rows.
+std::optional<Evaluation::Metrics> Evaluation::held_out_rows(LoaderOptions options,
+                                                             const std::function<bool()>& abandoned) {
+  options.samples = held_out_ != nullptr ? held_out_->samples() : std::vector<MemberSample>();
+  return evaluated_on(Loader::held_out(parts_.data, parts_.transforms, sampler_, parts_.batch_rows, options),
+                      "held out", abandoned, [this](const Batch& batch) {
+                        return held_out_ != nullptr ? held_out_->evaluate_held_out(batch)
+                                                    : parts_.strategy->evaluate(batch);
+                      });
+}
+
+LoaderOptions share_options(const Context& context, const Sampling& sampling) {
+  LoaderOptions options = LoaderOptions::from(context.config.data.options, context.config.seed);
+  options.share_index = sampling.index;
+  options.share_count = sampling.count;
+  options.micro_batches = sampling.micro_batches;
+  options.device = context.devices.front();
+  options.samples = sampling.samples;
+  return options;
+}
+
+}  // namespace convoy

@@ -1,0 +1,71 @@
+// Evaluation: loss and metrics of a strategy's state on rows that are not trained on. The Trainer and `convoy evaluate`
+// use it.
+//
+// Each row counts once, whatever the number of ranks and the layout: every rank adds sums and weights of its share, and
+// one all-reduce adds those of the ranks.
+// Threads: the rank's thread; all ranks make the same calls. Errors: those of the data and of Strategy::evaluate;
+// CommError(disagreement) if ranks evaluate different metrics.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "core/data/dataset.h"
+#include "core/data/loader.h"
+#include "core/data/sampler.h"
+#include "core/metrics/accumulator.h"
+#include "core/strategy.h"
+
+namespace convoy {
+
+// Rows to evaluate, and the state.
+struct EvaluationParts {
+  DatasetPtr data;
+  std::vector<std::shared_ptr<const Transform>> transforms;
+  Strategy* strategy = nullptr;  // set up already
+  int64_t batch_rows = 1;        // rows of a global batch: each row may have many candidates
+};
+
+class Evaluation {
+ public:
+  using Metrics = std::map<std::string, MetricValue>;
+
+  // `sampler`: of the training split; its fold may hold rows out. It outlives this object.
+  Evaluation(const Context& context, EvaluationParts parts, const Sampler& sampler);
+
+  // True if there are rows to evaluate.
+  bool possible() const { return rows() > 0 || holds_out_; }
+  int64_t rows() const { return parts_.data->size(Split::evaluate); }
+  // The strategy, if it evaluates members on rows of their own; else null.
+  HeldOutEvaluation* held_out() const { return held_out_; }
+
+  // Collective, after Strategy::flush_for_evaluation. `options`: this rank's share. `abandoned` is called before each
+  // batch; if it returns true, on all ranks, the result is nullopt.
+  std::optional<Metrics> run(const LoaderOptions& options, const std::function<bool()>& abandoned);
+  // The same for all rows of the training split, without the transforms of training.
+  std::optional<Metrics> run_on_training_rows(const LoaderOptions& options, const std::function<bool()>& abandoned);
+
+ private:
+  using Evaluate = std::function<std::vector<Metric>(const Batch&)>;
+
+  std::optional<Metrics> evaluated_on(Loader loader, const std::string& kind, const std::function<bool()>& abandoned,
+                                      const Evaluate& evaluate);
+  std::optional<Metrics> held_out_rows(LoaderOptions options, const std::function<bool()>& abandoned);
+
+  const Context& context_;
+  const EvaluationParts parts_;
+  const Sampler& sampler_;
+  SameMetrics same_metrics_;
+  HeldOutEvaluation* held_out_;
+  bool holds_out_;  // folds leave out rows that can be evaluated
+};
+
+// The share of training and evaluation batches that this rank reads.
+LoaderOptions share_options(const Context& context, const Sampling& sampling);
+
+}  // namespace convoy

@@ -1,0 +1,64 @@
+// load: a trained model for a program that serves it.
+//
+//   const convoy::LoadedModel model = convoy::load("runs/digits@best");
+//   const at::Tensor scores = model.forward(features);  // [rows, 64] -> [rows, 10]
+//
+// The model comes whole from a checkpoint of any layout, on one device, in evaluation mode: no dropout, no gradients,
+// stored batch-norm statistics. The training data is not needed. docs/using.md shows a whole program.
+// Threads: one thread at a time per object. Different objects are independent; they share no memory.
+// Errors: Error(command_line) for a path that is no run, Error(corrupt_data) for a damaged checkpoint, Error(config)
+// for a checkpoint without a description of its rows, a plugin that moved, and rows that do not fit the model.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/data/dataset.h"
+#include "core/model_interface.h"
+
+namespace convoy {
+
+struct LoadOptions {
+  c10::Device device{c10::kCPU};
+  // As of `--set`: changes to the configuration in the checkpoint, such as "model.plugin=/new/place/libmine.so".
+  std::vector<std::string> settings = {};
+};
+
+class LoadedModel {
+ public:
+  LoadedModel(LoadedModel&&) noexcept;
+  LoadedModel& operator=(LoadedModel&&) noexcept;
+  ~LoadedModel();
+
+  // Outputs of the last block. `batch` has the fields of schema() that the model reads; `rows` must be set.
+  TensorList forward(const Batch& batch) const;
+  // The first output, for a model that reads one field, `features` or `tokens`: rows are dimension 0.
+  at::Tensor forward(const at::Tensor& input) const;
+
+  // Fields of a row as in training, with shapes, numbers of ids and classes.
+  const Schema& schema() const;
+  // Names by number, as in the training data: "users", "items", "classes", "columns", …; empty: none are stored.
+  std::vector<std::string> names(const std::string& list) const;
+  // Steps that the checkpoint has been trained, and its folder.
+  int64_t step() const;
+  const std::string& checkpoint() const;
+
+  // Internal: api/loaded_model.h.
+  struct Impl;
+  Impl& impl() const { return *impl_; }
+  explicit LoadedModel(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// `run`: a run folder or a checkpoint, also RUN@best, RUN@step-N and RUN@memberN. For an ensemble name a member.
+LoadedModel load(const std::string& run, const LoadOptions& options = {});
+// All members of an ensemble in order; one model for any other run.
+std::vector<LoadedModel> load_members(const std::string& run, const LoadOptions& options = {});
+
+}  // namespace convoy

@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <ostream>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/config/run_config.h"
+#include "core/control/exit_codes.h"
+#include "core/files/files.h"
+#include "launch/cli/runs.h"
+#include "launch/cli/text_table.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+double student_quantile(int degrees_of_freedom) {
+  static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+                                 2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+                                 2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+  constexpr int rows = sizeof table / sizeof *table;
+  if (degrees_of_freedom < 1) return unknown;
+  if (degrees_of_freedom <= rows) return table[degrees_of_freedom - 1];
+  return 1.960 + 2.5 / degrees_of_freedom;  // within 0.002 beyond the table
+}
+
+SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& b,
+                       const std::vector<std::vector<double>>& others) {
+  const auto mean = [](const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum / double(values.size());
+  };
+  SpreadTest test;
+  test.runs_a = int(a.size());
+  test.runs_b = int(b.size());
+  test.difference = mean(b) - mean(a);
+  double squares = 0;
+  int freedom = 0;
+  const auto add = [&](const std::vector<double>& group) {
+    const double middle = mean(group);
+    for (const double value : group) squares += (value - middle) * (value - middle);
+    freedom += int(group.size()) - 1;
+  };
+  add(a);
+  add(b);
+  for (const std::vector<double>& group : others)
+    if (!group.empty()) add(group);
+  test.deviation = freedom > 0 ? std::sqrt(squares / freedom) : unknown;
+  test.limit = student_quantile(freedom) * test.deviation * std::sqrt(1.0 / double(a.size()) + 1.0 / double(b.size()));
+  return test;
+}
+
+namespace {
+
+// Keys that change a run's draws, or nothing but rounding; runs of one group may differ in them.
+const std::vector<std::string>& seed_keys() {
+  static const std::vector<std::string> keys{"seed",         "data.seed", "strategy.seed", "name",
+                                             "train.resume", "log",       "launch",        "backend"};
+  return keys;
+}
+
+struct RunGroup {
+  std::vector<ListedRun> runs;  // differ in seeds only; the first one was named by the user
+};
+
+bool same_but_seed(const ListedRun& a, const ListedRun& b) {
+  return first_difference(a.config, b.config, seed_keys()).empty();
+}
+
+// Runs of the folders around the named ones that differ from them in their seeds only.
+void add_siblings(std::vector<RunGroup>& groups) {
+  std::set<std::string> known, folders;
+  for (const RunGroup& group : groups)
+    for (const ListedRun& run : group.runs) {
+      known.insert(absolute_path(run.folder));
+      const std::string parent = fs::path(run.folder).lexically_normal().parent_path().string();
+      folders.insert(parent.empty() ? "." : parent);
+    }
+  for (const std::string& folder : folders)
+    for (const ListedRun& run : listed_runs(folder)) {
+      if (run.farm || run.status != "done" || !known.insert(absolute_path(run.folder)).second) continue;
+      for (RunGroup& group : groups)
+        if (same_but_seed(group.runs.front(), run)) {
+          group.runs.push_back(run);
+          break;
+        }
+    }
+}
+
+std::vector<ListedRun> named_runs(const std::vector<std::string>& folders) {
+  std::vector<ListedRun> runs;
+  for (std::string folder : folders) {
+    while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+    const std::vector<std::string> pipelines = pipeline_folders(folder);
+    for (const std::string& path : pipelines.empty() ? std::vector<std::string>{folder} : pipelines) {
+      const std::optional<ListedRun> run = listed_run(path);
+      if (!run && pipelines.empty())
+        throw Error(Failure::command_line, "convoy compare: ", path,
+                    " holds no run; `convoy runs` lists those in runs/");
+      if (run && run->status == "unreadable")
+        throw Error(Failure::corrupt_data, "convoy compare: ", path, "/summary.json is no summary of convoy");
+      if (run) runs.push_back(*run);
+    }
+  }
+  if (runs.size() < 2) throw Error(Failure::command_line, "convoy compare: name at least two runs, or a farm");
+  return runs;
+}
+
+std::string value_text(const Json& value) {
+  if (value.is_null()) return "-";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// Keys that differ between any two of the runs, with the value of each.
+std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs) {
+  std::vector<std::string> keys;
+  for (const ListedRun& run : runs)
+    for (const Difference& difference :
+         differences(without_locations(runs.front().config), without_locations(run.config), {"name"}))
+      if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
+  std::vector<std::pair<std::string, std::vector<Json>>> table;
+  for (const std::string& key : keys) {
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    std::vector<Json> values;
+    for (const ListedRun& run : runs) {
+      const Json config = without_locations(run.config);
+      const Json::json_pointer place(pointer);
+      values.push_back(config.contains(place) ? config[place] : Json());
+    }
+    table.emplace_back(key, values);
+  }
+  return table;
+}
+
+std::vector<double> values_of(const RunGroup& group, const std::string& metric, const char* which) {
+  std::vector<double> values;
+  for (const ListedRun& run : group.runs)
+    if (const double value = value_of_metric(run, metric, which); std::isfinite(value)) values.push_back(value);
+  return values;
+}
+
+std::string verdict(const SpreadTest& test) {
+  if (std::isnan(test.limit)) return "spread unknown";
+  return test.exceeds() ? "exceeds the spread" : "within the spread";
+}
+
+// The metrics that any run has, in their order.
+std::vector<std::string> metrics_of(const std::vector<RunGroup>& groups) {
+  std::vector<std::string> names;
+  for (const RunGroup& group : groups)
+    for (const auto& [name, values] : group.runs.front().metrics.items())
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  return names;
+}
+
+std::string group_name(const RunGroup& group) {
+  return group.runs.size() == 1 ? group.runs.front().folder
+                                : str(group.runs.front().folder, " (", group.runs.size(), " seeds)");
+}
+
+struct ComparedMetric {
+  std::string name;
+  std::vector<std::vector<double>> values;       // by group, of its runs
+  std::vector<std::optional<SpreadTest>> tests;  // of each group against the first; the first has none
+};
+
+ComparedMetric compared_metric(const std::vector<RunGroup>& groups, const std::string& metric, const char* which) {
+  ComparedMetric result{metric, {}, {}};
+  for (const RunGroup& group : groups) result.values.push_back(values_of(group, metric, which));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (i == 0 || result.values[0].empty() || result.values[i].empty()) {
+      result.tests.emplace_back();
+      continue;
+    }
+    std::vector<std::vector<double>> others;
+    for (size_t j = 1; j < groups.size(); ++j)
+      if (j != i) others.push_back(result.values[j]);
+    result.tests.push_back(spread_test(result.values[0], result.values[i], others));
+  }
+  return result;
+}
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? unknown : sum / double(values.size());
+}
+
+// Runs that differ in their seeds only: the spread itself.
+void print_seeds(const RunGroup& group, const std::vector<ComparedMetric>& metrics, const char* which,
+                 std::ostream& out) {
+  std::vector<std::vector<std::string>> lines{{str("metric (", which, ")")}};
+  std::vector<size_t> right;
+  for (const ListedRun& run : group.runs) lines.front().push_back(run.folder);
+  lines.front().insert(lines.front().end(), {"mean", "deviation"});
+  for (size_t column = 1; column < lines.front().size(); ++column) right.push_back(column);
+  for (const ComparedMetric& metric : metrics) {
+    std::vector<std::string> line{metric.name};
+    for (const ListedRun& run : group.runs) line.push_back(number_or_dash(value_of_metric(run, metric.name, which)));
+    const std::vector<double>& values = metric.values.front();
+    line.push_back(number_or_dash(mean_of(values)));
+    line.push_back(number_or_dash(values.empty() ? unknown : spread_test(values, values).deviation));
+    lines.push_back(line);
+  }
+  out << text_table(lines, right) << "The runs differ in their seeds only.\n";
+}
+
+void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunGroup>& groups,
+                      const std::vector<ComparedMetric>& metrics, const char* which, std::ostream& out) {
+  std::vector<std::vector<std::string>> keys{{"key"}};
+  for (const ListedRun& run : runs) keys.front().push_back(run.folder);
+  for (const auto& [key, values] : differing_keys(runs)) {
+    keys.push_back({key});
+    for (const Json& value : values) keys.back().push_back(value_text(value));
+  }
+  out << (keys.size() == 1 ? "the configurations are equal\n" : text_table(keys)) << '\n';
+
+  std::vector<std::vector<std::string>> lines{{str("metric (", which, ")")}};
+  std::vector<size_t> right;
+  if (groups.size() == 1) return print_seeds(groups.front(), metrics, which, out);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    right.push_back(lines.front().size());
+    lines.front().push_back(group_name(groups[i]));
+    if (i == 0) continue;
+    right.push_back(lines.front().size());
+    lines.front().insert(lines.front().end(), {"difference", ""});
+  }
+  double deviation_seen = unknown;
+  for (const ComparedMetric& metric : metrics) {
+    std::vector<std::string> line{metric.name};
+    for (size_t i = 0; i < groups.size(); ++i) {
+      line.push_back(number_or_dash(mean_of(metric.values[i])));
+      if (i == 0) continue;
+      const std::optional<SpreadTest>& test = metric.tests[i];
+      line.push_back(test ? formatted("%+.4g", test->difference) : "-");
+      line.push_back(!test                     ? ""
+                     : std::isnan(test->limit) ? verdict(*test)
+                                               : str(verdict(*test), " (", formatted("%.2g", test->limit), ")"));
+      if (test && std::isfinite(test->deviation)) deviation_seen = test->deviation;
+    }
+    lines.push_back(line);
+  }
+  out << text_table(lines, right);
+  if (std::isnan(deviation_seen))
+    out << "The spread over seeds is unknown: train a run again with other seeds, as in --set seed=2, and compare once "
+           "more; runs that differ in their seeds only are found in the same folder.\n";
+  else
+    out << "In brackets: differences below this are within the spread over seeds (Student's test, 95 %).\n";
+}
+
+Json comparison_json(const std::vector<ListedRun>& runs, const std::vector<RunGroup>& groups,
+                     const std::vector<ComparedMetric>& metrics, const char* which) {
+  Json json{{"value", which},
+            {"runs", Json::array()},
+            {"keys", Json::object()},
+            {"groups", Json::array()},
+            {"metrics", Json::object()}};
+  for (const ListedRun& run : runs) json["runs"].push_back(run.folder);
+  for (const auto& [key, values] : differing_keys(runs)) json["keys"][key] = values;
+  for (const RunGroup& group : groups) {
+    Json folders = Json::array();
+    for (const ListedRun& run : group.runs) folders.push_back(run.folder);
+    json["groups"].push_back(folders);
+  }
+  for (const ComparedMetric& metric : metrics) {
+    Json entries = Json::array();
+    for (size_t i = 0; i < groups.size(); ++i) {
+      Json entry{{"mean", number_or_null(mean_of(metric.values[i]))}, {"seeds", metric.values[i].size()}};
+      if (const std::optional<SpreadTest>& test = metric.tests[i])
+        entry.update({{"difference", test->difference},
+                      {"deviation", number_or_null(test->deviation)},
+                      {"limit", number_or_null(test->limit)},
+                      {"exceeds_spread", std::isnan(test->limit) ? Json() : Json(test->exceeds())}});
+      entries.push_back(entry);
+    }
+    json["metrics"][metric.name] = entries;
+  }
+  return json;
+}
+
+}  // namespace
+
+int compare_command(const CompareArguments& arguments, std::ostream& out) {
+  const std::vector<ListedRun> runs = named_runs(arguments.runs);
+  std::vector<RunGroup> groups;
+  for (const ListedRun& run : runs) {
+    const auto same = std::find_if(groups.begin(), groups.end(),
+                                   [&](const RunGroup& group) { return same_but_seed(group.runs.front(), run); });
+    if (same == groups.end())
+      groups.push_back({{run}});
+    else
+      same->runs.push_back(run);
+  }
+  if (groups.size() > 1) add_siblings(groups);
+  const char* const which = arguments.best ? "best" : "last";
+  std::vector<ComparedMetric> metrics;
+  for (const std::string& metric : metrics_of(groups)) metrics.push_back(compared_metric(groups, metric, which));
+  if (arguments.json)
+    out << comparison_json(runs, groups, metrics, which).dump(2) << '\n';
+  else
+    print_comparison(runs, groups, metrics, which, out);
+  return exit_code::done;
+}
+
+}  // namespace convoy

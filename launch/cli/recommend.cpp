@@ -1,0 +1,62 @@
+#include <iostream>
+
+#include "core/base/text.h"
+#include "core/control/exit_codes.h"
+#include "core/files/files.h"
+#include "launch/cli/text_table.h"
+#include "launch/cli/use.h"
+
+namespace convoy {
+namespace {
+
+void check_recommend(const UseArguments& arguments, const RecommendArguments& wanted) {
+  if (wanted.k < 1) throw Error(Failure::command_line, "--k: is ", wanted.k, ", must be at least 1");
+  for (const char* ending : {".csv", ".jsonl", ".npy"})
+    if (ends_in(arguments.to, ending)) return;
+  throw Error(Failure::command_line, "--to: ", arguments.to,
+              " has none of the endings .csv, .jsonl and .npy, which choose the format; give it one of them");
+}
+
+std::string recommended_text(const UsedRun& run, const Json& answer, const std::string& to) {
+  const auto users = answer.at("users").get<int64_t>(), shorter = answer.at("shorter_lists").get<int64_t>();
+  const auto k = answer.at("k").get<int64_t>();
+  std::string text = str(to, ": the best ", k, k == 1 ? " item" : " items", " of ", answer.at("items"), " for each of ",
+                         users, users == 1 ? " user" : " users", ", by step ", run.step, " of ", run.name, ", in ",
+                         formatted("%.2f", answer.at("seconds").get<double>()), " s\n");
+  if (shorter > 0)
+    text += str(shorter, shorter == 1 ? " list is" : " lists are", " shorter than ", k,
+                ": the user has nearly all items; --include-seen lists these too\n");
+  if (answer.at("contexts") != "none")
+    text += str("contexts are those of ",
+                answer.at("contexts") == "file" ? "the file of --users\n" : "each user's last interaction\n");
+  if (const auto ignored = answer.at("ignored_columns").get<std::vector<std::string>>(); !ignored.empty())
+    text += str("columns of --users that are no context are ignored: ", join(ignored, ", "), "\n");
+  return text;
+}
+
+}  // namespace
+
+int recommend_command(UseArguments arguments, const RecommendArguments& wanted) {
+  check_recommend(arguments, wanted);
+  arguments.command = "recommend";
+  arguments.reads_data = true;
+  arguments.options = {{"k", wanted.k}, {"include_seen", wanted.include_seen}};
+  if (!wanted.users.empty()) arguments.options["users"] = absolute_path(wanted.users);
+  const bool json = arguments.json;
+  const std::string to = arguments.to;
+  const UseResult result = use_run(std::move(arguments));
+  if (!result.reports || result.code != exit_code::done) return result.code;
+  if (json) {
+    Json output = result.answer;
+    output["run"] = result.run.name;
+    output["checkpoint"] = result.run.path();
+    output["step"] = result.run.step;
+    std::cout << output.dump(2) << '\n';
+  } else {
+    std::cout << recommended_text(result.run, result.answer, to);
+  }
+  print_notes(result.run);
+  return exit_code::done;
+}
+
+}  // namespace convoy

@@ -1,0 +1,156 @@
+#include "launch/cli/runs.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <ostream>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/config/run_config.h"
+#include "core/control/exit_codes.h"
+#include "core/files/files.h"
+#include "core/files/summary.h"
+#include "launch/cli/text_table.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
+
+double written_at(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 ? double(status.st_mtim.tv_sec) + 1e-9 * double(status.st_mtim.tv_nsec) : 0;
+}
+
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::string text_of_key(const Json& json, const char* key) {
+  const Json value = json.value(key, Json());
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+Json object_of_key(const Json& json, const char* key) {
+  const Json value = json.is_object() ? json.value(key, Json()) : Json();
+  return value.is_object() ? value : Json::object();
+}
+
+// True if a process holds the lock of the folder.
+bool is_running(const std::string& folder) {
+  struct stat status {};
+  return stat((folder + "/.lock").c_str(), &status) == 0 && lock_owner_of(status) > 0;
+}
+
+std::string age_text(double seconds) {
+  if (seconds < 90) return formatted("%.0f s", std::max(0.0, seconds));
+  if (seconds < 90 * 60) return formatted("%.0f min", seconds / 60);
+  if (seconds < 36 * 3600) return formatted("%.0f h", seconds / 3600);
+  return formatted("%.0f days", seconds / 86400);
+}
+
+bool is_loss_name(const std::string& metric) { return metric == "loss" || ends_in(metric, "loss"); }
+
+// The metric that stands for a run.
+std::string main_metric(const ListedRun& run, const std::string& wanted) {
+  if (!wanted.empty()) return run.metrics.contains(wanted) ? wanted : "";
+  const Json kept = object_of_key(object_of_key(run.config, "train"), "keep_best").value("metric", Json());
+  if (kept.is_string() && run.metrics.contains(kept.get<std::string>())) return kept.get<std::string>();
+  std::string first;
+  for (const auto& [name, values] : run.metrics.items()) {
+    if (!is_loss_name(name)) return name;
+    if (first.empty()) first = name;
+  }
+  return first;
+}
+
+}  // namespace
+
+double value_of_metric(const ListedRun& run, const std::string& metric, const char* which) {
+  return number_in(object_of_key(run.metrics, metric.c_str()), which, nan_value);
+}
+
+std::string number_or_dash(double value) { return std::isfinite(value) ? formatted("%.5g", value) : "-"; }
+
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+std::optional<ListedRun> listed_run(const std::string& folder) {
+  std::error_code none;
+  if (!fs::exists(folder + "/summary.json", none)) return std::nullopt;
+  ListedRun run;
+  run.folder = folder;
+  run.name = fs::path(folder).filename().string();
+  for (const char* file : {"/summary.json", "/metrics.jsonl", "/progress.json"})
+    run.written = std::max(run.written, written_at(folder + file));
+  const Json summary = read_summary(folder);
+  run.status = summary.empty() ? "unreadable" : text_of_key(summary, "status");
+  run.farm = !pipeline_folders(folder).empty();
+  run.strategy = run.farm ? "farm" : text_of_key(summary, "strategy");
+  if (run.status == "running" && !is_running(folder)) run.status = "ended";
+  run.step = static_cast<int64_t>(number_in(summary, "steps", -1));
+  if (run.step < 0) {
+    const Json progress = Json::parse(read_file_if_any(folder + "/progress.json"), nullptr, false);
+    run.step = static_cast<int64_t>(number_in(progress, "step", -1));
+  }
+  run.metrics = run.farm ? Json::object() : object_of_key(summary, "metrics");
+  run.config = object_of_key(summary, "config");
+  return run;
+}
+
+std::vector<ListedRun> listed_runs(const std::string& folder) {
+  std::vector<ListedRun> runs;
+  for (const std::string& name : names_in(folder)) {
+    if (name.empty() || name.front() == '.') continue;
+    const std::string path = (fs::path(folder) / name).string();
+    std::optional<ListedRun> run = listed_run(path);
+    if (!run) continue;
+    runs.push_back(std::move(*run));
+    for (const std::string& pipeline : pipeline_folders(path))
+      if (std::optional<ListedRun> part = listed_run(pipeline)) runs.push_back(std::move(*part));
+  }
+  return runs;
+}
+
+int runs_command(const RunsArguments& arguments, std::ostream& out) {
+  std::error_code none;
+  if (!fs::is_directory(arguments.folder, none))
+    throw Error(Failure::command_line, "convoy runs: there is no folder ", arguments.folder,
+                "; name the folder that has the runs, as in convoy runs /data/runs");
+  std::vector<ListedRun> runs = listed_runs(arguments.folder);
+  if (runs.empty() && listed_run(arguments.folder)) runs = {*listed_run(arguments.folder)};
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const ListedRun& a, const ListedRun& b) { return a.written > b.written; });
+  const double now = unix_now();
+  Json list = Json::array();
+  std::vector<std::vector<std::string>> lines{
+      {"run", "status", "strategy", "step", "metric", "best", "at step", "age"}};
+  for (const ListedRun& run : runs) {
+    const std::string metric = main_metric(run, arguments.metric);
+    const double best = value_of_metric(run, metric, "best"), at = value_of_metric(run, metric, "best_step");
+    lines.push_back({run.folder, run.status, run.strategy, run.step < 0 ? "-" : std::to_string(run.step),
+                     metric.empty() ? "-" : metric, number_or_dash(best),
+                     std::isfinite(at) ? formatted("%.0f", at) : "-", age_text(now - run.written)});
+    list.push_back({{"folder", run.folder},
+                    {"status", run.status},
+                    {"strategy", run.strategy},
+                    {"step", run.step < 0 ? Json() : Json(run.step)},
+                    {"metric", metric.empty() ? Json() : Json(metric)},
+                    {"best", number_or_null(best)},
+                    {"best_step", number_or_null(at)},
+                    {"age_seconds", now - run.written}});
+  }
+  if (arguments.json)
+    out << list.dump(2) << '\n';
+  else if (runs.empty())
+    out << "no runs in " << arguments.folder << '\n';
+  else
+    out << text_table(lines, {3, 5, 6, 7});
+  return exit_code::done;
+}
+
+}  // namespace convoy

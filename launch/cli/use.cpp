@@ -1,0 +1,314 @@
+#include "launch/cli/use.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+
+#include "core/config/node.h"
+#include "core/config/reader.h"
+#include "core/control/exit_codes.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "core/files/output_file.h"
+#include "core/files/summary.h"
+#include "launch/cli/commands.h"
+#include "launch/cli/text_table.h"
+#include "launch/machine/topology.h"
+#include "launch/prepare/describe.h"
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder of a run that leaves nothing but its result. Under a launcher its ranks meet in it, so all know its name.
+class UseFolder {
+ public:
+  UseFolder(const LaunchedAs& as, const std::string& command) : owner_(as.channel.empty() && as.rank == 0) {
+    if (as.launcher != Launcher::none) {
+      path_ = str("runs/.", command, "-", as.job);
+      return;
+    }
+    path_ = (temporary_folder() / str("convoy-", command, "-", getpid(), "-XXXXXX")).string();
+    if (mkdtemp(path_.data()) == nullptr)
+      throw Error(Failure::io, path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder");
+    fs::remove(path_);  // the run makes it, with its own checks
+  }
+  ~UseFolder() {
+    if (!owner_) return;
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+  UseFolder(const UseFolder&) = delete;
+  UseFolder& operator=(const UseFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  const bool owner_;
+  std::string path_;
+};
+
+bool sets_key(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& text) {
+    return begins_with(text, key) && (text[key.size()] == '=' || text[key.size()] == '.');
+  });
+}
+
+// Overrides that make one member a single model, as `convoy verify` does.
+std::vector<std::string> overrides_of_member(const UsedRun& run) {
+  if (run.member < 0) return {};
+  const RunConfig config = RunConfig::from_resolved(run.config);
+  const std::vector<std::vector<std::string>> members = member_overrides(config);
+  const auto index = static_cast<size_t>(run.member);
+  if (index < members.size()) return members[index];
+  throw Error(Failure::config, run.name, ": ", run.checkpoint,
+              members.empty()
+                  ? str(" is of ", config.strategy.name, " and has no members; leave out @member", run.member)
+                  : str(" has ", members.size(), " members, from 0 to ", members.size() - 1));
+}
+
+// Tells where to give the new place of a plugin that has moved.
+[[noreturn]] void add_plugin_advice(const ConfigError& error) {
+  const bool plugin = error.key() == "model.plugin" || begins_with(error.key(), "plugins.");
+  if (!plugin) throw error;
+  std::string reason = error.what();
+  if (const std::string prefix = error.key() + ": "; begins_with(reason, prefix)) reason.erase(0, prefix.size());
+  throw ConfigError(error.location(), error.key(),
+                    str(reason, "; if it has moved, add --set ", error.key(), "=/its/new/place"), error.kind());
+}
+
+// Error(command_line) for a --set of a key that has no effect on a trained run.
+void check_overrides(const UseArguments& arguments) {
+  for (const std::string& text : arguments.overrides)
+    for (const char* key : {"train.epochs", "train.max_steps", "train.resume", "optimizer", "train.keep_best",
+                            "train.early_stop", "train.evaluate_every", "train.checkpoint_every", "name"})
+      if (begins_with(text, key) && text.size() > std::strlen(key) &&
+          (text[std::strlen(key)] == '=' || text[std::strlen(key)] == '.'))
+        throw Error(Failure::command_line, "--set ", text, ": is for training, and convoy ", arguments.command,
+                    " trains nothing; leave it out");
+}
+
+// The rank count and the strategy of a run on this host. `config` has the typed overrides.
+struct RankChoice {
+  int ranks = 0;
+  std::vector<std::string> overrides;
+  std::string note;
+};
+
+// Throws ConfigError if the strategy cannot have this number of ranks.
+void check_ranks(const RunConfig& config, const Host& host, int ranks, bool as_trained) {
+  RunConfig on_cores = config;
+  on_cores.device = "cpu";
+  const StrategyEntry& strategy = strategy_of(config);
+  const Plan plan = strategy.plan(on_cores, Topology{{host}}, {ranks, {}});
+  // Blocks that fit the ranks of the training fit them still.
+  if (as_trained || !wants_blocks(strategy, plan.jobs.front())) return;
+  const Json described = describe_run(rank_program(), config.resolved, "blocks");
+  check_blocks(strategy, plan.jobs.front(), described.at("model").get<ModelDescription>());
+}
+
+RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const RunConfig& config,
+                        const LaunchedAs& as) {
+  RankChoice choice;
+  const bool launched = as.launcher != Launcher::none;
+  if (!arguments.by_strategy) {
+    choice.ranks = launched ? arguments.ranks : std::max(arguments.ranks, 1);
+    return choice;
+  }
+  const Host host = this_host({false, false});
+  const int64_t cores = std::max<int64_t>(static_cast<int64_t>(host.cores.size()), 1);
+  const int64_t usual = launched ? as.size : std::clamp<int64_t>(run.world_size, 1, cores);
+  const int ranks = arguments.ranks > 0 ? arguments.ranks : static_cast<int>(usual);
+  choice.ranks = launched ? arguments.ranks : ranks;
+  if (sets_key(arguments.overrides, "strategy")) return choice;
+  const std::string& equal = equal_ranks_strategy().name;
+  if (!member_overrides(config).empty()) {
+    choice.ranks = arguments.ranks;  // it divides its members by itself
+    return choice;
+  }
+  if (config.strategy.name == equal) return choice;
+  try {
+    check_ranks(config, host, ranks, ranks == run.world_size);
+  } catch (const ConfigError& error) {
+    choice.overrides.push_back(str("strategy={name: ", equal, "}"));
+    choice.note = str("evaluated by ", equal, " on ", ranks, ranks == 1 ? " rank" : " ranks",
+                      ", each with the whole model, since ", config.strategy.name, " does not fit: ", error.what());
+  }
+  return choice;
+}
+
+// Ranks have failed: their console is quiet.
+void print_failure(const std::string& command, const std::string& folder) {
+  const Json failure = read_summary(folder).value("failure", Json());
+  const std::string message = failure.is_object() ? failure.value("message", "") : "";
+  if (!message.empty()) std::cerr << "convoy " << command << ": " << message << '\n';
+}
+
+RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, const Json& options,
+                           const std::string& folder) {
+  RunArguments job;
+  job.words = {arguments.command};
+  job.config = run.checkpoint + "/manifest.json";
+  job.stored = configuration_to_use(run, arguments.by_strategy);
+  if (arguments.by_strategy) job.overrides = overrides_of_member(run);
+  job.overrides.insert(job.overrides.end(), arguments.overrides.begin(), arguments.overrides.end());
+  job.fixed = {str("train.resume=", Json(absolute_path(run.path())).dump()), "train.checkpoint_every=never"};
+  job.output = folder;
+  job.quiet = true;
+  job.use = options;
+  job.use["command"] = arguments.command;
+  job.use["reads_data"] = arguments.reads_data;
+  if (!arguments.to.empty()) job.use.update({{"to", absolute_path(arguments.to)}, {"force", arguments.force}});
+  return job;
+}
+
+}  // namespace
+
+Json configuration_to_use(const UsedRun& run, bool by_strategy) {
+  Json config = without_locations(run.config);
+  for (const char* key : {"launch", "loss_scale"}) config.erase(key);
+  config["backend"] = "auto";
+  config["log"] = {{"level", "warning"}};
+  if (config.contains("train"))
+    for (const char* key : {"keep_best", "early_stop"}) config["train"].erase(key);
+  if (config.contains("model") && config["model"].is_object()) config["model"].erase("init_from");
+  if (config.contains("strategy") && config["strategy"].is_object()) config["strategy"].erase("early_stop");
+  if (!by_strategy) config["strategy"] = {{"name", equal_ranks_strategy().name}};
+  if (by_strategy && run.member >= 0) config["strategy"] = {{"name", reference_strategy().name}};
+  // The rows of the checkpoint may have other contents: their numbers for ids and classes are what matters.
+  if (config.contains("data") && config["data"].is_object()) config["data"]["changed"] = "allow";
+  return config;
+}
+
+namespace {
+
+// In a process with a result to report.
+void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult& result) {
+  if (!arguments.to.empty() && result.reports) check_output_path(arguments.to, arguments.force, "--to");
+  check_overrides(arguments);
+  result.run = used_run(arguments.run, "convoy " + arguments.command);
+  Json options = arguments.options;
+  if (arguments.complete) arguments.complete(result.run, options);
+  const UseFolder folder(as, arguments.command);
+  RunArguments job = run_arguments(arguments, result.run, options, folder.path());
+  const RunConfig config = read_run_tree(configuration_tree(job), all_catalogues());
+  const RankChoice choice = choose_ranks(arguments, result.run, config, as);
+  if (!choice.note.empty()) result.run.notes.push_back(choice.note);
+  job.ranks = choice.ranks;
+  job.overrides.insert(job.overrides.end(), choice.overrides.begin(), choice.overrides.end());
+  result.code = run_command(job);
+  if (!result.reports) return;
+  if (result.code != exit_code::done) return print_failure(arguments.command, folder.path());
+  result.summary = read_summary(folder.path());
+  CONVOY_CHECK(result.summary.contains("use"), folder.path(), "/summary.json has no answer, though the ranks are done");
+  result.answer = result.summary["use"];
+}
+
+}  // namespace
+
+UseResult use_run(const UseArguments& arguments) {
+  const LaunchedAs as = launched_as(current_variables());
+  UseResult result;
+  result.reports = as.channel.empty() && as.rank == 0;
+  if (!as.channel.empty()) {  // the job comes over the channel
+    result.code = run_command({});
+    return result;
+  }
+  // All ranks of a launcher find the same mistakes: rank 0 reports them.
+  try {
+    run_ranks_of(arguments, as, result);
+  } catch (const ConfigError& error) {
+    if (result.reports) add_plugin_advice(error);
+    result.code = exit_code_of(error);
+  } catch (const Error& error) {
+    if (result.reports) throw;
+    result.code = exit_code_of(error);
+  }
+  return result;
+}
+
+void print_notes(const UsedRun& run) {
+  for (const std::string& note : run.notes) std::cerr << "convoy: " << note << '\n';
+}
+
+// --- convoy evaluate ---
+
+namespace {
+
+// Rows held out by a fraction are those of the training file. In another file all rows are new to the model.
+std::string usual_split(const UseArguments& arguments, const UsedRun& run) {
+  const Json data = run.config.value("data", Json::object());
+  const bool drawn = evaluation_split(data, run.config.value("seed", Json(1))).drawn;
+  return drawn && sets_key(arguments.overrides, "data.path") ? "all" : "held-out";
+}
+
+std::string number_cell_of(const Json& value) {
+  return value.is_number() ? formatted("%.6g", value.get<double>()) : value.get<std::string>();
+}
+
+std::string evaluation_table(const Json& metrics) {
+  size_t members = 0;
+  for (const auto& [name, metric] : metrics.items())
+    members = std::max(members, metric.value("members", Json::array()).size());
+  std::vector<std::vector<std::string>> lines{{"metric", "value"}};
+  for (size_t member = 0; member < members; ++member) lines.front().push_back(str("member ", member));
+  std::vector<size_t> right{1};
+  for (size_t member = 0; member < members; ++member) right.push_back(member + 2);
+  for (const auto& [name, metric] : metrics.items()) {
+    std::vector<std::string> line{name, number_cell_of(metric.at("value"))};
+    for (const Json& value : metric.value("members", Json::array())) line.push_back(number_cell_of(value));
+    line.resize(members + 2);
+    lines.push_back(line);
+  }
+  return text_table(lines, right);
+}
+
+}  // namespace
+
+int evaluate_command(UseArguments arguments, const std::string& split) {
+  arguments.command = "evaluate";
+  arguments.by_strategy = arguments.reads_data = true;
+  std::string chosen = split;
+  arguments.complete = [&](const UsedRun& run, Json& options) {
+    if (chosen.empty()) chosen = usual_split(arguments, run);
+    options["split"] = chosen;
+  };
+  const bool json = arguments.json;
+  const UseResult result = use_run(arguments);
+  if (!result.reports || result.code != exit_code::done) return result.code;
+  const Json& answer = result.answer;
+  const std::string strategy = result.summary.value("strategy", "");
+  if (json) {
+    Json values = Json::object(), members = Json::object();
+    for (const auto& [name, metric] : answer.at("metrics").items()) {
+      values[name] = metric.at("value");
+      if (metric.contains("members")) members[name] = metric["members"];
+    }
+    Json output{{"run", result.run.name},
+                {"checkpoint", result.run.path()},
+                {"step", result.run.step},
+                {"split", chosen},
+                {"rows", answer.at("rows")},
+                {"seconds", answer.at("seconds")},
+                {"metrics", std::move(values)},
+                {"strategy", strategy},
+                {"ranks", result.summary.value("world_size", 1)}};
+    if (!members.empty()) output["members"] = members;
+    std::cout << output.dump(2) << '\n';
+  } else {
+    std::cout << result.run.path() << ": " << answer.at("rows") << " rows (" << chosen << ") in "
+              << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on "
+              << result.summary.value("world_size", 1) << " ranks\n"
+              << evaluation_table(answer.at("metrics"));
+  }
+  print_notes(result.run);
+  return exit_code::done;
+}
+
+}  // namespace convoy

@@ -1,0 +1,71 @@
+// The frame of the commands that use a trained run: evaluate, predict, recommend, generate.
+//
+// It finds the checkpoint, changes its configuration by --set, chooses the ranks, starts them like `convoy run`, and
+// returns what rank 0 answers. The rank side is launch/rank/use/use.h. Nothing is written but the result: the run
+// folder is temporary.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "launch/prepare/used_run.h"
+
+namespace convoy {
+
+struct UseArguments {
+  std::string command;                 // "evaluate"
+  std::string run;                     // RUN, RUN@best, RUN@step-N, RUN@memberN
+  std::vector<std::string> overrides;  // --set: changes to the configuration of the run
+  int ranks = 0;                       // --ranks; 0: see `strategy`
+  bool json = false;                   // print JSON
+  // How the model is distributed. By the strategy of the run: as it was trained, on as many ranks as then but not more
+  // than this host has cores. Else each rank has the whole model (UseContext::models), on one rank by default.
+  bool by_strategy = false;
+  bool reads_data = false;        // the ranks make the data set of the configuration
+  std::string to;                 // --to: file to write; "": none
+  bool force = false;             // --force: may replace it
+  Json options = Json::object();  // of the command, for UseContext::options
+  // Adds options that depend on the run; it may refuse the run by an Error. Null: none do.
+  std::function<void(const UsedRun&, Json& options)> complete = nullptr;
+};
+
+struct UseResult {
+  int code = 0;         // exit code; of rank 0's process under a launcher, of this process otherwise
+  bool reports = true;  // false in a process that only follows rank 0
+  UsedRun run;
+  Json answer;   // of rank 0; null if the ranks failed
+  Json summary;  // of the temporary run: strategy, backend, world_size, …
+};
+
+// Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run,
+// `convoy run` and check_output_path.
+UseResult use_run(const UseArguments& arguments);
+
+// Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
+void print_notes(const UsedRun& run);
+
+// --- `convoy evaluate RUN [--split S] [--set k=v]… [--ranks N] [--json]` ---
+
+// Prints loss and metrics. Returns the exit code.
+int evaluate_command(UseArguments arguments, const std::string& split);
+
+// --- `convoy recommend RUN --to OUT [--users FILE] [--k 10] [--include-seen] [--force] [--set k=v]… [--json]` ---
+
+struct RecommendArguments {
+  std::string users;  // file of users; "": all
+  int64_t k = 10;
+  bool include_seen = false;
+};
+
+// Writes a list for each user to `arguments.to`. Returns the exit code.
+int recommend_command(UseArguments arguments, const RecommendArguments& wanted);
+
+// --- For tests ---
+
+// The configuration with which ranks use the run: without what concerns its training only. `member` ≥ 0: one member as
+// a single model.
+Json configuration_to_use(const UsedRun& run, bool by_strategy);
+
+}  // namespace convoy

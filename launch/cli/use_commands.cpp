@@ -1,0 +1,133 @@
+#include "launch/cli/use_commands.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "launch/cli/runs.h"
+#include "launch/cli/use.h"
+
+namespace convoy {
+namespace {
+
+constexpr const char* exit_codes_of_use = R"(
+
+Exit codes: 0 done, 64 no run there, 65 damaged checkpoint or data, 70 failure of the model, 73 output file, 74 I/O,
+78 configuration or no checkpoint, 110 hang, 143 stopped.)";
+
+constexpr const char* evaluate_footer = R"(
+Computes loss and metrics of a checkpoint on the rows that its run holds out, by the strategy of the run. Each row
+counts once, so the figures do not depend on the number of ranks. Nothing is trained or written.
+RUN is a run folder or a checkpoint; RUN@best, RUN@step-40 and RUN@member3 name one of its checkpoints, or a member.
+
+Examples:
+  convoy evaluate runs/ncf-ddp
+  convoy evaluate runs/digits@best --ranks 2 --json
+  convoy evaluate runs/digits --set data.path=new.csv)";
+
+constexpr const char* recommend_footer = R"(
+Writes a list of the best items for each user, best first, without those that the user has. Ids are those of the
+training file. Equal scores are in the order of the items' first appearance in that file. The ending of OUT chooses the
+format: .csv has a line for each item, .jsonl one for each user, .npy a record for each user (numpy.load).
+FILE has one id a line, or a first line with the names of columns: that of the users and, if contexts are not to be
+those of each user's last interaction, all columns of contexts.
+
+Examples:
+  convoy recommend runs/ncf-ddp --k 10 --to top.csv
+  convoy recommend runs/visits@best --users today.csv --to today.jsonl --force)";
+
+constexpr const char* runs_footer = R"(
+Lists run folders, newest first: status, steps, best value of a metric, and the time since the last change. The status
+`ended` means that no process works on an unfinished run.
+
+Examples:
+  convoy runs
+  convoy runs runs/sweep/pipelines --metric accuracy --json)";
+
+constexpr const char* compare_footer = R"(
+Prints the configuration keys that differ, and the metrics side by side. Runs that differ in their seeds only form a
+group; further ones of the same folder join it. A difference that exceeds the spread over seeds is marked (Student's
+test, 95 %).
+
+Examples:
+  convoy compare runs/ncf-a runs/ncf-b
+  convoy compare runs/sweep --best)";
+
+// Options of every command that uses a run.
+void add_use_options(CLI::App& command, UseArguments& arguments) {
+  command.add_option("RUN", arguments.run, "Run folder or checkpoint, also RUN@best, RUN@step-N, RUN@memberN")
+      ->required();
+  command
+      .add_option("--set", arguments.overrides,
+                  "Override a key of the run, as in data.path=new.csv; may be repeated, later ones win")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+void add_ranks_option(CLI::App& command, UseArguments& arguments, const char* help) {
+  command.add_option("--ranks", arguments.ranks, help)->type_name("N")->check(CLI::Range(1, 1000000));
+}
+
+ParsedCommand add_evaluate(CLI::App& app) {
+  auto arguments = std::make_shared<UseArguments>();
+  auto split = std::make_shared<std::string>();
+  CLI::App* line = app.add_subcommand("evaluate", "Compute loss and metrics of a trained run, also on other data");
+  add_use_options(*line, *arguments);
+  add_ranks_option(*line, *arguments, "Number of ranks; default: as in training, at most the cores of this host");
+  line->add_option("--split", *split,
+                   "Rows: held-out, training or all; default held-out, and all for another data.path if the run held "
+                   "out a fraction")
+      ->type_name("S")
+      ->check(CLI::IsMember({"held-out", "training", "all"}));
+  line->add_flag("--json", arguments->json, "Print JSON");
+  line->footer(std::string(evaluate_footer) + exit_codes_of_use);
+  return {line, [arguments, split] { return evaluate_command(*arguments, *split); }};
+}
+
+ParsedCommand add_recommend(CLI::App& app) {
+  auto arguments = std::make_shared<UseArguments>();
+  auto wanted = std::make_shared<RecommendArguments>();
+  CLI::App* line = app.add_subcommand("recommend", "Write the best new items for each user of a trained recommender");
+  add_use_options(*line, *arguments);
+  line->add_option("--to", arguments->to, "File to write: .csv, .jsonl or .npy")->type_name("OUT")->required();
+  line->add_option("--users", wanted->users, "File of users, and of their contexts; default: all users of the data")
+      ->type_name("FILE");
+  line->add_option("--k", wanted->k, "Items of a list")->type_name("N")->capture_default_str();
+  line->add_flag("--include-seen", wanted->include_seen, "Also list items that the user has");
+  line->add_flag("--force", arguments->force, "Replace OUT if it exists");
+  line->add_flag("--json", arguments->json, "Print JSON");
+  line->footer(std::string(recommend_footer) + exit_codes_of_use);
+  return {line, [arguments, wanted] { return recommend_command(*arguments, *wanted); }};
+}
+
+ParsedCommand add_runs(CLI::App& app) {
+  auto arguments = std::make_shared<RunsArguments>();
+  CLI::App* line = app.add_subcommand("runs", "List runs with status, step, best metric and age");
+  line->add_option("DIR", arguments->folder, "Folder that has the runs")->capture_default_str();
+  line->add_option("--metric", arguments->metric, "Metric of the list; default: that of train.keep_best, or the first")
+      ->type_name("M");
+  line->add_flag("--json", arguments->json, "Print JSON");
+  line->footer(runs_footer);
+  return {line, [arguments] { return runs_command(*arguments, std::cout); }};
+}
+
+ParsedCommand add_compare(CLI::App& app) {
+  auto arguments = std::make_shared<CompareArguments>();
+  CLI::App* line = app.add_subcommand("compare", "Compare runs: configuration, metrics, and the spread over seeds");
+  line->add_option("RUN", arguments->runs, "Run folders; the folder of a farm stands for its runs")->required();
+  line->add_flag("--best", arguments->best, "Compare the best values of the metrics, not the last");
+  line->add_flag("--json", arguments->json, "Print JSON");
+  line->footer(compare_footer);
+  return {line, [arguments] { return compare_command(*arguments, std::cout); }};
+}
+
+}  // namespace
+
+std::vector<ParsedCommand> add_use_commands(CLI::App& app) {
+  return {add_evaluate(app), add_recommend(app), add_runs(app), add_compare(app)};
+}
+
+}  // namespace convoy
