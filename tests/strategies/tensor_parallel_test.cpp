@@ -412,7 +412,9 @@ TEST(TensorParallel, RefusesAMeasuredModelWithFlatSequences) {
             std::string::npos)
       << reason;
   EXPECT_EQ(refusal(flat, false), "none");
-  const auto pooled = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(1)}; };
+  const auto pooled = [](const at::Tensor& value, const at::Tensor&) -> TensorList {
+    return {value.mean(1).narrow(1, 0, 6)};
+  };
   EXPECT_NE(refusal(pooled, true).find("block blocks.1 returns [rows, "), std::string::npos) << refusal(pooled, true);
   const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
     return {value, beside};
