@@ -28,7 +28,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 // Ranks of held-out items and what follows from them, per row.
 class HeldOutRanks {
  public:
-  // ranks [.., B, P]; held_out [B].
+  // ranks [.., B, P]; held_out [B] or [.., B].
   HeldOutRanks(at::Tensor ranks, const at::Tensor& held_out)
       : ranks_(std::move(ranks)), held_out_(held_out.to(at::kDouble)) {
     const at::Tensor places = ranks_.to(at::kDouble);
@@ -49,7 +49,8 @@ class HeldOutRanks {
     const at::Tensor most = held_out_.clamp_max(double(k));
     if (name == "map") return (hit * precision_).sum(-1) / most;
     CONVOY_CHECK(name == "ndcg", "no ranking metric '", name, "'");
-    return (hit * gain_).sum(-1) / best_gain_.index_select(0, most.to(at::kLong) - 1);
+    const at::Tensor index = most.to(at::kLong) - 1;
+    return (hit * gain_).sum(-1) / best_gain_.index_select(0, index.reshape(-1)).view_as(index);
   }
 
  private:
@@ -80,7 +81,9 @@ at::Tensor best_ids(const at::Tensor& scores, int64_t k) {
 // How often each item is among the k best, for each k: [.., N].
 std::vector<at::Tensor> recommended(const at::Tensor& scores, const Batch& batch, const std::vector<int64_t>& ks) {
   const at::Tensor* item = batch.find("item");
-  if (batch.find("excluded") == nullptr || item == nullptr || item->sizes() != scores.sizes().slice(scores.dim() - 2))
+  const bool all = batch.find("excluded") != nullptr && item != nullptr &&
+                   (item->sizes() == scores.sizes() || item->sizes() == scores.sizes().slice(scores.dim() - 2));
+  if (!all)
     throw Error(Failure::config,
                 "coverage and gini count the best of all items; set data.ranking: full, or leave them out of "
                 "model.metrics");
