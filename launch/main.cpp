@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/base/text.h"
+#include "core/files/files.h"
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
 #include "core/files/limits.h"
@@ -331,12 +332,13 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? exit_code::done : exit_code::command_line;
   }
-  for (const ParsedCommand& use : uses)
-    if (*use.line) return use.run();
   if (*list) {
     list_catalogues(all_catalogues(), listing, std::cout);
     return exit_code::done;
   }
+  working_folder();  // a process of LibTorch cannot start in a deleted one
+  for (const ParsedCommand& use : uses)
+    if (*use.line) return use.run();
   if (*explain) {
     convoy::explain(question, std::cout);
     return exit_code::done;

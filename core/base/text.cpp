@@ -221,6 +221,11 @@ std::string terminal_safe(std::string_view text) {
   return safe;
 }
 
+std::string shortened(const std::string& text) {
+  const size_t kept = utf8_prefix(text.data(), text.size(), 160);
+  return kept < text.size() ? text.substr(0, kept) + "…" : text;
+}
+
 std::string shell_word(const std::string& word) {
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("-_=./:,+%@").find(static_cast<char>(c)) != std::string_view::npos;

@@ -65,6 +65,9 @@ inline size_t utf8_prefix(const char* text, size_t length, size_t most) noexcept
   return keep;
 }
 
+// Returns the first 160 bytes of a text, for messages; "…" marks that there are more.
+std::string shortened(const std::string& text);
+
 // Returns the length of the UTF-8 character at the start of a text that is not empty; 0 if there is none.
 size_t utf8_character(std::string_view text);
 

@@ -72,13 +72,10 @@ bool name_differs(const Json& was, const Json& is, const std::string& key) {
 }
 
 std::string value_text(const Json& value) {
-  constexpr size_t most = 160;
   if (value.is_null()) return "none";
   if (is_interval(value)) return interval_text(value);
-  std::string text =
-      value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  const size_t kept = utf8_prefix(text.data(), text.size(), most);
-  return kept < text.size() ? text.substr(0, kept) + "…" : text;
+  return shortened(value.is_string() ? value.get<std::string>()
+                                     : value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 void flatten(const Json& map, const std::string& prefix, Json& into) {

@@ -12,7 +12,7 @@ namespace convoy {
 namespace {
 
 [[noreturn]] void refuse(const std::string& assignment, const std::string& reason) {
-  throw Error(Failure::command_line, "--set ", printable(assignment), ": ", reason,
+  throw Error(Failure::command_line, "--set ", shortened(printable(assignment)), ": ", reason,
               "; write --set KEY=VALUE, such as --set train.epochs=3");
 }
 
@@ -209,7 +209,8 @@ void emit_map(const Json& map, const std::string& indent, std::string& out) {
 
 void apply_override(Node& root, const std::string& assignment) {
   const auto [keys, text] = parsed(assignment);
-  const SourceLocation location{"--set " + printable(assignment), 0, 0};
+  // Every value of a long list keeps a copy.
+  const SourceLocation location{"--set " + shortened(printable(assignment)), 0, 0};
   Node* node = &root;
   std::string path;
   for (const std::string& key : keys) {
