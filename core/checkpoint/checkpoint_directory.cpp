@@ -1,9 +1,13 @@
 #include "core/checkpoint/checkpoint_directory.h"
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
+#include "core/checkpoint/pieces.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/control/channel.h"
@@ -105,6 +109,8 @@ void CheckpointDirectory::sweep() noexcept {
 }
 
 void check_files(const std::string& step_folder, const Manifest& manifest) {
+  std::map<std::string, std::vector<const StoredPiece*>> pieces;  // by file
+  for (const StoredPiece& piece : manifest.pieces) pieces[piece.file].push_back(&piece);
   for (const auto& [name, expected] : manifest.files) {
     const std::string path = step_folder + "/" + name;
     try {
@@ -112,6 +118,10 @@ void check_files(const std::string& step_folder, const Manifest& manifest) {
       if (file.bytes() != expected.bytes || file.hash() != expected.hash) {
         throw Error(Failure::corrupt_data, path, " is not as it was saved: its hash differs from the manifest's");
       }
+      for (const StoredPiece* piece : pieces[name])
+        if (!file.has(piece->tensor) || file.shape(piece->tensor) != tensor_shape(piece->piece))
+          throw Error(Failure::corrupt_data, path, " has no tensor '", piece->tensor, "' ",
+                      shape_text(tensor_shape(piece->piece)), ", which the manifest names for ", piece->name);
     } catch (const Error& error) {
       if (error.kind() == Failure::corrupt_data) throw;
       throw Error(Failure::corrupt_data, "checkpoint ", step_folder, ": ", error.what());

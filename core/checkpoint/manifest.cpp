@@ -14,6 +14,7 @@
 #include "core/checkpoint/pieces.h"
 #include "core/config/node.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/tensors/random.h"
 
 namespace convoy {
@@ -274,7 +275,7 @@ Manifest parsed(const std::string& text) {
   }
   const std::string hash = text.substr(sizeof opening - 1, hash_digits);
   if (hash != hash_hex(text.data() + body_at, text.size() - body_at)) corrupt("its contents do not match their hash");
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parsed_json(text);
   if (!json.is_object()) corrupt("it is not a JSON object");
   if (const int64_t format = integer_of(json, "format"); format != checkpoint_format) {
     corrupt("it has format ", format, ", this build reads format ", checkpoint_format);

@@ -13,6 +13,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/files/run_reference.h"
 #include "core/files/weight_files.h"
 
@@ -73,7 +74,7 @@ class FileWeights : public WeightSource {
   bool canonical() const override { return false; }
   Json config() const override {
     const std::string text = read_file_if_any((fs::path(folder_) / "config.json").string());
-    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json json = parsed_json(text);
     return json.is_object() ? json : Json();
   }
   void read(const WeightName& name, const std::vector<std::string>& stored, const Piece& piece,

@@ -18,6 +18,7 @@
 
 #include "core/control/channel.h"
 #include "core/files/limits.h"
+#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -438,7 +439,7 @@ std::vector<std::string> pipeline_folders(const std::string& folder) {
   std::vector<std::string> folders;
   Json summary;
   try {
-    summary = Json::parse(read_file(folder + "/summary.json", size_t{64} << 20), nullptr, false);
+    summary = parsed_json(read_file(folder + "/summary.json", size_t{64} << 20));
   } catch (const Error&) {
     return folders;
   }

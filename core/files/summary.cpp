@@ -10,6 +10,7 @@
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
 #include "core/files/limits.h"
+#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -116,7 +117,7 @@ Json finished_summary(Json summary, const JobOutcome& outcome, std::optional<dou
 }
 
 Json read_summary(const std::string& folder) {
-  Json summary = Json::parse(read_file_if_any(folder + "/summary.json"), nullptr, false);
+  Json summary = parsed_json(read_file_if_any(folder + "/summary.json"));
   return summary.is_object() && foreign_key(summary).empty() ? summary : Json::object();
 }
 

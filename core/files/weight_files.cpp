@@ -8,6 +8,7 @@
 #include "core/base/json.h"
 #include "core/base/options.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/files/run_reference.h"
 
 namespace convoy {
@@ -32,7 +33,7 @@ bool is_pickled(const std::string& name) {
 
 WeightFiles by_index(const std::string& folder, const std::string& index) {
   WeightFiles found{folder, {}, index, {}};
-  const Json json = Json::parse(read_file(index), nullptr, /*allow_exceptions=*/false);
+  const Json json = parsed_json(read_file(index));
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
     throw Error(Failure::corrupt_data, index, ": is no index: it has no map weight_map from tensors to files");
   std::set<std::string> files;

@@ -10,6 +10,7 @@
 
 #include "core/files/files.h"
 #include "core/files/limits.h"
+#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -61,7 +62,7 @@ class JsonlSink : public Sink {
     if (!text.empty()) truncate(complete);
   }
   static bool is_later(const std::string& line, int64_t last_step) {
-    const Json record = Json::parse(line, nullptr, false);
+    const Json record = parsed_json(line);
     if (!record.is_object()) return false;
     const auto step = record.find("step");
     return step != record.end() && step->is_number_integer() && step->get<int64_t>() > last_step;

@@ -14,6 +14,7 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "launch/cli/text_table.h"
 
@@ -94,7 +95,7 @@ std::optional<ListedRun> listed_run(const std::string& folder) {
   if (run.status == "running" && !is_running(folder)) run.status = "ended";
   run.step = static_cast<int64_t>(number_in(summary, "steps", -1));
   if (run.step < 0) {
-    const Json progress = Json::parse(read_file_if_any(folder + "/progress.json"), nullptr, false);
+    const Json progress = parsed_json(read_file_if_any(folder + "/progress.json"));
     run.step = static_cast<int64_t>(number_in(progress, "step", -1));
   }
   run.metrics = run.farm ? Json::object() : object_of_key(summary, "metrics");

@@ -12,6 +12,7 @@
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -447,7 +448,7 @@ Calibration read_calibration(const std::string& path) {
   } catch (const Error& error) {
     throw Error(Failure::config, error.what(), "; write one with `convoy explain CONFIG --calibrate`");
   }
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parsed_json(text);
   if (json.is_discarded())
     throw Error(Failure::config, path, ": is no JSON; write a new one with `convoy explain CONFIG --calibrate`");
   return calibration_from_json(json, path);

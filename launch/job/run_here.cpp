@@ -5,6 +5,7 @@
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "launch/cli/commands.h"
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"
@@ -20,7 +21,7 @@ namespace {
 
 // Reads ways.json of the folder; null where it is missing or unreadable.
 Json recorded_choice(const std::string& folder) {
-  const Json choice = Json::parse(read_file_if_any(folder + "/ways.json"), nullptr, false);
+  const Json choice = parsed_json(read_file_if_any(folder + "/ways.json"));
   return choice.is_object() && choice.value("taken", Json()).is_string() ? choice : Json();
 }
 

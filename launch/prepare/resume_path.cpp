@@ -10,6 +10,7 @@
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/files/run_reference.h"
 #include "strategies/plans/catalogue.h"
 
@@ -62,7 +63,7 @@ bool is_of_run(const Json& config) {
 StoredConfig stored_in(const fs::path& step) {
   const std::string path = (step / "manifest.json").string();
   try {
-    const Json manifest = Json::parse(read_file(path, longest_manifest), nullptr, false);
+    const Json manifest = parsed_json(read_file(path, longest_manifest));
     if (!manifest.is_object() || !manifest.contains("config") || !is_of_run(manifest["config"])) return {};
     const Json trainer = manifest.value("trainer", Json());
     const Json ranks = trainer.is_object() ? trainer.value("world_size", Json()) : Json();
@@ -138,7 +139,7 @@ std::vector<std::string> other_settings(const RunConfig& config, const std::vect
   std::map<std::string, Json> wanted{{"data.samples", {{"how", "all"}}}};
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
-    wanted[text.substr(0, equals)] = Json::parse(text.substr(equals + 1), nullptr, false);
+    wanted[text.substr(0, equals)] = parsed_json(text.substr(equals + 1));
   }
   std::vector<std::string> lines;
   for (const char* key : member_keys) {

@@ -17,6 +17,7 @@
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
+#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "core/rank_state/state_file.h"
 #include "launch/prepare/resume_path.h"
@@ -50,7 +51,7 @@ Json end_json(const Abort& cause) { return {{"exit_code", exit_code_of(cause)}, 
 void repair(const std::string& folder, Json& summary, std::vector<std::string>& notes) {
   const std::string note_file = folder + "/failure.json";
   if (summary.value("status", "") == "running") {
-    Json left = Json::parse(read_file_if_any(note_file), nullptr, false);
+    Json left = parsed_json(read_file_if_any(note_file));
     if (!left.is_object() || !left["failure"].is_object())
       left = end_json({Failure::internal, -1, last_step(folder), SIGKILL, "",
                        "convoy itself was killed before it could write the summary"});

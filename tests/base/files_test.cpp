@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "core/base/error.h"
+#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -156,6 +157,16 @@ TEST_F(FilesTest, AcceptsFoldersWritableByAPrivateGroup) {
   ASSERT_EQ(chown(at("run").c_str(), 1, 0), 0);
   ASSERT_EQ(chmod(at("run").c_str(), 0755), 0);
   EXPECT_THAT(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), HasSubstr("belongs to user 1"));
+}
+
+TEST(ParsedJson, DiscardsWhatIsMalformedOrTooDeep) {
+  const auto nested = [](size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); };
+  EXPECT_TRUE(parsed_json("{").is_discarded());
+  EXPECT_FALSE(parsed_json(nested(100)).is_discarded());
+  EXPECT_TRUE(parsed_json(nested(101)).is_discarded());
+  EXPECT_TRUE(parsed_json("{\"a\": " + nested(200000) + "}").is_discarded());
+  const std::string brackets = R"({"a": ")" + std::string(200, '[') + R"(\"[", "b": [1, {}, []]})";
+  EXPECT_EQ(parsed_json(brackets)["b"].size(), 3u) << "brackets in a string do not count";
 }
 
 }  // namespace

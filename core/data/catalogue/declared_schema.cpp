@@ -8,6 +8,7 @@
 #include "core/base/describe.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"
+#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -123,7 +124,7 @@ FileShape safetensors_shape(std::string_view text, const std::string& tensor) {
   if (text.size() < sizeof length) return std::nullopt;
   std::memcpy(&length, text.data(), sizeof length);
   if (length > text.size() - sizeof length) return std::nullopt;
-  const Json header = Json::parse(text.substr(sizeof length, length), nullptr, /*allow_exceptions=*/false);
+  const Json header = parsed_json(text.substr(sizeof length, length));
   if (!header.is_object() || !header.contains(tensor) || !header[tensor].is_object()) return std::nullopt;
   Shape shape;
   for (const Json& size : header[tensor].value("shape", Json::array())) {

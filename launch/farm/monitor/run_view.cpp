@@ -1,12 +1,14 @@
 #include "launch/farm/monitor/run_view.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 #include <algorithm>
 #include <fstream>
 
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
@@ -27,7 +29,7 @@ std::string text(const Json& json, const char* key, const std::string& fallback 
 
 Json read_json(const std::string& path) {
   const std::string text = read_file_if_any(path);
-  return text.empty() ? Json() : Json::parse(text, nullptr, false);
+  return text.empty() ? Json() : parsed_json(text);
 }
 
 // Status of a run that is over and has no summary.
@@ -183,7 +185,8 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
   if (const std::string kind = irregular(file); !kind.empty())
     throw Error(Failure::io, file, ": ", kind, ", but convoy needs a regular file there; remove it");
   if (read_summary(folder_).contains("status") || lock_owner(folder_).held) return;  // it may have just started
-  if (!newest_config(folder_).manifest.empty()) return;  // a run may resume from it without a summary
+  // A run may resume from a checkpoint, and a farm from its journal, without a summary.
+  if (!newest_config(folder_).manifest.empty() || access((folder_ + "/journal.jsonl").c_str(), R_OK) == 0) return;
   throw Error(Failure::command_line, folder_,
               ": is no run folder (no summary.json, and no process that writes one); give the "
               "folder that `convoy run` printed, such as runs/NAME");
@@ -197,7 +200,7 @@ void RunReader::read_journal() {
   for (std::string line; std::getline(file, line);) {
     if (file.eof()) return;  // the line is not complete yet
     journal_read_ += static_cast<long>(line.size()) + 1;
-    const Json event = Json::parse(line, nullptr, false);
+    const Json event = parsed_json(line);
     const std::string name = text(event, "pipeline");
     if (name.empty()) continue;
     if (events_.count(name) == 0) order_.push_back(name);

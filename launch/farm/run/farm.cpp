@@ -19,6 +19,7 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/control/fault.h"
+#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
@@ -146,7 +147,7 @@ std::optional<ConfigError> occupied(const Pipeline& pipeline, const std::string&
   };
   if (!S_ISDIR(status.st_mode)) return taken(str(folder, ": is no folder, but the pipeline needs a folder there"));
   const std::string file = folder + "/summary.json";
-  const Json summary = Json::parse(read_file_if_any(file), nullptr, false);
+  const Json summary = parsed_json(read_file_if_any(file));
   const std::string foreign = summary.is_object() ? foreign_key(summary) : "";
   if (foreign.empty()) return std::nullopt;
   return taken(str(file, ": has a `", foreign, "` that convoy would not write"));
@@ -327,7 +328,7 @@ std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
   std::map<std::string, int> starts;
   std::istringstream file(read_file_if_any(run_folder + "/journal.jsonl"));
   for (std::string text; std::getline(file, text);) {
-    const Json line = Json::parse(text, nullptr, false);
+    const Json line = parsed_json(text);
     if (!line.is_object() || !line.contains("event") || line["event"] != "started") continue;
     if (line.contains("pipeline") && line["pipeline"].is_string()) ++starts[line["pipeline"].get<std::string>()];
   }

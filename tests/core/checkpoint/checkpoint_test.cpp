@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "core/base/error.h"
+#include "core/checkpoint/pieces.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
@@ -169,6 +171,36 @@ TEST(Checkpoint, FindsEveryFlippedByte) {
     }
   }
   EXPECT_NO_THROW(check_files(folder / "step-1", read_manifest_file(folder / "step-1")));
+}
+
+// Someone edited the manifest and computed its hash again.
+TEST(Checkpoint, ChecksTheTensorsThatTheManifestNames) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 1);
+  const Manifest saved = read_manifest_file(folder / "step-1");
+  ASSERT_FALSE(saved.pieces.empty());
+  const auto message = [&](const std::function<void(StoredPiece&)>& change) -> std::string {
+    Manifest changed = saved;
+    change(changed.pieces.front());
+    try {
+      check_files(folder / "step-1", changed);
+    } catch (const Error& error) {
+      return str(name_of(error.kind()), ": ", error.what());
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message([](StoredPiece&) {}), "no error");
+  const std::string other = message([](StoredPiece& piece) { piece.tensor = "nothing"; });
+  EXPECT_EQ(other.rfind("corrupt_data: ", 0), 0u) << other;
+  EXPECT_NE(other.find("has no tensor 'nothing'"), std::string::npos) << other;
+  for (const StoredPiece& piece : saved.pieces)
+    if (piece.tensor != saved.pieces.front().tensor &&
+        tensor_shape(piece.piece) != tensor_shape(saved.pieces.front().piece)) {
+      const std::string shape = message([&](StoredPiece& first) { first.tensor = piece.tensor; });
+      EXPECT_EQ(shape.rfind("corrupt_data: ", 0), 0u) << shape;
+      return;
+    }
+  ADD_FAILURE() << "all tensors have one shape";
 }
 
 TEST(Checkpoint, SkipsAStepFolderWithTheWrongNumber) {

@@ -128,6 +128,15 @@ TEST_F(View, ReportsAKilledFarm) {
   EXPECT_THAT(cells(view, "a"), HasSubstr("gone"));
 }
 
+TEST_F(View, ShowsAFarmThatLostItsSummary) {
+  write("summary.json", "{");
+  happens("a", "done");
+  const RunView view = RunReader(folder_).read();
+  EXPECT_TRUE(view.farm);
+  EXPECT_THAT(view_heading(view), HasSubstr("its summary.json is missing or damaged"));
+  EXPECT_THAT(cells(view, "a"), HasSubstr("done"));
+}
+
 TEST_F(View, ShowsASingleRunAsOneRow) {
   write("summary.json",
         R"({"status": "failed", "name": "ncf", "steps": 7, "failure": {"cause": "signal", "message": "rank 1 died"}})");
