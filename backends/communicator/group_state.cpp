@@ -28,8 +28,8 @@ std::shared_ptr<AbortNotifier> AbortNotifier::create(std::shared_ptr<Channel> ch
   notifier->channel_->on_abort([weak](const Abort& abort) {
     auto self = weak.lock();
     if (!self) return;
-    std::string who = abort.rank < 0 ? "the job ends" : str("rank ", abort.rank, " ended the job");
-    self->on_end(str(who, " (", name_of(abort.kind), "): ", abort.message));
+    const std::string whose = abort.rank < 0 ? "" : str(" because of rank ", abort.rank);
+    self->on_end(str("the job ends", whose, " (", name_of(abort.kind), "): ", abort.message));
   });
   notifier->channel_->on_lost([weak] {
     if (auto self = weak.lock()) self->on_end("the control channel is gone: the launcher of rank 0's host has ended");
