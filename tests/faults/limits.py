@@ -46,6 +46,10 @@ def file_size(folder):
     run = _faults.Run(folder, "auto", title="no file beyond 2 MB", checkpoint="10 steps", sets=WIDE, **SINGLE)
     run.start(under=limited("--fsize=2000000"))
     ended(run, 74, [str(run.output / "checkpoints"), "File too large", "ulimit -f"], kind="io")
+    if shutil.which("mpirun"):
+        run = _faults.Run(folder, "mpi", title="no file beyond 300 KB, and MPI's own are larger", ranks=2)
+        run.start(under=limited("--fsize=300000"))
+        ended(run, 74, ["ulimit -f", "backend=gloo"], kind="io")
 
 
 def address_space(folder):

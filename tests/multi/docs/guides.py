@@ -63,12 +63,15 @@ def commands(page, folder, least):
 
 
 def recommender(folder):
-    (script,) = blocks("recommenders.md", "python")
+    script, lists = blocks("recommenders.md", "python")
     subprocess.run([sys.executable, "-c", script], cwd=folder, check=True)
     page = [block for block in blocks("recommenders.md", "yaml") if block.startswith("name: ")]
     runs.check(len(page) == 1, f"docs/recommenders.md has {len(page)} complete files")
     said = trains("recommenders.md", page[0], folder, "train.epochs=1")
     runs.check("hr@10" in said and "ndcg@10" in said, f"docs/recommenders.md: no HR@10 and NDCG@10 in\n{said}")
+    shell("recommenders.md", "build/convoy recommend runs/visits --k 10 --to top.npy", folder)
+    shown = subprocess.run([sys.executable, "-c", lists], cwd=folder, check=True, capture_output=True, text=True).stdout
+    runs.check(re.match(r"v\d+ p\d+ -?\d", shown), f"docs/recommenders.md: the lists are {shown}")
 
 
 def farms(folder):
