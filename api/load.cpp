@@ -17,7 +17,7 @@
 namespace convoy {
 namespace {
 
-// What a serving program needs of a checkpoint besides its tensors.
+// Data of a checkpoint without its tensors.
 struct StoredRun {
   std::string folder;  // step-N
   Manifest manifest;

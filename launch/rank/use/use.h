@@ -25,7 +25,7 @@
 
 namespace convoy {
 
-// What a Use may work with. It outlives `run`.
+// Arguments of a Use. They outlive `run`.
 class UseContext {
  public:
   UseContext(const Context& context, const Json& request, const Registry& registry, const Components& components,
@@ -84,7 +84,7 @@ class UseContext {
 class Use {
  public:
   virtual ~Use() = default;
-  // What `convoy` prints, or writes as JSON; that of rank 0 counts.
+  // Returns the result, which `convoy` prints. Only that of rank 0 is used.
   virtual Json run(UseContext& use) = 0;
 };
 

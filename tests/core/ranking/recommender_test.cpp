@@ -71,7 +71,7 @@ class ByContext : public PairScorer {
   }
 };
 
-// What the command is given: the options, the destination, and whether to replace it.
+// Arguments of the command: the options, the destination, and whether to replace it.
 struct Wanted : RecommendOptions {
   std::string to;
   bool replace = false;
