@@ -1,4 +1,4 @@
-// Evaluation: loss and metrics of a strategy's state on rows that are not trained on. The Trainer and `convoy evaluate`
+// Evaluation: loss and metrics of a strategy's state on evaluation rows, or on training rows. The Trainer and `convoy evaluate`
 // use it.
 //
 // Each row counts once, whatever the number of ranks and the layout: every rank adds sums and weights of its share, and

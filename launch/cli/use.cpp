@@ -302,9 +302,10 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
     if (!members.empty()) output["members"] = members;
     std::cout << output.dump(2) << '\n';
   } else {
+    const int ranks = result.summary.value("world_size", 1);
     std::cout << result.run.path() << ": " << answer.at("rows") << " rows (" << chosen << ") in "
-              << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on "
-              << result.summary.value("world_size", 1) << " ranks\n"
+              << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on " << ranks
+              << (ranks == 1 ? " rank\n" : " ranks\n")
               << evaluation_table(answer.at("metrics"));
   }
   print_notes(result.run);
