@@ -1,5 +1,5 @@
-// Evaluation: loss and metrics of a strategy's state on evaluation rows, or on training rows. The Trainer and `convoy evaluate`
-// use it.
+// Evaluation: loss and metrics of a strategy's state on evaluation rows, or on training rows. The Trainer and
+// `convoy evaluate` use it.
 //
 // Each row counts once, whatever the number of ranks and the layout: every rank adds sums and weights of its share, and
 // one all-reduce adds those of the ranks.

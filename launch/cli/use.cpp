@@ -305,8 +305,7 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
     const int ranks = result.summary.value("world_size", 1);
     std::cout << result.run.path() << ": " << answer.at("rows") << " rows (" << chosen << ") in "
               << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on " << ranks
-              << (ranks == 1 ? " rank\n" : " ranks\n")
-              << evaluation_table(answer.at("metrics"));
+              << (ranks == 1 ? " rank\n" : " ranks\n") << evaluation_table(answer.at("metrics"));
   }
   print_notes(result.run);
   return exit_code::done;

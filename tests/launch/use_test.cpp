@@ -87,7 +87,7 @@ TEST_F(UseTest, FindsTheNewestCheckpointAndItsConfiguration) {
   EXPECT_EQ(used_run(at("a/checkpoints/step-20/"), "convoy evaluate").path(), at("a/checkpoints/step-20"));
 }
 
-TEST_F(UseTest, RefusesWhatIsNoTrainedRun) {
+TEST_F(UseTest, RefusesAFolderWithoutARun) {
   const auto refusal = [&](const std::string& name, Failure kind = Failure::command_line) {
     return failure([&] { used_run(at(name), "convoy evaluate"); }, kind);
   };

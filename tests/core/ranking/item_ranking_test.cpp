@@ -93,7 +93,7 @@ TEST(PairMlp, AScoreDoesNotDependOnItsBlock) {
   EXPECT_TRUE(at::equal(scores_of(part, 1, 11), whole.narrow(0, 2, 1).narrow(1, 257, 11)));
 }
 
-TEST(PairMlp, WhatIsNoNumberRemainsSo) {
+TEST(PairMlp, KeepsNaN) {
   MlpWeights weights(1, 3, 0, {4, 4}, at::kFloat);
   weights.item_sums[1].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor scores = scores_of(weights, 1, 3);

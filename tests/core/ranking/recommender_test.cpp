@@ -195,7 +195,7 @@ TEST_F(RecommenderTest, DataWithoutIdsHasNumbers) {
   EXPECT_THAT(failure_of([&] { recommend(all, scorer, options); }).second, HasSubstr("ids.csv:3: user is not among"));
 }
 
-TEST_F(RecommenderTest, MistakesSayWhatToTypeAndLeaveNothing) {
+TEST_F(RecommenderTest, ReportsMistakesAndLeavesNoFile) {
   ByContext scorer;
   const Interactions all = few();
   const auto refused = [&](const Wanted& options) { return failure_of([&] { recommend(all, scorer, options); }); };
