@@ -1,7 +1,7 @@
 // Metrics that models report: accuracy and ranking.
 //
 // A row ranks one or several held-out items among others, which come after them. Ties and NaN scores count against the
-// held-out items. Per row, with h held-out items of which `hits` are among the first k:
+// held-out items. Per row, with h held-out items; `hits` of them are among the first k:
 //   hr         1 if hits > 0                   recall      hits / h
 //   precision  hits / k                        mrr         1 / (rank + 1) of the best one if it is a hit
 //   ndcg       Σ 1/log2(rank + 2) over hits, divided by its largest value

@@ -108,7 +108,7 @@ TEST_F(UseTest, RefusesAFolderWithoutARun) {
   std::ofstream(at("damaged/checkpoints/step-5/manifest.json")) << "{";
   EXPECT_THAT(refusal("damaged", Failure::corrupt_data), HasSubstr("@step-N"));
   leave_checkpoint("program", 5, {{"program", {"./mine"}}});
-  EXPECT_THAT(refusal("program", Failure::config), HasSubstr("program of its own"));
+  EXPECT_THAT(refusal("program", Failure::config), HasSubstr("was trained by a program (key `program`)"));
 }
 
 TEST_F(UseTest, AnotherVersionIsANote) {
