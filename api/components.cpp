@@ -183,7 +183,8 @@ class CheckedDataset : public Dataset {
   }
   static void check_gathered(const Batch& batch, int64_t rows) {
     if (batch.rows != rows)
-      throw Error(Failure::config, "gathered a batch of ", batch.rows, " rows, for ", rows, " indices");
+      throw Error(Failure::config, "gathered a batch of ", batch.rows, " rows, for ", rows,
+                  " indices; return one row for each index");
     for (const auto& [name, tensor] : batch.tensors)
       if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != rows)
         throw Error(Failure::config, "gathered a field '", name, "' that is ",

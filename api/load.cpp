@@ -17,7 +17,7 @@
 namespace convoy {
 namespace {
 
-// What a serving program needs of a checkpoint besides its tensors.
+// Data of a checkpoint without its tensors.
 struct StoredRun {
   std::string folder;  // step-N
   Manifest manifest;
@@ -74,7 +74,7 @@ Context serving_context(const LoadRequest& request) {
   return context;
 }
 
-// Every tensor of the model by name; each must be in the checkpoint, and the reverse.
+// Every tensor of the model by name. The checkpoint must have exactly these tensors.
 std::map<std::string, at::Tensor> tensors_of(const ModelPart& part) {
   std::map<std::string, at::Tensor> tensors;
   for (const auto* list : {&part.parameters(), &part.tables(), &part.frozen()})
@@ -98,11 +98,11 @@ void fill_tensors(const LoadRequest& request, const std::map<std::string, at::Te
           convoy::str("has ", name, " of shape ", at::IntArrayRef(found->second), " instead of ", tensor.sizes()));
   }
   for (const auto& [name, shape] : stored)
-    if (tensors.count(name) == 0) faults.push_back(str("also has ", name));
+    if (tensors.count(name) == 0) faults.push_back(str("has ", name, " in addition"));
   if (!faults.empty()) {
     const size_t more = faults.size() - std::min<size_t>(faults.size(), 3);
     faults.resize(faults.size() - more);
-    throw Error(Failure::config, "model: ", path, " has not the tensors of this model: it ", join(faults, ", it "),
+    throw Error(Failure::config, "model: ", path, " does not match this model: it ", join(faults, ", it "),
                 more > 0 ? str(" and ", more, " more") : "", "; load it with the model that was trained");
   }
   for (const auto& [name, tensor] : tensors) source->read({}, {name}, Piece::whole(tensor.sizes().vec()), tensor);
@@ -117,7 +117,7 @@ std::string only_input(const Schema& schema) {
   }
   if (inputs.size() == 1) return inputs.front();
   throw Error(Failure::config, "LoadedModel::forward(tensor): rows of this model have the fields ", join(all, ", "),
-              "; call forward with a Batch that has those which the model reads");
+              "; call forward(Batch) with the fields that the model reads");
 }
 
 }  // namespace

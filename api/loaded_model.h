@@ -1,4 +1,4 @@
-// Inside of LoadedModel, for the commands of `convoy` that use a trained run.
+// Implementation of LoadedModel, for the commands of `convoy` that use a trained run.
 #pragma once
 #include <map>
 #include <optional>

@@ -16,7 +16,7 @@
 
 namespace convoy {
 
-// What to try after a value that is not finite: keys of the file, or the API for a program of the user.
+// Advice after a value that is not finite: keys of the file, or the API for a program of the user.
 std::string divergence_advice(const RunConfig& config);
 
 class LossCheck {

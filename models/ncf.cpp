@@ -103,10 +103,10 @@ class NcfFirstBlock : public Block {
     return outputs;
   }
   // Factors [B, G] and part of the first hidden layer [B, H], of embeddings of users or of items. Undefined: none.
-  std::pair<at::Tensor, at::Tensor> row_parts(const at::Tensor& users, const at::Tensor& numbers) {
+  std::pair<at::Tensor, at::Tensor> row_terms(const at::Tensor& users, const at::Tensor& numbers) {
     return parts(users, numbers, row_);
   }
-  std::pair<at::Tensor, at::Tensor> item_parts(const at::Tensor& items, const at::Tensor& numbers) {
+  std::pair<at::Tensor, at::Tensor> item_terms(const at::Tensor& items, const at::Tensor& numbers) {
     return parts(items, numbers, item_);
   }
 
@@ -163,7 +163,7 @@ class NcfOutputBlock : public Block {
   Layer linear_;
 };
 
-// Adds up to the forward of the blocks: the first hidden layer is a sum of a row's part and an item's part.
+// Adds up to the forward of the blocks: the first hidden layer is a sum of terms of a row and of an item.
 class NcfScorer : public PairScorer {
  public:
   // Null if a layer after the first is not one whole matrix, as with stacked members or sharded layers.
@@ -201,13 +201,13 @@ class NcfScorer : public PairScorer {
   }
 
   at::ScalarType dtype() const override { return dtype_; }
-  TensorList row_parts(const Batch& rows) override {
-    const auto [factors, sums] = first_->row_parts(embedding_->user(rows.at("user")), ncf_row_numbers(rows));
+  TensorList row_terms(const Batch& rows) override {
+    const auto [factors, sums] = first_->row_terms(embedding_->user(rows.at("user")), ncf_row_numbers(rows));
     return {factor_weights_.defined() ? factors * factor_weights_ : factors, sums};
   }
-  TensorList item_parts(const at::Tensor& ids, const at::Tensor& features) override {
-    const auto [factors, sums] = first_->item_parts(embedding_->item(ids), features);
-    return {factors.defined() ? PairMlp::turned(factors) : factors, sums};
+  TensorList item_terms(const at::Tensor& ids, const at::Tensor& features) override {
+    const auto [factors, sums] = first_->item_terms(embedding_->item(ids), features);
+    return {factors.defined() ? PairMlp::transposed_factors(factors) : factors, sums};
   }
   void scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) override {
     mlp_->scores({rows[0], rows[1]}, {items[0], items[1]}, out);

@@ -56,7 +56,7 @@ void LocalGroup::join(int rank, Clock::time_point deadline) {
   }
   joined_[rank] = false;
   throw CommError(Failure::rendezvous, absent[0], "rank ", rank, " of ", size_, " (local): ", listed_ranks(absent),
-                  " did not come");
+                  absent.size() == 1 ? " has" : " have", " not joined within launch.rendezvous");
 }
 
 void LocalGroup::leave(int rank) {

@@ -62,8 +62,7 @@ int64_t gpu_memory_limit(const std::map<std::string, std::string>& variables) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
   if (error != std::errc() || end != text.data() + text.size() || bytes <= 0)
     throw Error(Failure::command_line, gpu_memory_variable, "=", text,
-                " is no number of bytes above 0; a farm sets it for its pipelines, from "
-                "their gpu_memory: unset it");
+                " must be a positive number of bytes; only farms set this variable: unset it");
   return bytes;
 }
 

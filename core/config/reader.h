@@ -22,8 +22,8 @@ Node read_yaml_text(const std::string& text, const std::string& file);
 Node read_yaml_value(const std::string& text, const SourceLocation& location);
 
 // Refuses invalid text: NUL and other control characters, UTF-16, byte order marks, tabs as indentation. `fixed`: the
-// text is not a file, so every error in it is reported at `place`.
-void check_source(const std::string& text, const SourceLocation& place, bool fixed);
+// text is not a file, so every error in it is reported at `location`.
+void check_source(const std::string& text, const SourceLocation& location, bool fixed);
 
 // Replaces ${VAR} in every scalar by its value in the environment; $${ is a literal ${.
 void expand_environment(Node& node);

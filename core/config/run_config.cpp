@@ -90,7 +90,7 @@ Option batch_section() {
 std::vector<Option> watch_options(std::vector<Option> more) {
   std::vector<Option> options{
       describe::text("metric", "metric of the evaluations, such as loss; default: none").may_be_null(),
-      describe::choice("direction", "better values are lower or higher; auto: as the metric says",
+      describe::choice("direction", "better values are lower or higher; auto: lower for losses and gini, else higher",
                        {"auto", "minimize", "maximize"}, "auto")};
   options.insert(options.end(), more.begin(), more.end());
   return options;

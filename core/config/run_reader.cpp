@@ -32,8 +32,9 @@ std::set<std::string> kinds_left_open(const Node& root) {
 void check_name(const Options& run) {
   const std::string& name = run.text("name");
   constexpr size_t longest = 128;  // file systems must allow a folder of that name plus "-2"
-  if (name.empty()) run.fail("name", "is empty; it names the run's folder");
-  if (name.size() > longest) run.fail("name", "has more than ", longest, " characters; it names the run's folder");
+  if (name.empty()) run.fail("name", "is empty; it names the run's folder: write a name, such as mlp");
+  if (name.size() > longest)
+    run.fail("name", "has more than ", longest, " characters; it names the run's folder: shorten it");
   for (char c : name) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (letter || c == '.' || c == '_' || c == '-') continue;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/text.h"
 #include "core/control/channel.h"
 
 namespace convoy {
@@ -24,6 +25,13 @@ std::string temporary_of(const std::string& path) {
 }
 
 }  // namespace
+
+void check_output_ending(const std::string& path, const std::vector<std::string>& endings, const std::string& option) {
+  for (const std::string& ending : endings)
+    if (ends_in(path, ending)) return;
+  throw Error(Failure::command_line, option, " ", path, ": the name must end in one of ", join(endings, ", "),
+              ", which choose the format");
+}
 
 void check_output_path(const std::string& path, bool replace, const std::string& option) {
   const std::string name = std::filesystem::path(path).filename().string();
@@ -77,7 +85,7 @@ void OutputFile::flush() {
 void OutputFile::commit() {
   flush();
   file_->close();
-  // Somebody may have created the file since check_output_path.
+  // Another process may have created the file since check_output_path.
   if (!replace_ && access(path_.c_str(), F_OK) == 0)
     throw Error(Failure::output, path_, ": was created by another process meanwhile and is kept; name another file");
   files_.rename(temporary_, path_);

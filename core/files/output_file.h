@@ -2,13 +2,14 @@
 //
 // It is written under a temporary name in the folder of the result, flushed to disk, and renamed. Without commit(), and
 // if anything fails, the temporary file is removed, and an older result stays as it was.
-// Threads: one. Errors: Error(output) if the path cannot be a result; Error(io) with path and cause, such as a full
+// Threads: one. Errors: Error(output) if the path cannot be written; Error(io) with path and cause, such as a full
 // disk.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/files/files.h"
 
@@ -17,6 +18,8 @@ namespace convoy {
 // Refuses a result before any work: Error(output) if the file exists and `replace` is false, if it is no regular file,
 // or if its folder does not exist or cannot be written. `option`: for the message, "--to".
 void check_output_path(const std::string& path, bool replace, const std::string& option);
+// Error(command_line) if the path has none of these endings, which choose a format. `option`: as above.
+void check_output_ending(const std::string& path, const std::vector<std::string>& endings, const std::string& option);
 
 class OutputFile {
  public:

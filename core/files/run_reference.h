@@ -13,9 +13,9 @@ namespace convoy {
 inline constexpr char latest_file[] = "latest";
 inline constexpr char best_file[] = "best";
 
-// Turns @best and @step-N into the path of the step-N folder; a path without them stays, and means the newest intact
-// checkpoint. Error(config) with `key` ("train.resume", "RUN") if the run has no best checkpoint or no such step, with
-// those that it has.
+// Turns @best and @step-N into the path of the step-N folder. Other paths are unchanged; callers then take the newest
+// intact checkpoint. Error(config) with `key` ("train.resume", "RUN") if the run has no best checkpoint or no such
+// step; the message lists those that it has.
 MemberPath checkpoint_path(const std::string& text, const std::string& key);
 
 // Steps of the step-N folders in a checkpoints folder, ascending; by name only.

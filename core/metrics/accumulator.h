@@ -22,7 +22,7 @@ struct MetricValue {
   std::vector<double> members;  // one per member; empty for a single model
   bool lower_is_better = false;
   double weight = 0;  // weight over members and ranks
-  // Sum of the weights below 0 of single batches, over members and ranks. Only in the first metric.
+  // Sum of the negative batch weights over members and ranks. Set for the first metric only.
   double negative_weight = 0;
 };
 

@@ -1,7 +1,7 @@
 // Metrics that models report: accuracy and ranking.
 //
 // A row ranks one or several held-out items among others, which come after them. Ties and NaN scores count against the
-// held-out items. Per row, with h held-out items of which `hits` are among the first k:
+// held-out items. Per row, with h held-out items; `hits` of them are among the first k:
 //   hr         1 if hits > 0                   recall      hits / h
 //   precision  hits / k                        mrr         1 / (rank + 1) of the best one if it is a hit
 //   ndcg       Σ 1/log2(rank + 2) over hits, divided by its largest value
@@ -23,14 +23,15 @@ at::Tensor rank_of_first(const at::Tensor& scores);
 // Returns "hr@k" and "ndcg@k" for each k, of one held-out item per row. Sums over rows: [] or [members].
 std::vector<Metric> ranking_metrics(const at::Tensor& rank, const std::vector<int64_t>& ks);
 
-// Returns the ranks of the held-out items, best first: scores [.., B, N], counts of held-out items [B] → int64 [.., B, P], where P
-// is the largest count. Elements after a row's count are N.
+// Returns the ranks of the held-out items, best first: scores [.., B, N], counts of held-out items [B] → int64
+// [.., B, P], where P is the largest count. Elements after a row's count are N.
 at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_out);
 
 const std::vector<std::string>& ranking_metric_names();  // hr, ndcg, recall, precision, mrr, map, coverage, gini
 
-// Returns "NAME@k" for each k and each name. scores [.., B, N]; the batch's field `held_out` [B] has the number of held-out
-// items, one without it. coverage and gini need a full ranking, whose field `item` has the ids; else Error(config).
+// Returns "NAME@k" for each k and each name. scores [.., B, N]; the batch's field `held_out` [B] has the number of
+// held-out items, one without it. coverage and gini need a full ranking, whose field `item` has the ids; else
+// Error(config).
 std::vector<Metric> ranking_metrics(const at::Tensor& scores, const Batch& batch, const std::vector<std::string>& names,
                                     const std::vector<int64_t>& ks);
 

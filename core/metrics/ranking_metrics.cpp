@@ -56,7 +56,7 @@ class HeldOutRanks {
  private:
   at::Tensor ranks_, held_out_;
   at::Tensor gain_, precision_;    // of each held-out item, if it is a hit
-  at::Tensor number_, best_gain_;  // [P]: 1, 2, …; the largest sum of so many gains
+  at::Tensor number_, best_gain_;  // [P]: 1, 2, …; the largest sum of that number of gains
 };
 
 // Ids of the k best items, scores [B, N] by id → int64 [B, k]; −1 and −∞ mark that there are fewer. On the CPU the
@@ -95,7 +95,7 @@ std::vector<at::Tensor> recommended(const at::Tensor& scores, const Batch& batch
   std::vector<at::Tensor> counts;
   for (const int64_t k : ks) {
     const at::Tensor lists = ids.narrow(-1, 0, std::min(k, items)).reshape({ids.size(0), -1});
-    // Place 0 counts what is no item.
+    // Element 0 counts missing items.
     at::Tensor count = at::zeros({ids.size(0), items + 1}, scores.options().dtype(at::kDouble));
     count.scatter_add_(-1, lists + 1, at::ones(lists.sizes(), count.options()));
     count = count.narrow(-1, 1, items);
@@ -122,7 +122,7 @@ at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_ou
   const at::Tensor own = at::where(valid & first.isnan().logical_not(), first, -infinity);
   const at::Tensor sorted = std::get<0>(own.sort(-1)).contiguous();  // the worst first
 
-  // The others, of which NaN counts as better than any. Held-out items among them are no better than any.
+  // Scores of other items; NaN counts as the best. Held-out items get the lowest score, so that they count as none.
   at::Tensor others = at::where(scores.isnan(), infinity, scores);
   const at::Tensor is_own = at::arange(items, held_out.options()).lt(held_out.unsqueeze(-1));
   others = others.masked_fill(is_own, -infinity).contiguous();

@@ -10,14 +10,14 @@
 
 namespace convoy {
 
-TensorList ForwardScorer::row_parts(const Batch& rows) {
-  TensorList parts;
+TensorList ForwardScorer::row_terms(const Batch& rows) {
+  TensorList terms;
   row_fields_.clear();
   for (const auto& [name, tensor] : rows.tensors) {
     row_fields_.push_back(name);
-    parts.push_back(tensor);
+    terms.push_back(tensor);
   }
-  return parts;
+  return terms;
 }
 
 void ForwardScorer::scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) {
@@ -49,46 +49,47 @@ void ForwardScorer::scores(const TensorList& rows, const TensorList& items, cons
 
 MeanScorer::MeanScorer(std::vector<std::shared_ptr<PairScorer>> members)
     : members_(std::move(members)), row_counts_(members_.size()), item_counts_(members_.size()) {
-  CONVOY_CHECK(!members_.empty(), "the mean of no scores");
+  CONVOY_CHECK(!members_.empty(), "MeanScorer needs at least one member");
 }
 
 PairScorer::Blocks MeanScorer::blocks() const {
   Blocks blocks = members_.front()->blocks();
   for (const auto& member : members_) {
-    const Blocks own = member->blocks();
-    blocks = {std::min(blocks.rows, own.rows), std::min(blocks.items, own.items), blocks.threads && own.threads};
+    const Blocks limits = member->blocks();
+    blocks = {std::min(blocks.rows, limits.rows), std::min(blocks.items, limits.items),
+              blocks.threads && limits.threads};
   }
   return blocks;
 }
 
-TensorList MeanScorer::row_parts(const Batch& rows) {
+TensorList MeanScorer::row_terms(const Batch& rows) {
   TensorList all;
   for (size_t i = 0; i < members_.size(); ++i) {
-    const TensorList parts = members_[i]->row_parts(rows);
-    row_counts_[i] = parts.size();
-    all.insert(all.end(), parts.begin(), parts.end());
+    const TensorList terms = members_[i]->row_terms(rows);
+    row_counts_[i] = terms.size();
+    all.insert(all.end(), terms.begin(), terms.end());
   }
   return all;
 }
 
-TensorList MeanScorer::item_parts(const at::Tensor& ids, const at::Tensor& features) {
+TensorList MeanScorer::item_terms(const at::Tensor& ids, const at::Tensor& features) {
   TensorList all;
   for (size_t i = 0; i < members_.size(); ++i) {
-    const TensorList parts = members_[i]->item_parts(ids, features);
-    item_counts_[i] = parts.size();
-    all.insert(all.end(), parts.begin(), parts.end());
+    const TensorList terms = members_[i]->item_terms(ids, features);
+    item_counts_[i] = terms.size();
+    all.insert(all.end(), terms.begin(), terms.end());
   }
   return all;
 }
 
 void MeanScorer::scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) {
-  const at::Tensor own = at::empty_like(out);
+  const at::Tensor member_scores = at::empty_like(out);
   auto row = rows.begin();
   auto item = items.begin();
   for (size_t i = 0; i < members_.size(); ++i) {
     const auto next_row = row + int64_t(row_counts_[i]), next_item = item + int64_t(item_counts_[i]);
-    members_[i]->scores({row, next_row}, {item, next_item}, i == 0 ? out : own);
-    if (i > 0) out.add_(own);
+    members_[i]->scores({row, next_row}, {item, next_item}, i == 0 ? out : member_scores);
+    if (i > 0) out.add_(member_scores);
     row = next_row;
     item = next_item;
   }

@@ -1,9 +1,9 @@
-// ForwardScorer: a PairScorer for any model, by its forward over blocks of rows and items. For models without a scorer
-// of their own, such as plugins.
+// ForwardScorer: a PairScorer that calls the model's forward for blocks of rows and items. For models without
+// pair_scorer, such as most plugins.
 //
-// A batch of it has the fields of the rows, and item, target (zeros) and item_features of the block, as an evaluation
-// batch has them. One of the model's outputs has one score for each item, [B, N]; those of ensemble members, [members,
-// B, N], are averaged. Threads, errors: those of `forward`. Error(config) for outputs without such scores.
+// The batch has the fields of an evaluation batch; target is zero. One of the model's outputs has one score for each
+// item, [B, N]; those of ensemble members, [members, B, N], are averaged. Threads, errors: those of `forward`.
+// Error(config) for outputs without such scores.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,11 +19,11 @@ class ForwardScorer : public PairScorer {
   using Forward = std::function<TensorList(const Batch&)>;
   ForwardScorer(Forward forward, at::ScalarType dtype) : forward_(std::move(forward)), dtype_(dtype) {}
 
-  // Few pairs at once: nobody knows how large the activations of a model are.
+  // Few pairs at once, because the size of the activations is unknown.
   Blocks blocks() const override { return {16, 1024, false}; }
   at::ScalarType dtype() const override { return dtype_; }
-  TensorList row_parts(const Batch& rows) override;
-  TensorList item_parts(const at::Tensor& ids, const at::Tensor& features) override { return {ids, features}; }
+  TensorList row_terms(const Batch& rows) override;
+  TensorList item_terms(const at::Tensor& ids, const at::Tensor& features) override { return {ids, features}; }
   void scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) override;
 
  private:
@@ -39,13 +39,13 @@ class MeanScorer : public PairScorer {
 
   Blocks blocks() const override;
   at::ScalarType dtype() const override { return members_.front()->dtype(); }
-  TensorList row_parts(const Batch& rows) override;
-  TensorList item_parts(const at::Tensor& ids, const at::Tensor& features) override;
+  TensorList row_terms(const Batch& rows) override;
+  TensorList item_terms(const at::Tensor& ids, const at::Tensor& features) override;
   void scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) override;
 
  private:
   std::vector<std::shared_ptr<PairScorer>> members_;
-  std::vector<size_t> row_counts_, item_counts_;  // of each member's parts
+  std::vector<size_t> row_counts_, item_counts_;  // of each member's terms
 };
 
 }  // namespace convoy

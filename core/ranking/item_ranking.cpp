@@ -20,58 +20,58 @@ ItemRanking::ItemRanking(PairScorer& scorer, int64_t items, at::Tensor features,
   CONVOY_CHECK(!features_.defined() || features_.size(0) == items_, "features of other items");
 }
 
-ItemRanking::Strip ItemRanking::computed_strip(int64_t index) {
+ItemRanking::ItemBlock ItemRanking::computed_block(int64_t index) {
   const int64_t first = index * scorer_.blocks().items;
   const int64_t count = std::min(scorer_.blocks().items, items_ - first);
   const at::Tensor ids = at::arange(first, first + count, at::TensorOptions(at::kLong));
   return {first, count,
-          scorer_.item_parts(ids, features_.defined() ? features_.narrow(0, first, count) : at::Tensor())};
+          scorer_.item_terms(ids, features_.defined() ? features_.narrow(0, first, count) : at::Tensor())};
 }
 
-ItemRanking::Strip ItemRanking::strip_at(int64_t index) {
+ItemRanking::ItemBlock ItemRanking::item_block(int64_t index) {
   if (index < int64_t(cached_.size())) return cached_[size_t(index)];
-  Strip strip = computed_strip(index);
+  ItemBlock block = computed_block(index);
   int64_t bytes = 0;
-  for (const at::Tensor& part : strip.parts)
-    if (part.defined()) bytes += int64_t(part.nbytes());
+  for (const at::Tensor& term : block.terms)
+    if (term.defined()) bytes += int64_t(term.nbytes());
   if (index == int64_t(cached_.size()) && bytes <= cache_left_) {
     cache_left_ -= bytes;
-    cached_.push_back(strip);
+    cached_.push_back(block);
   } else {
     cache_left_ = 0;
   }
-  return strip;
+  return block;
 }
 
 void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit) {
   at::NoGradGuard no_grad;
   if (rows.rows == 0) return;
   const PairScorer::Blocks sizes = scorer_.blocks();
-  const TensorList parts = scorer_.row_parts(rows);
+  const TensorList terms = scorer_.row_terms(rows);
   // Each thread gets rows, even of a small batch.
   const int64_t threads = sizes.threads ? at::get_num_threads() : 1;
   const int64_t together = std::min(sizes.rows, (rows.rows + threads - 1) / threads);
   std::vector<TensorList> slices;
   for (int64_t begin = 0; begin < rows.rows; begin += together) {
     slices.emplace_back();
-    for (const at::Tensor& part : parts)
-      slices.back().push_back(part.defined() ? part.narrow(0, begin, std::min(together, rows.rows - begin)) : part);
+    for (const at::Tensor& term : terms)
+      slices.back().push_back(term.defined() ? term.narrow(0, begin, std::min(together, rows.rows - begin)) : term);
   }
   std::vector<at::Tensor> memory(static_cast<size_t>(threads));
   for (at::Tensor& block : memory)
     block = at::empty({together * std::min(sizes.items, items_)}, at::TensorOptions(scorer_.dtype()));
 
-  const int64_t strips = (items_ + sizes.items - 1) / sizes.items;
-  for (int64_t index = 0; index < strips; ++index) {
-    const Strip strip = strip_at(index);
+  const int64_t blocks = (items_ + sizes.items - 1) / sizes.items;
+  for (int64_t index = 0; index < blocks; ++index) {
+    const ItemBlock items = item_block(index);
     const auto score = [&](int64_t from, int64_t to) {
       at::NoGradGuard thread_no_grad;
       const size_t thread = sizes.threads ? size_t(at::get_thread_num()) : 0;
       for (int64_t slice = from; slice < to; ++slice) {
         const int64_t begin = slice * together, count = std::min(together, rows.rows - begin);
-        const at::Tensor block = memory[thread].narrow(0, 0, count * strip.items).view({count, strip.items});
-        scorer_.scores(slices[size_t(slice)], strip.parts, block);
-        visit(begin, strip.first, block);
+        const at::Tensor block = memory[thread].narrow(0, 0, count * items.items).view({count, items.items});
+        scorer_.scores(slices[size_t(slice)], items.terms, block);
+        visit(begin, items.first, block);
       }
     };
     if (sizes.threads)

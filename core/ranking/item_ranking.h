@@ -1,7 +1,7 @@
 // ItemRanking: ranks all items for blocks of rows, with a PairScorer.
 //
-// Parts of items are computed once and kept up to a limit of bytes; the others are computed again for each batch of
-// rows. Memory beside these: the parts of one block of items, and one block of scores for each thread.
+// Terms of items are computed once and kept up to a limit of bytes; the others are computed again for each batch of
+// rows. Other memory: the terms of one block of items, and one block of scores for each thread.
 // Threads: one caller; it uses the intra-op threads.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -32,25 +32,26 @@ class ItemRanking {
   TopItems best(const Batch& rows, int64_t k, const std::vector<Seen>& seen = {});
 
  private:
-  struct Strip {
+  struct ItemBlock {
     int64_t first = 0, items = 0;
-    TensorList parts;
+    TensorList terms;
   };
   // Receives the scores of `rows` rows starting at `row`, with `items` items starting at `first`.
   using Visit = std::function<void(int64_t row, int64_t first, const at::Tensor& scores)>;
   void visit_blocks(const Batch& rows, const Visit& visit);
-  Strip strip_at(int64_t index);
-  Strip computed_strip(int64_t index);
+  ItemBlock item_block(int64_t index);
+  ItemBlock computed_block(int64_t index);
 
   PairScorer& scorer_;
   const int64_t items_;
   const at::Tensor features_;
   int64_t cache_left_;
-  std::vector<Strip> cached_;  // the first ones
+  std::vector<ItemBlock> cached_;  // the first ones
 };
 
 // Scores [B, N] of an evaluation batch that ranks all items (data.ranking: full), in the order of its field `item`.
-// Undefined if it is no such batch: no field `excluded`, ids that are not below N, or features that are not the item's.
+// Undefined for other batches: without the field `excluded`, with ids not below N, or with features of an item that
+// differ between rows.
 at::Tensor full_ranking_scores(PairScorer& scorer, const Batch& batch);
 
 }  // namespace convoy

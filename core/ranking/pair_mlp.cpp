@@ -12,7 +12,7 @@
 namespace convoy {
 namespace {
 
-// Items whose parts stay in the L2 cache for all rows of a call, and pairs whose activations do.
+// Items whose terms stay in the L2 cache for all rows of a call, and pairs whose activations do.
 constexpr int64_t items_together = 256;
 constexpr int64_t pairs_together = 64;
 
@@ -70,21 +70,21 @@ PairMlp::PairMlp(const std::vector<Layer>& layers, const at::Tensor& output, con
   CONVOY_CHECK(dtype == at::kFloat || dtype == at::kDouble, "scores of type ", toString(dtype));
   if (output.defined()) output_ = output.detach().reshape({-1}).to(dtype).contiguous().clone();
   for (const Layer& layer : layers) {
-    Turned turned{transposed(layer.weight, dtype), {}, layer.weight.size(1), layer.weight.size(0)};
-    turned.bias = at::zeros({turned.weight.size(1)}, at::TensorOptions(dtype));
-    if (layer.bias.defined()) turned.bias.narrow(0, 0, turned.out).copy_(layer.bias);
-    widest_ = std::max(widest_, turned.out);
-    layers_.push_back(std::move(turned));
+    TransposedLayer copy{transposed(layer.weight, dtype), {}, layer.weight.size(1), layer.weight.size(0)};
+    copy.bias = at::zeros({copy.weight.size(1)}, at::TensorOptions(dtype));
+    if (layer.bias.defined()) copy.bias.narrow(0, 0, copy.out).copy_(layer.bias);
+    width_ = std::max(width_, copy.out);
+    layers_.push_back(std::move(copy));
   }
 }
 
-at::Tensor PairMlp::turned(const at::Tensor& factors) { return transposed(factors, factors.scalar_type()); }
+at::Tensor PairMlp::transposed_factors(const at::Tensor& factors) { return transposed(factors, factors.scalar_type()); }
 
 template <class T>
 void PairMlp::add_mlp(const at::Tensor& rows, const at::Tensor& items, T* out) const {
   const auto& loops = skinny_loops(T()).front();
   const int64_t count = rows.size(0), catalogue = items.size(0), first_width = items.size(1);
-  const int64_t widest = std::max(widest_, first_width);
+  const int64_t widest = std::max(width_, first_width);
   std::vector<T> here(size_t(pairs_together * widest)), next(size_t(pairs_together * widest));
   const T *const row_sums = rows.const_data_ptr<T>(), *const item_sums = items.const_data_ptr<T>();
   for (int64_t begin = 0; begin < catalogue; begin += items_together)
@@ -92,7 +92,7 @@ void PairMlp::add_mlp(const at::Tensor& rows, const at::Tensor& items, T* out) c
       for (int64_t item = begin; item < std::min(begin + items_together, catalogue); item += pairs_together) {
         const int64_t n = std::min({pairs_together, begin + items_together - item, catalogue - item});
         relu_sums(row_sums + row * first_width, item_sums + item * first_width, here.data(), n, first_width);
-        for (const Turned& layer : layers_) {
+        for (const TransposedLayer& layer : layers_) {
           loops.product(here.data(), layer.weight.const_data_ptr<T>(), layer.bias.const_data_ptr<T>(), next.data(), n,
                         layer.in, layer.out, true);
           here.swap(next);

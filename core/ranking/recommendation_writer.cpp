@@ -28,7 +28,7 @@ void append_number(std::string& out, Number number) {
   out.append(text, std::to_chars(text, text + sizeof text, number).ptr);
 }
 
-// An id without the doubling of quotes that a quoted field of CSV has, which readers keep.
+// Undoubles the quotes of an id: readers keep the doubled quotes of CSV.
 std::string plain_id(std::string_view name) {
   std::string id;
   for (size_t i = 0; i < name.size(); ++i) {
@@ -45,7 +45,7 @@ void each_item(const TopItems& top, int64_t row, const Visit& visit) {
   AT_DISPATCH_FLOATING_TYPES(top.scores.scalar_type(), "recommended_items", [&] {
     const int64_t* items = top.items.const_data_ptr<int64_t>() + row * k;
     const scalar_t* scores = top.scores.const_data_ptr<scalar_t>() + row * k;
-    for (int64_t place = 0; place < count; ++place) visit(items[place], scores[place]);
+    for (int64_t index = 0; index < count; ++index) visit(items[index], scores[index]);
   });
 }
 
@@ -233,9 +233,8 @@ class NpyWriter : public RecommendationWriter {
 std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format) {
   if (ends_in(out.path(), ".csv")) return std::make_unique<CsvWriter>(out, format);
   if (ends_in(out.path(), ".jsonl")) return std::make_unique<JsonLinesWriter>(out, std::move(format));
-  if (ends_in(out.path(), ".npy")) return std::make_unique<NpyWriter>(out, format);
-  throw Error(Failure::command_line, "--to: ", out.path(),
-              " has none of the endings .csv, .jsonl and .npy, which choose the format; give it one of them");
+  check_output_ending(out.path(), {".npy", ".csv", ".jsonl"}, "--to");
+  return std::make_unique<NpyWriter>(out, format);
 }
 
 }  // namespace convoy

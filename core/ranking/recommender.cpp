@@ -86,21 +86,23 @@ class Recommending {
 
  private:
   bool has_contexts() const { return file_ && file_->has_contexts(); }
+  std::string name_of(int64_t user) const {
+    return all_.user_names.size() == 0 ? std::to_string(user) : std::string(all_.user_names[user]);
+  }
 
   void check_contexts() const {
     if (all_.contexts() == 0 || has_contexts()) return;
     for (const int32_t user : users_)
       if (histories_.last(user) < 0)
-        throw Error(Failure::corrupt_data, "user ", user,
-                    " has no interaction whose context counts; give the context columns in --users");
+        throw Error(Failure::corrupt_data, "user '", name_of(user),
+                    "' has no interaction, so there is no context; add the context columns to --users");
   }
 
-  // A list is shorter only if the user has nearly all items.
+  // A list is shorter only if the user already has nearly all items.
   void check_list(int64_t user, int64_t count) const {
     const int64_t left = all_.items - (options_.include_seen ? 0 : histories_.count(user));
     if (count >= std::min(left, options_.k)) return;
-    throw Error(Failure::training, "the model's scores for user ",
-                all_.user_names.size() == 0 ? std::to_string(user) : std::string(all_.user_names[user]),
+    throw Error(Failure::training, "the model's scores for user ", name_of(user),
                 " are not numbers (NaN); train again with a smaller rate, or take an earlier checkpoint");
   }
 
@@ -160,7 +162,7 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
   report.users = total;
   if (recommending.file()) {
     report.ignored_columns = recommending.file()->ignored();
-    report.own_contexts = recommending.file()->has_contexts();
+    report.contexts_from_file = recommending.file()->has_contexts();
   }
   return report;
 }

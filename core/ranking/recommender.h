@@ -3,8 +3,8 @@
 // Users come from a file, or are all users with an interaction, in the order of their numbers. A user's list leaves out
 // all items of the user's interactions, held-out ones too. Contexts come from the file of users, or from the user's
 // last interaction (in time; without times, in the file).
-// Memory, beside model and data: per user 12 bytes and 4 for each interaction; per line of the file of users 24 bytes;
-// the parts of items up to ItemRanking::default_cache; blocks of users_together users and of scores.
+// Memory besides model and data: 12 bytes per user, 4 per interaction, 24 per line of the file of users; the terms of
+// items up to ItemRanking::default_cache; blocks of users_together users and of scores.
 // Threads: one caller. Failure: Error(command_line) for k, Error(corrupt_data) for a wrong line of the file of users,
 // Error(training) for scores that are not numbers, and those of the writer.
 #pragma once
@@ -24,14 +24,14 @@ struct RecommendOptions {
   std::string users;  // file; "": all users with an interaction
   int64_t k = 10;
   bool include_seen = false;
-  std::string user_column = "user", item_column = "item";  // names of the columns, in both files
+  std::string user_column = "user", item_column = "item";  // names of the columns, also in the file
 };
 
 struct RecommendReport {
   int64_t users = 0;                         // lists
-  int64_t shorter = 0;                       // lists with fewer than k items: the user has nearly all
+  int64_t shorter = 0;                       // lists with fewer than k items: the user already has nearly all
   std::vector<std::string> ignored_columns;  // of the file of users
-  bool own_contexts = false;                 // from the file of users
+  bool contexts_from_file = false;           // else from last interactions, if rows have contexts
 };
 
 constexpr int64_t users_together = 1024;

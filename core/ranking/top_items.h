@@ -1,6 +1,6 @@
 // TopItems: the k best items of each row, from scores that arrive in blocks. It does not sort the rest.
 //
-// Higher scores are better; of equal scores the smaller id is. A score that is NaN is never taken.
+// Higher scores are better; with equal scores, the smaller id is first. A score that is NaN is never taken.
 // Threads: several may offer different rows at once.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -52,21 +52,21 @@ void UserFile::read_header(const std::string& user_column, const std::vector<std
     if (typed_) name = name.substr(0, name.rfind(':'));
     names.push_back(name);
   }
-  const auto place = [&](const std::string& name) {
+  const auto index_of = [&](const std::string& name) {
     return size_t(std::find(names.begin(), names.end(), name) - names.begin());
   };
-  header_ = place(user_column) < names.size();
+  header_ = index_of(user_column) < names.size();
   if (!header_) {
     if (names.size() > 1)
       throw Error(Failure::corrupt_data, file_.path(), ":1: has ", names.size(), " columns and none of them is '",
                   user_column, "', the column of users; name it in the first line, or give one id a line");
     return;
   }
-  user_column_ = place(user_column);
+  user_column_ = index_of(user_column);
   std::vector<std::string> missing;
   for (const std::string& context : contexts) {
-    if (place(context) < names.size())
-      context_columns_.push_back(place(context));
+    if (index_of(context) < names.size())
+      context_columns_.push_back(index_of(context));
     else
       missing.push_back(context);
   }

@@ -1,4 +1,4 @@
-// UserFile: the users, and perhaps their contexts, for which lists are wanted.
+// UserFile: users to recommend for, optionally with contexts.
 //
 // CSV (tabs for names that end in .tsv, .inter or .user). If the first line has the name of the user column, it has the
 // names of all columns; otherwise each line is an id. Columns that are no context are ignored. A user may occur again,

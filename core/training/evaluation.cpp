@@ -7,22 +7,22 @@
 
 namespace convoy {
 
-Evaluation::Evaluation(const Context& context, EvaluationParts parts, const Sampler& sampler)
+Evaluation::Evaluation(const Context& context, EvaluationComponents components, const Sampler& sampler)
     : context_(context),
-      parts_(std::move(parts)),
+      components_(std::move(components)),
       sampler_(sampler),
       same_metrics_(context),
-      held_out_(parts_.strategy->capabilities().held_out_evaluation),
+      held_out_(components_.strategy->capabilities().held_out_evaluation),
       holds_out_(sampler.row_sample().held_out() > 0 &&
-                 (held_out_ != nullptr || parts_.strategy->sampling().job_members == 0) &&
-                 can_evaluate_training_rows(*parts_.data)) {}
+                 (held_out_ != nullptr || components_.strategy->sampling().job_members == 0) &&
+                 can_evaluate_training_rows(*components_.data)) {}
 
 std::optional<Evaluation::Metrics> Evaluation::run(const LoaderOptions& options,
                                                    const std::function<bool()>& abandoned) {
   std::optional<Metrics> values = Metrics();
   if (rows() > 0)
-    values = evaluated_on(Loader(parts_.data, parts_.transforms, parts_.batch_rows, options), "evaluate", abandoned,
-                          [this](const Batch& batch) { return parts_.strategy->evaluate(batch); });
+    values = evaluated_on(Loader(components_.data, components_.transforms, components_.batch_rows, options), "evaluate",
+                          abandoned, [this](const Batch& batch) { return components_.strategy->evaluate(batch); });
   if (!holds_out_ || !values) return values;
   const std::optional<Metrics> held_out = held_out_rows(options, abandoned);
   if (!held_out) return std::nullopt;
@@ -32,8 +32,9 @@ std::optional<Evaluation::Metrics> Evaluation::run(const LoaderOptions& options,
 
 std::optional<Evaluation::Metrics> Evaluation::run_on_training_rows(const LoaderOptions& options,
                                                                     const std::function<bool()>& abandoned) {
-  return evaluated_on(Loader(parts_.data, parts_.transforms, parts_.batch_rows, options, Split::train), "training rows",
-                      abandoned, [this](const Batch& batch) { return parts_.strategy->evaluate(batch); });
+  return evaluated_on(Loader(components_.data, components_.transforms, components_.batch_rows, options, Split::train),
+                      "training rows", abandoned,
+                      [this](const Batch& batch) { return components_.strategy->evaluate(batch); });
 }
 
 std::optional<Evaluation::Metrics> Evaluation::evaluated_on(Loader loader, const std::string& kind,
@@ -53,11 +54,11 @@ std::optional<Evaluation::Metrics> Evaluation::evaluated_on(Loader loader, const
 std::optional<Evaluation::Metrics> Evaluation::held_out_rows(LoaderOptions options,
                                                              const std::function<bool()>& abandoned) {
   options.samples = held_out_ != nullptr ? held_out_->samples() : std::vector<MemberSample>();
-  return evaluated_on(Loader::held_out(parts_.data, parts_.transforms, sampler_, parts_.batch_rows, options),
-                      "held out", abandoned, [this](const Batch& batch) {
-                        return held_out_ != nullptr ? held_out_->evaluate_held_out(batch)
-                                                    : parts_.strategy->evaluate(batch);
-                      });
+  return evaluated_on(
+      Loader::held_out(components_.data, components_.transforms, sampler_, components_.batch_rows, options), "held out",
+      abandoned, [this](const Batch& batch) {
+        return held_out_ != nullptr ? held_out_->evaluate_held_out(batch) : components_.strategy->evaluate(batch);
+      });
 }
 
 LoaderOptions share_options(const Context& context, const Sampling& sampling) {

@@ -1,5 +1,5 @@
-// Evaluation: loss and metrics of a strategy's state on rows that are not trained on. The Trainer and `convoy evaluate`
-// use it.
+// Evaluation: loss and metrics of a strategy's state on evaluation rows, or on training rows. The Trainer and
+// `convoy evaluate` use it.
 //
 // Each row counts once, whatever the number of ranks and the layout: every rank adds sums and weights of its share, and
 // one all-reduce adds those of the ranks.
@@ -24,7 +24,7 @@
 namespace convoy {
 
 // Rows to evaluate, and the state.
-struct EvaluationParts {
+struct EvaluationComponents {
   DatasetPtr data;
   std::vector<std::shared_ptr<const Transform>> transforms;
   Strategy* strategy = nullptr;  // set up already
@@ -36,12 +36,12 @@ class Evaluation {
   using Metrics = std::map<std::string, MetricValue>;
 
   // `sampler`: of the training split; its fold may hold rows out. It outlives this object.
-  Evaluation(const Context& context, EvaluationParts parts, const Sampler& sampler);
+  Evaluation(const Context& context, EvaluationComponents components, const Sampler& sampler);
 
   // True if there are rows to evaluate.
   bool possible() const { return rows() > 0 || holds_out_; }
-  int64_t rows() const { return parts_.data->size(Split::evaluate); }
-  // The strategy, if it evaluates members on rows of their own; else null.
+  int64_t rows() const { return components_.data->size(Split::evaluate); }
+  // The strategy, if it evaluates members on their held-out rows; else null.
   HeldOutEvaluation* held_out() const { return held_out_; }
 
   // Collective, after Strategy::flush_for_evaluation. `options`: this rank's share. `abandoned` is called before each
@@ -58,7 +58,7 @@ class Evaluation {
   std::optional<Metrics> held_out_rows(LoaderOptions options, const std::function<bool()>& abandoned);
 
   const Context& context_;
-  const EvaluationParts parts_;
+  const EvaluationComponents components_;
   const Sampler& sampler_;
   SameMetrics same_metrics_;
   HeldOutEvaluation* held_out_;

@@ -24,7 +24,7 @@ namespace convoy {
 
 struct LoadOptions {
   c10::Device device{c10::kCPU};
-  // As of `--set`: changes to the configuration in the checkpoint, such as "model.plugin=/new/place/libmine.so".
+  // Changes to the stored configuration, written as for `--set`, such as "model.plugin=/new/path/libmine.so".
   std::vector<std::string> settings = {};
 };
 
@@ -39,7 +39,7 @@ class LoadedModel {
   // The first output, for a model that reads one field, `features` or `tokens`: rows are dimension 0.
   at::Tensor forward(const at::Tensor& input) const;
 
-  // Fields of a row as in training, with shapes, numbers of ids and classes.
+  // Fields of a row in training: the shape, and the number of ids or classes.
   const Schema& schema() const;
   // Names by number, as in the training data: "users", "items", "classes", "columns", …; empty: none are stored.
   std::vector<std::string> names(const std::string& list) const;

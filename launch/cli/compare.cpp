@@ -60,7 +60,8 @@ SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& 
 
 namespace {
 
-// Keys that change a run's draws, or nothing but rounding; runs of one group may differ in them.
+// Keys that change only random draws, rounding or names. Runs of one group may differ in them, so runs with other
+// `launch` or `backend` count as other seeds.
 const std::vector<std::string>& seed_keys() {
   static const std::vector<std::string> keys{"seed",         "data.seed", "strategy.seed", "name",
                                              "train.resume", "log",       "launch",        "backend"};
@@ -75,7 +76,7 @@ bool same_but_seed(const ListedRun& a, const ListedRun& b) {
   return first_difference(a.config, b.config, seed_keys()).empty();
 }
 
-// Runs of the folders around the named ones that differ from them in their seeds only.
+// Adds finished runs of the same folders that differ only in their seeds.
 void add_siblings(std::vector<RunGroup>& groups) {
   std::set<std::string> known, folders;
   for (const RunGroup& group : groups)
@@ -148,7 +149,7 @@ std::vector<double> values_of(const RunGroup& group, const std::string& metric, 
   return values;
 }
 
-std::string verdict(const SpreadTest& test) {
+std::string spread_text(const SpreadTest& test) {
   if (std::isnan(test.limit)) return "spread unknown";
   return test.exceeds() ? "exceeds the spread" : "within the spread";
 }
@@ -243,16 +244,16 @@ void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunG
       const std::optional<SpreadTest>& test = metric.tests[i];
       line.push_back(test ? formatted("%+.4g", test->difference) : "-");
       line.push_back(!test                     ? ""
-                     : std::isnan(test->limit) ? verdict(*test)
-                                               : str(verdict(*test), " (", formatted("%.2g", test->limit), ")"));
+                     : std::isnan(test->limit) ? spread_text(*test)
+                                               : str(spread_text(*test), " (", formatted("%.2g", test->limit), ")"));
       if (test && std::isfinite(test->deviation)) deviation_seen = test->deviation;
     }
     lines.push_back(line);
   }
   out << text_table(lines, right);
   if (std::isnan(deviation_seen))
-    out << "The spread over seeds is unknown: train a run again with other seeds, as in --set seed=2, and compare once "
-           "more; runs that differ in their seeds only are found in the same folder.\n";
+    out << "The spread over seeds is unknown: train a run again with other seeds, as in --set seed=2, and compare "
+           "again: convoy finds runs of the same folder that differ only in their seeds.\n";
   else
     out << "In brackets: differences below this are within the spread over seeds (Student's test, 95 %).\n";
 }

@@ -3,6 +3,7 @@
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/output_file.h"
 #include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 
@@ -11,26 +12,23 @@ namespace {
 
 void check_recommend(const UseArguments& arguments, const RecommendArguments& wanted) {
   if (wanted.k < 1) throw Error(Failure::command_line, "--k: is ", wanted.k, ", must be at least 1");
-  for (const char* ending : {".csv", ".jsonl", ".npy"})
-    if (ends_in(arguments.to, ending)) return;
-  throw Error(Failure::command_line, "--to: ", arguments.to,
-              " has none of the endings .csv, .jsonl and .npy, which choose the format; give it one of them");
+  check_output_ending(arguments.to, {".csv", ".jsonl", ".npy"}, "--to");
 }
 
 std::string recommended_text(const UsedRun& run, const Json& answer, const std::string& to) {
   const auto users = answer.at("users").get<int64_t>(), shorter = answer.at("shorter_lists").get<int64_t>();
   const auto k = answer.at("k").get<int64_t>();
   std::string text = str(to, ": the best ", k, k == 1 ? " item" : " items", " of ", answer.at("items"), " for each of ",
-                         users, users == 1 ? " user" : " users", ", by step ", run.step, " of ", run.name, ", in ",
-                         formatted("%.2f", answer.at("seconds").get<double>()), " s\n");
+                         users, users == 1 ? " user" : " users", " (", run.name, " after step ", run.step, ", ",
+                         formatted("%.2f", answer.at("seconds").get<double>()), " s)\n");
   if (shorter > 0)
     text += str(shorter, shorter == 1 ? " list is" : " lists are", " shorter than ", k,
-                ": the user has nearly all items; --include-seen lists these too\n");
+                ": the user already has nearly all items; --include-seen lists these too\n");
   if (answer.at("contexts") != "none")
     text += str("contexts are those of ",
                 answer.at("contexts") == "file" ? "the file of --users\n" : "each user's last interaction\n");
   if (const auto ignored = answer.at("ignored_columns").get<std::vector<std::string>>(); !ignored.empty())
-    text += str("columns of --users that are no context are ignored: ", join(ignored, ", "), "\n");
+    text += str("ignored columns of --users: ", join(ignored, ", "), "\n");
   return text;
 }
 

@@ -57,7 +57,7 @@ std::string age_text(double seconds) {
 
 bool is_loss_name(const std::string& metric) { return metric == "loss" || ends_in(metric, "loss"); }
 
-// The metric that stands for a run.
+// The metric that the list shows for a run.
 std::string main_metric(const ListedRun& run, const std::string& wanted) {
   if (!wanted.empty()) return run.metrics.contains(wanted) ? wanted : "";
   const Json kept = object_of_key(object_of_key(run.config, "train"), "keep_best").value("metric", Json());

@@ -1,4 +1,4 @@
-// `convoy runs` and `convoy compare`: what run folders say about runs. They start nothing and read summary.json only.
+// `convoy runs` and `convoy compare`: reports on run folders. They start nothing and read summary.json only.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -20,8 +20,8 @@ struct RunsArguments {
   bool json = false;
 };
 
-// Lists the runs in a folder, newest first, with status, step, best metric and age; runs of a farm below it. Returns 0.
-// Error(command_line) if there is no such folder.
+// Lists the runs in a folder, newest first, with status, step, best metric and age, and the runs of farms in it.
+// Returns 0. Error(command_line) if there is no such folder.
 int runs_command(const RunsArguments& arguments, std::ostream& out);
 
 // A run as its folder describes it.
@@ -49,7 +49,7 @@ Json number_or_null(double value);
 // --- `convoy compare RUN RUN… [--best] [--json]` ---
 
 struct CompareArguments {
-  std::vector<std::string> runs;  // run folders; the folder of a farm stands for its runs
+  std::vector<std::string> runs;  // run folders; a farm's folder means all its runs
   bool best = false;              // compares the best values, not the last
   bool json = false;
 };
@@ -60,15 +60,15 @@ int compare_command(const CompareArguments& arguments, std::ostream& out);
 
 // --- Statistics of compare. Pure ---
 
-// Two groups of runs that differ in nothing but their seeds.
+// Two groups of runs that differ only in their seeds.
 struct SpreadTest {
   double difference = 0;  // mean of b - mean of a
   double deviation = 0;   // pooled standard deviation over seeds; NaN: every group has one run
-  double limit = 0;       // differences below it are within the spread with 95 % confidence; NaN likewise
+  double limit = 0;       // differences below it are within the spread with 95 % confidence; NaN as above
   int runs_a = 0, runs_b = 0;
   bool exceeds() const { return std::abs(difference) > limit; }
 };
-// Student's test with pooled variance. `others`: values of further groups, which add to the knowledge of the variance.
+// Student's test with pooled variance. `others`: values of further groups, for the pooled variance.
 SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& b,
                        const std::vector<std::vector<double>>& others = {});
 // Two-sided 95 % quantile of Student's t.

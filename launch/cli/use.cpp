@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of a run that leaves nothing but its result. Under a launcher its ranks meet in it, so all know its name.
+// Temporary run folder, removed at the end. Under a launcher the job gives its name, because the ranks join through it.
 class UseFolder {
  public:
   UseFolder(const LaunchedAs& as, const std::string& command) : owner_(as.channel.empty() && as.rank == 0) {
@@ -73,14 +73,14 @@ std::vector<std::string> overrides_of_member(const UsedRun& run) {
                   : str(" has ", members.size(), " members, from 0 to ", members.size() - 1));
 }
 
-// Tells where to give the new place of a plugin that has moved.
+// Rethrows the error. For a plugin, adds the --set that gives its new path.
 [[noreturn]] void add_plugin_advice(const ConfigError& error) {
   const bool plugin = error.key() == "model.plugin" || begins_with(error.key(), "plugins.");
   if (!plugin) throw error;
   std::string reason = error.what();
   if (const std::string prefix = error.key() + ": "; begins_with(reason, prefix)) reason.erase(0, prefix.size());
   throw ConfigError(error.location(), error.key(),
-                    str(reason, "; if it has moved, add --set ", error.key(), "=/its/new/place"), error.kind());
+                    str(reason, "; if it has moved, add --set ", error.key(), "=/new/path/libmine.so"), error.kind());
 }
 
 // Error(command_line) for a --set of a key that has no effect on a trained run.
@@ -90,8 +90,8 @@ void check_overrides(const UseArguments& arguments) {
                             "train.early_stop", "train.evaluate_every", "train.checkpoint_every", "name"})
       if (begins_with(text, key) && text.size() > std::strlen(key) &&
           (text[std::strlen(key)] == '=' || text[std::strlen(key)] == '.'))
-        throw Error(Failure::command_line, "--set ", text, ": is for training, and convoy ", arguments.command,
-                    " trains nothing; leave it out");
+        throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
+                    " does not train; leave it out");
 }
 
 // The rank count and the strategy of a run on this host. `config` has the typed overrides.
@@ -107,7 +107,7 @@ void check_ranks(const RunConfig& config, const Host& host, int ranks, bool as_t
   on_cores.device = "cpu";
   const StrategyEntry& strategy = strategy_of(config);
   const Plan plan = strategy.plan(on_cores, Topology{{host}}, {ranks, {}});
-  // Blocks that fit the ranks of the training fit them still.
+  // The training has checked this number of ranks.
   if (as_trained || !wants_blocks(strategy, plan.jobs.front())) return;
   const Json described = describe_run(rank_program(), config.resolved, "blocks");
   check_blocks(strategy, plan.jobs.front(), described.at("model").get<ModelDescription>());
@@ -129,7 +129,7 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
   if (sets_key(arguments.overrides, "strategy")) return choice;
   const std::string& equal = equal_ranks_strategy().name;
   if (!member_overrides(config).empty()) {
-    choice.ranks = arguments.ranks;  // it divides its members by itself
+    choice.ranks = arguments.ranks;  // an ensemble chooses its ranks itself
     return choice;
   }
   if (config.strategy.name == equal) return choice;
@@ -137,13 +137,14 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
     check_ranks(config, host, ranks, ranks == run.world_size);
   } catch (const ConfigError& error) {
     choice.overrides.push_back(str("strategy={name: ", equal, "}"));
-    choice.note = str("evaluated by ", equal, " on ", ranks, ranks == 1 ? " rank" : " ranks",
-                      ", each with the whole model, since ", config.strategy.name, " does not fit: ", error.what());
+    choice.note =
+        str("evaluated with ", equal, " on ", ranks, ranks == 1 ? " rank" : " ranks",
+            ", each with the whole model, because ", config.strategy.name, " cannot use them: ", error.what());
   }
   return choice;
 }
 
-// Ranks have failed: their console is quiet.
+// Prints the failure from the summary, because the run's console is off.
 void print_failure(const std::string& command, const std::string& folder) {
   const Json failure = read_summary(folder).value("failure", Json());
   const std::string message = failure.is_object() ? failure.value("message", "") : "";
@@ -181,14 +182,14 @@ Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   if (config.contains("strategy") && config["strategy"].is_object()) config["strategy"].erase("early_stop");
   if (!by_strategy) config["strategy"] = {{"name", equal_ranks_strategy().name}};
   if (by_strategy && run.member >= 0) config["strategy"] = {{"name", reference_strategy().name}};
-  // The rows of the checkpoint may have other contents: their numbers for ids and classes are what matters.
+  // Accepts other data: ids and classes keep the numbers of the checkpoint.
   if (config.contains("data") && config["data"].is_object()) config["data"]["changed"] = "allow";
   return config;
 }
 
 namespace {
 
-// In a process with a result to report.
+// Checks, starts the ranks, and reads the result of rank 0.
 void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult& result) {
   if (!arguments.to.empty() && result.reports) check_output_path(arguments.to, arguments.force, "--to");
   check_overrides(arguments);
@@ -206,7 +207,7 @@ void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult
   if (!result.reports) return;
   if (result.code != exit_code::done) return print_failure(arguments.command, folder.path());
   result.summary = read_summary(folder.path());
-  CONVOY_CHECK(result.summary.contains("use"), folder.path(), "/summary.json has no answer, though the ranks are done");
+  CONVOY_CHECK(result.summary.contains("use"), folder.path(), "/summary.json has no result, though the ranks are done");
   result.answer = result.summary["use"];
 }
 
@@ -302,10 +303,10 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
     if (!members.empty()) output["members"] = members;
     std::cout << output.dump(2) << '\n';
   } else {
+    const int ranks = result.summary.value("world_size", 1);
     std::cout << result.run.path() << ": " << answer.at("rows") << " rows (" << chosen << ") in "
-              << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on "
-              << result.summary.value("world_size", 1) << " ranks\n"
-              << evaluation_table(answer.at("metrics"));
+              << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on " << ranks
+              << (ranks == 1 ? " rank\n" : " ranks\n") << evaluation_table(answer.at("metrics"));
   }
   print_notes(result.run);
   return exit_code::done;

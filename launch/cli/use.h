@@ -1,8 +1,8 @@
-// The frame of the commands that use a trained run: evaluate, predict, recommend, generate.
+// Common code of the commands that use a trained run: evaluate, predict, recommend, generate.
 //
 // It finds the checkpoint, changes its configuration by --set, chooses the ranks, starts them like `convoy run`, and
-// returns what rank 0 answers. The rank side is launch/rank/use/use.h. Nothing is written but the result: the run
-// folder is temporary.
+// returns the result of rank 0. The rank side is launch/rank/use/use.h. The run folder is temporary; only the result
+// stays.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,14 +20,14 @@ struct UseArguments {
   std::vector<std::string> overrides;  // --set: changes to the configuration of the run
   int ranks = 0;                       // --ranks; 0: see `strategy`
   bool json = false;                   // print JSON
-  // How the model is distributed. By the strategy of the run: as it was trained, on as many ranks as then but not more
-  // than this host has cores. Else each rank has the whole model (UseContext::models), on one rank by default.
+  // True: the strategy of the run distributes the model, on the ranks of the training but at most one per core. False:
+  // each rank has the whole model (UseContext::models), on one rank by default.
   bool by_strategy = false;
   bool reads_data = false;        // the ranks make the data set of the configuration
   std::string to;                 // --to: file to write; "": none
   bool force = false;             // --force: may replace it
   Json options = Json::object();  // of the command, for UseContext::options
-  // Adds options that depend on the run; it may refuse the run by an Error. Null: none do.
+  // Adds options that depend on the run. May throw an Error for an unsuitable run. May be null.
   std::function<void(const UsedRun&, Json& options)> complete = nullptr;
 };
 
@@ -39,8 +39,8 @@ struct UseResult {
   Json summary;  // of the temporary run: strategy, backend, world_size, …
 };
 
-// Checks the arguments and runs. Throws what it finds before ranks start: Error and ConfigError as used_run,
-// `convoy run` and check_output_path.
+// Checks the arguments and runs. Before ranks start, throws the Error and ConfigError of used_run, `convoy run` and
+// check_output_path.
 UseResult use_run(const UseArguments& arguments);
 
 // Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
@@ -64,8 +64,8 @@ int recommend_command(UseArguments arguments, const RecommendArguments& wanted);
 
 // --- For tests ---
 
-// The configuration with which ranks use the run: without what concerns its training only. `member` ≥ 0: one member as
-// a single model.
+// The configuration with which ranks use the run: without keys of training. If the run names a member, that member is a
+// single model.
 Json configuration_to_use(const UsedRun& run, bool by_strategy);
 
 }  // namespace convoy

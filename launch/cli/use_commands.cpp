@@ -14,12 +14,12 @@ namespace {
 
 constexpr const char* exit_codes_of_use = R"(
 
-Exit codes: 0 done, 64 no run there, 65 damaged checkpoint or data, 70 failure of the model, 73 output file, 74 I/O,
-78 configuration or no checkpoint, 110 hang, 143 stopped.)";
+Exit codes: 0 done, 64 no such run, 65 damaged checkpoint or data, 70 failure of the model, 73 output file, 74 I/O,
+78 configuration or no checkpoint, 110 stall, 143 stopped.)";
 
 constexpr const char* evaluate_footer = R"(
 Computes loss and metrics of a checkpoint on the rows that its run holds out, by the strategy of the run. Each row
-counts once, so the figures do not depend on the number of ranks. Nothing is trained or written.
+counts once, so the metrics do not depend on the number of ranks. Nothing is trained or written.
 RUN is a run folder or a checkpoint; RUN@best, RUN@step-40 and RUN@member3 name one of its checkpoints, or a member.
 
 Examples:
@@ -28,11 +28,12 @@ Examples:
   convoy evaluate runs/digits --set data.path=new.csv)";
 
 constexpr const char* recommend_footer = R"(
-Writes a list of the best items for each user, best first, without those that the user has. Ids are those of the
-training file. Equal scores are in the order of the items' first appearance in that file. The ending of OUT chooses the
-format: .csv has a line for each item, .jsonl one for each user, .npy a record for each user (numpy.load).
-FILE has one id a line, or a first line with the names of columns: that of the users and, if contexts are not to be
-those of each user's last interaction, all columns of contexts.
+Writes a list of the best items for each user, best first. Items that the user already has are left out. Ids are
+those of the training file. Equal scores are in the order of the items' first appearance in that file. The ending of
+OUT chooses the format: .csv has a line for each item, .jsonl one for each user, .npy a record for each user
+(numpy.load).
+FILE has one id per line, or is CSV with a header that names the column of users. It may also have all columns of
+contexts; otherwise contexts are those of each user's last interaction.
 
 Examples:
   convoy recommend runs/ncf-ddp --k 10 --to top.csv
@@ -48,7 +49,7 @@ Examples:
 
 constexpr const char* compare_footer = R"(
 Prints the configuration keys that differ, and the metrics side by side. Runs that differ in their seeds only form a
-group; further ones of the same folder join it. A difference that exceeds the spread over seeds is marked (Student's
+group; finished runs of the same folder are added. A difference that exceeds the spread over seeds is marked (Student's
 test, 95 %).
 
 Examples:
@@ -93,7 +94,7 @@ ParsedCommand add_recommend(CLI::App& app) {
   CLI::App* line = app.add_subcommand("recommend", "Write the best new items for each user of a trained recommender");
   add_use_options(*line, *arguments);
   line->add_option("--to", arguments->to, "File to write: .csv, .jsonl or .npy")->type_name("OUT")->required();
-  line->add_option("--users", wanted->users, "File of users, and of their contexts; default: all users of the data")
+  line->add_option("--users", wanted->users, "File of users, optionally with contexts; default: all users of the data")
       ->type_name("FILE");
   line->add_option("--k", wanted->k, "Items of a list")->type_name("N")->capture_default_str();
   line->add_flag("--include-seen", wanted->include_seen, "Also list items that the user has");
@@ -117,7 +118,7 @@ ParsedCommand add_runs(CLI::App& app) {
 ParsedCommand add_compare(CLI::App& app) {
   auto arguments = std::make_shared<CompareArguments>();
   CLI::App* line = app.add_subcommand("compare", "Compare runs: configuration, metrics, and the spread over seeds");
-  line->add_option("RUN", arguments->runs, "Run folders; the folder of a farm stands for its runs")->required();
+  line->add_option("RUN", arguments->runs, "Run folders; a farm's folder means all its runs")->required();
   line->add_flag("--best", arguments->best, "Compare the best values of the metrics, not the last");
   line->add_flag("--json", arguments->json, "Print JSON");
   line->footer(compare_footer);

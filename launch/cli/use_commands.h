@@ -10,7 +10,7 @@ class App;
 namespace convoy {
 
 struct ParsedCommand {
-  CLI::App* line = nullptr;  // true if the user typed this command
+  CLI::App* line = nullptr;  // converts to true if the user typed this command
   std::function<int()> run;  // after parsing; returns the exit code
 };
 

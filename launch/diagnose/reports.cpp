@@ -118,7 +118,7 @@ class Table {
   }
 
  private:
-  // All tensors share the counters: a counter gets a row and a column only if it is wrong.
+  // A counter gets a row and a column only if it is wrong: it is the same for all tensors.
   bool is_shown(const StepDifferences& step, const TensorDifference& tensor) const {
     return tensor.kind != "counter" || exceeds(step, tensor, tolerance_);
   }

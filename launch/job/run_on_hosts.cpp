@@ -142,7 +142,8 @@ class HostsRun {
     for (const Call& one : calls_) {
       if (one.hello && !one.hello->problem.empty()) refuse(one, one.hello->problem);
       if (one.hello && one.hello->version != version)
-        refuse(one, str(program_path(), " is version ", one.hello->version, " there and ", version, " here"));
+        refuse(one, str(program_path(), " is version ", one.hello->version, " there and ", version,
+                        " here; install one version on all hosts"));
       if (one.end && !one.hello)
         refuse(one, str(shell_name(one), " ", end_text(*one.end), " before convoy answered",
                         one.last_line.empty() ? "" : ": " + one.last_line, "; it should execute ", program_path(),

@@ -31,8 +31,7 @@ std::vector<std::string> notes_about(const std::string& checkpoint, const std::s
   std::vector<std::string> notes;
   const Json summary = read_summary(run_folder_of(checkpoint));
   const std::string status = text_in(summary, "status", "done");
-  if (status != "done")
-    notes.push_back(str("the run is not done, its status is ", status, ": this is a checkpoint of it"));
+  if (status != "done") notes.push_back(str("the run has status ", status, "; this is one of its checkpoints"));
   const std::string trained = text_in(summary, "version", version);
   if (trained != version)
     notes.push_back(str("convoy ", trained, " trained this run, and this is ", version, "; if ", command,
@@ -89,7 +88,7 @@ UsedRun used_run(const std::string& name, const std::string& command) {
                 "/manifest.json cannot be read: the checkpoint is damaged; name an older one, as in ", name, "@step-N");
   if (const Json program = stored.config.value("program", Json()); program.is_array() && !program.empty())
     throw Error(Failure::config, command, ": ", name,
-                " was trained by a program of its own, which alone knows its model; use its checkpoint there");
+                " was trained by a program (key `program`); only that program can load its checkpoint");
   used.config = stored.config;
   used.step = stored.step;
   used.world_size = std::max<int64_t>(stored.world_size, 1);

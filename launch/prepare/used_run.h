@@ -16,7 +16,7 @@ struct UsedRun {
   int64_t step = 0;                // steps done
   Json config;                     // resolved configuration at the save
   int64_t world_size = 1;          // ranks of the run that saved
-  std::vector<std::string> notes;  // for the user: the run is not done, another version wrote it
+  std::vector<std::string> notes;  // for the user: the run is unfinished, another version wrote it
 
   // Path for ranks: the checkpoint with its member.
   std::string path() const;

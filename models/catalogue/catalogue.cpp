@@ -13,9 +13,9 @@ namespace {
 Option rows_option() {
   return describe::any("rows", "true, false, sharded or auto",
                        "sparse embeddings: a step gathers, exchanges and updates only the rows that it looks up, "
-                       "with the result of dense embeddings; true, false, sharded (each rank of ddp keeps and "
-                       "updates a shard of the rows), or auto: sparse for tables of at least 65,536 rows of which "
-                       "one update of all ranks looks up at most a quarter",
+                       "with the result of dense embeddings; sharded: each rank of ddp keeps and updates a shard of "
+                       "the rows; auto: sparse for tables of at least 65,536 rows, if one update of all ranks looks "
+                       "up at most a quarter of them",
                        "auto");
 }
 

@@ -1,5 +1,5 @@
-// BestMembers: the weights that members of an ensemble had at their best evaluation, for early stopping: a member that
-// ends takes them back. One copy of parameters and buffers for each member that stops early.
+// BestMembers: the weights that members of an ensemble had at their best evaluation. A member that stops early is
+// restored to them. One copy of parameters and buffers for each member that stops early.
 // Threads: the rank's thread.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -48,7 +48,7 @@ struct BlockDescription {
   double row_flops = 0;          // of forward, per row
   int64_t row_output_bytes = 0;  // bytes passed to the next block, per row
   int64_t row_saved_bytes = 0;   // bytes kept for backward, per row; saved_bytes does not depend on rows
-  int64_t products = 0;          // elements of the weights that multiply activations
+  int64_t products = 0;          // elements of the parameters that multiply activations
   std::vector<TiedTensor> ties{};
   std::vector<TieConflict> tie_conflicts{};
   // Sizes of layers that a tensor group shards (linear layers with a hint, embeddings):
@@ -70,7 +70,7 @@ struct BlockDescription {
   std::vector<std::string> tracking_norms{};  // foreign instance norms with running statistics
   std::vector<TableSize> tables{};            // parameters that may have sparse gradients
   std::vector<TiedEmbedding> tied_tables{};
-  double time = 0;  // share of a step's forwards, measured by a calibration; not in the JSON
+  double time = 0;  // share of the time of a step's forwards, from a calibration; not in the JSON
   std::vector<std::pair<std::string, int64_t>> named{};  // its parameters: canonical name, elements
   int64_t saved_bytes = 0;             // kept for each backward, independent of rows: half-precision copies of weights
   int64_t cut_product_parameters = 0;  // elements, included in `cut_parameters` and `product_parameters`

@@ -30,8 +30,8 @@ BlockBoundaries::Tensors ShardingState::enter(const std::string& block, Tensors 
   return inputs;
 }
 
-// Checks that only sequences with three dimensions are sharded, and that nothing else is computed from a shard. An input
-// that a block returns unchanged is no shard. Tensors without gradient, such as masks, may have other shapes.
+// Checks that only sequences with three dimensions are sharded, and that nothing else is computed from a shard. An
+// input that a block returns unchanged is no shard. Tensors without gradient, such as masks, may have other shapes.
 void ShardingState::check_outputs(const Tensors& outputs) const {
   if (sequence_ == 0) return;
   const int64_t share = sequence_ / group_->size();

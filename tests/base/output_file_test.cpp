@@ -118,7 +118,7 @@ TEST_F(OutputTest, AnExistingResultIsKept) {
   EXPECT_EQ(read_file(at("new")), "of somebody else");
 }
 
-TEST_F(OutputTest, PathsThatCanBeNoResult) {
+TEST_F(OutputTest, RefusesInvalidPaths) {
   EXPECT_THAT(failure([&] { check_output_path(folder_, true, "--to"); }, Failure::output), HasSubstr("is a folder"));
   EXPECT_THAT(failure([&] { check_output_path(folder_ + "/", true, "--to"); }, Failure::output),
               HasSubstr("names no file"));
@@ -147,7 +147,7 @@ TEST_F(ReferenceTest, NamesACheckpoint) {
   EXPECT_THAT(checkpoint_steps(at("run/checkpoints")), ElementsAre(20, 100));
 }
 
-TEST_F(ReferenceTest, RefusesWhatTheRunDoesNotHave) {
+TEST_F(ReferenceTest, RefusesAMissingCheckpoint) {
   const std::string step = failure([&] { named("run@step-7"); }, Failure::config);
   EXPECT_THAT(step, HasSubstr("no checkpoint of step 7"));
   EXPECT_THAT(step, HasSubstr("@step-20, "));

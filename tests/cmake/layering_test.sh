@@ -7,25 +7,31 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 status=0
 
-# refuses FILE LINE WORDS: a tree with this one file is refused with these words.
+# refuses FILE TEXT WORDS [LINE]: a tree with this one file is refused with these words, at this line (1).
 refuses() {
   mkdir -p "$tree/$(dirname "$1")"
   printf '%s\n' "$2" >"$tree/$1"
   local said
-  if said=$("$layering" "$tree") || [[ $said != "$1:1: "*"$3"* ]]; then
+  if said=$("$layering" "$tree") || [[ $said != "$1:${4:-1}: "*"$3"* ]]; then
     printf '%s with %s: expected "%s", got: %s\n' "$1" "$2" "$3" "$said"
     status=1
   fi
   rm "$tree/$1"
 }
 
-mkdir -p "$tree"/{core/config,strategies/plans,launch}
+mkdir -p "$tree"/{core/config,strategies/plans,launch/rank,launch/farm}
 printf '#include "core/base/plan.h"\nint single();\n' >"$tree/strategies/plans/single.cpp"
 printf '#include <yaml-cpp/yaml.h>\n' >"$tree/core/config/reader.cpp"
 printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\nint a = 4 / 2;  // "single"\n' >"$tree/launch/main.cpp"
+printf 'int pipeline();\n' >"$tree/strategies/plans/pipeline.cpp"
 printf 'auto* layer = dynamic_cast<const LayerModule*>(&module);\n// Often, "offset"\n' >"$tree/core/layer.cpp"
+printf '%s\n' 'class Mine : public Base {};' 'auto mine = std::dynamic_pointer_cast<Mine>(base);' '// Whatever it is.' \
+  'auto linear = std::dynamic_pointer_cast<torch::nn::LinearImpl>(module);' >"$tree/core/mine.cpp"
+printf '#include <ATen/ATen.h>\n' >"$tree/launch/rank/rank.cpp"
+printf 'line["pipeline"] = name;\n' >"$tree/launch/farm/farm.cpp"
 filler=$(printf '// 1\n%.0s' {1..30})
-for file in strategies/plans/single.cpp core/config/reader.cpp core/layer.cpp launch/main.cpp; do
+for file in strategies/plans/{single,pipeline}.cpp core/{config/reader,layer,mine}.cpp \
+  launch/{main,rank/rank,farm/farm}.cpp; do
   printf '%s\n' "$filler" >>"$tree/$file"
 done
 "$layering" "$tree" || { echo "a tree without faults is refused"; status=1; }
@@ -41,6 +47,13 @@ refuses launch/job/a.cpp '#include <convoy/job.h>' 'only launch/rank uses the li
 refuses include/convoy/a.h '#include "api/job_impl.h"' 'hide the rest behind a pointer'
 refuses include/convoy/a.h '#include <nlohmann/json.hpp>' 'this header is installed'
 refuses docs/examples/mine/a.cpp '#include "core/model.h"' 'what a stranger can include'
+refuses core/a.cpp '#include <models/gpt.h>' 'core knows no folder but itself'
+refuses launch/job/a.cpp '#include <api/components.h>' 'only launch/rank uses the library'
+refuses launch/job/a.cpp '#include <launch/rank/rank.h>' 'a program of its own'
+refuses launch/a.cpp '#include <models/gpt.h>' 'catalogue.h or registry.h'
+refuses core/a.cpp '#include HEADER' 'write the name of the header'
+refuses launch/report/a.cpp '#include <ATen/ATen.h>' 'no LibTorch'
+refuses launch/job/a.cpp '#include <caffe2/serialize/inline_container.h>' 'no LibTorch'
 refuses core/a.cpp '#include "mesh.h"' 'not named from the root'
 refuses models/catalogue/mlp.cpp '#include <ATen/ATen.h>' 'no LibTorch'
 refuses core/control/a.h '#include <torch/types.h>' 'no LibTorch'
@@ -58,10 +71,22 @@ refuses core/a.cpp "// $(printf 'x%.0s' {1..130})" 'more than 120 columns'
 refuses core/a.cpp 'auto* held = dynamic_cast<HeldOutEvaluation*>(&strategy);' 'casts to an interface'
 refuses core/a.cpp 'auto held = std::dynamic_pointer_cast<HeldOutEvaluation>(strategy);' 'casts to an interface'
 refuses core/a.cpp 'auto* layer = dynamic_cast<LayerModuleX*>(&module);' 'casts to an interface'
+refuses core/a.cpp 'f(dynamic_cast<LayerModule*>(a), dynamic_cast<HeldOutEvaluation*>(b));' 'casts to an interface'
+refuses core/a.cpp 'auto* held = dynamic_cast<' 'casts to an interface'
+refuses core/a.h "$(printf 'struct Held {\n};\nHeld* held(Base* base) { return dynamic_cast<Held*>(base); }')" 'casts to' 3
 refuses core/a.cpp '// Of the rows.' 'start it with its subject'
 refuses core/a.cpp 'int rows;  // Of a batch' 'start it with its subject'
+refuses core/a.cpp '/* Of the rows. */' 'start it with its subject'
+refuses core/a.cpp ' * Of the rows.' 'start it with its subject'
+for word in What Whether Whoever Such; do refuses core/a.cpp "// $word rows are read." 'start it with its subject'; done
+refuses launch/a.cpp 'if (name == R"(single)") return;' 'names a strategy'
+refuses launch/a.cpp 'if (name == "pipeline") return;' 'names a strategy'
+refuses launch/farm/a.cpp 'if (strategy.name == "pipeline") return;' 'names a strategy'
+refuses launch/farm/a.cpp 'line["pipeline"] = "single";' 'names a strategy'
 refuses launch/a.cpp 'const double half = a / b; if (name == "single") return;' 'names a strategy'
 refuses launch/a.cpp 'join("runs/a", "single");' 'names a strategy'
+refuses tests/a.cpp "// $(printf 'x%.0s' {1..130})" 'more than 120 columns'
+refuses core/a.inc '#include <ATen/ATen.h>' 'rename it to core/a.h or core/a.cpp'
 refuses core/a.hpp '#pragma once' 'rename it to core/a.h or core/a.cpp'
 refuses backends/cuda/a.cu 'int a;' 'rename it'
 refuses launch/job/a.cpp '#include "launch/rank/rank.h"' 'a program of its own'

@@ -83,7 +83,7 @@ TEST_P(Consistency, RootReductionAndName) {
   });
 }
 
-TEST_P(Consistency, Counts) {
+TEST_P(Consistency, RefusesDifferentCounts) {
   on_ranks([](Communicator& world) {
     const int n = world.size();
     const auto gather = [n](int64_t last) {
@@ -102,7 +102,7 @@ TEST_P(Consistency, Counts) {
 
 // One rank sends other counts than its peer expects. The counts differ on every rank, so only the sum over all ranks
 // shows the mistake.
-TEST_P(Consistency, CountsBetweenTwo) {
+TEST_P(Consistency, RefusesDifferentCountsBetweenTwo) {
   on_ranks([](Communicator& world) {
     const int n = world.size();
     const auto exchange = [n](int64_t to_last) {

@@ -24,7 +24,7 @@ TEST(StateEntry, KeysIdentifyEntries) {
   EXPECT_EQ(entry.key(), "moment/exp_avg/blocks.3.weight@member2@replica1");
 }
 
-TEST(Piece, ElementsOfBoxesAndRanges) {
+TEST(Piece, CountsElementsOfBoxesAndRanges) {
   Piece piece = Piece::whole({4, 0, 3});
   EXPECT_EQ(piece.elements(), 0);
   EXPECT_TRUE(piece.is_whole());

@@ -509,7 +509,7 @@ std::function<void(RunConfig&)> watching(int64_t epochs, WatchConfig best, Watch
   };
 }
 
-TEST_F(TrainerTest, KeepsTheBestCheckpointBesideTheNewest) {
+TEST_F(TrainerTest, KeepsTheBestAndTheNewestCheckpoint) {
   Counting strategy;
   strategy.scores = {0.1, 0.7, 0.3, 0.7};
   const TrainingResult result = run(strategy, watching(4, {"score", "auto", 0}, {}));
@@ -564,7 +564,7 @@ TEST_F(TrainerTest, StopsEarlyWhenNothingImproves) {
   EXPECT_EQ(run(more, watching(9, {}, {"score", "auto", 4})).summary["steps"], 27);
 }
 
-TEST_F(TrainerTest, AnUnknownWatchedMetricListsThoseThereAre) {
+TEST_F(TrainerTest, ListsTheMetricsForAnUnknownName) {
   Counting strategy;
   strategy.scores = {0.1};
   try {

@@ -28,7 +28,7 @@ TEST(WatchedMetric, DirectionsDecideWhatIsBetter) {
   EXPECT_FALSE(high.add(values(0, 0.4), 2));
 }
 
-TEST(WatchedMetric, ANumberThatIsNoneNeverIsTheBest) {
+TEST(WatchedMetric, NaNIsNeverTheBest) {
   WatchedMetric metric("k", {"loss", "auto", 2});
   EXPECT_FALSE(metric.add(values(not_a_number), 1));
   EXPECT_FALSE(metric.exhausted());

@@ -113,7 +113,7 @@ Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps)
   return result;
 }
 
-// A member that trained for `last` steps and then took back the weights that it had after `best` steps; its moments stay.
+// A member that trained for `last` steps and then got the weights that it had after `best` steps; its moments stay.
 Member stopped_early(const Subject& subject, int64_t member, int64_t best, int64_t last) {
   Member result = alone(subject, member, last);
   const Member earlier = alone(subject, member, best);

@@ -83,7 +83,7 @@ Subject all_items(bool parts) {
   return subject;
 }
 
-TEST_P(FullRanking, PartsOfRowsAndItemsGiveTheSameFigures) {
+TEST_P(FullRanking, PairScoresGiveTheSameMetrics) {
   const auto by_parts = evaluated(GetParam(), all_items(true)), by_forward = evaluated(GetParam(), all_items(false));
   ASSERT_EQ(by_parts.size(), by_forward.size());
   for (const auto& [name, value] : by_forward) EXPECT_NEAR(by_parts.at(name), value, 1e-12) << name;

@@ -19,7 +19,7 @@ struct ExecutionMode {  // a strategy with its options
 };
 struct TableCell {
   std::string subject;
-  ExecutionMode way;
+  ExecutionMode mode;
   int every = 1;
   bool recompute = false, clipping = false;
 };
@@ -30,7 +30,7 @@ Subject subject_of(const std::string& name) {
   return subject_named(name);
 }
 
-std::vector<ExecutionMode> ways() {
+std::vector<ExecutionMode> modes() {
   std::vector<ExecutionMode> all;
   const std::string sync = ", batch_norm: sync, buffers: broadcast",
                     small = ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006";
@@ -63,15 +63,15 @@ std::vector<ExecutionMode> ways() {
 std::vector<TableCell> table_cells() {
   std::vector<TableCell> all;
   for (const char* subject : {"mlp", "ncf", "convnet", "gpt", "llama"})
-    for (const ExecutionMode& way : ways())
+    for (const ExecutionMode& mode : modes())
       for (const int every : {1, 4})
         for (const bool recompute : {false, true})
-          for (const bool clipping : {false, true}) all.push_back({subject, way, every, recompute, clipping});
+          for (const bool clipping : {false, true}) all.push_back({subject, mode, every, recompute, clipping});
   return all;
 }
 
 std::string name_of(const TableCell& cell) {
-  return cell.subject + "_" + cell.way.name + "_every" + std::to_string(cell.every) +
+  return cell.subject + "_" + cell.mode.name + "_every" + std::to_string(cell.every) +
          (cell.recompute ? "_recomputed" : "") + (cell.clipping ? "_clipped" : "");
 }
 
@@ -80,11 +80,11 @@ std::string name_of(const TableCell& cell) {
 std::string refusal_of(const TableCell& cell) {
   const int blocks = static_cast<int>(subject_of(cell.subject).model()->blocks());
   // Reasons for more stages than blocks: two per rank, more ranks, or more devices.
-  if (cell.way.stages > blocks && cell.way.strategy == "model_parallel") return "strategy.devices";
-  if (cell.way.stages > blocks) return cell.way.stages > cell.way.ranks ? "strategy.schedule" : "strategy.stages";
+  if (cell.mode.stages > blocks && cell.mode.strategy == "model_parallel") return "strategy.devices";
+  if (cell.mode.stages > blocks) return cell.mode.stages > cell.mode.ranks ? "strategy.schedule" : "strategy.stages";
   const bool heads = cell.subject == "gpt" || cell.subject == "llama";
-  if (heads && 4 % cell.way.tensor != 0) return "model.heads";                       // there are four
-  if (cell.subject == "llama" && 2 % cell.way.tensor != 0) return "model.kv_heads";  // there are two
+  if (heads && 4 % cell.mode.tensor != 0) return "model.heads";                       // there are four
+  if (cell.subject == "llama" && 2 % cell.mode.tensor != 0) return "model.kv_heads";  // there are two
   return "";
 }
 
@@ -93,16 +93,16 @@ class TableTest : public ::testing::TestWithParam<TableCell> {};
 TEST_P(TableTest, EqualsSingleOrIsRefused) {
   const TableCell& cell = GetParam();
   const Layout layout{
-      cell.way.strategy,
-      cell.way.options + (cell.recompute ? ", recompute: blocks" : "") + common(cell.every, cell.way.micro),
-      cell.way.ranks};
+      cell.mode.strategy,
+      cell.mode.options + (cell.recompute ? ", recompute: blocks" : "") + common(cell.every, cell.mode.micro),
+      cell.mode.ranks};
   const std::string refusal = refusal_of(cell);
   if (!refusal.empty()) {
     EXPECT_EQ(refused_key(layout, subject_of(cell.subject), adamw(cell.clipping)), refusal);
     return;
   }
   const Trajectory cut = train(layout, subject_of(cell.subject), adamw(cell.clipping));
-  const Trajectory& whole = reference_of(subject_of(cell.subject), common(cell.every, cell.way.micro), cell.clipping);
+  const Trajectory& whole = reference_of(subject_of(cell.subject), common(cell.every, cell.mode.micro), cell.clipping);
   expect_equal(cut, whole);
 }
 

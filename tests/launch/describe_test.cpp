@@ -122,7 +122,8 @@ TEST_F(DescribeTest, UsesTheTimeLimitOfTheRendezvous) {
 
 TEST_F(DescribeTest, ReportsThePositionOfAHungProcess) {
   const std::string text = message(R"(cat > /dev/null
-trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2
+trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": )"
+                                   R"([\"/nowhere/libslow.so+0x10\"]}" >&2
 echo "convoy-stack null" >&2' USR1
 while :; do sleep 0.05; done)",
                                    milliseconds(1000), milliseconds(5000));

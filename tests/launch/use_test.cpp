@@ -87,7 +87,7 @@ TEST_F(UseTest, FindsTheNewestCheckpointAndItsConfiguration) {
   EXPECT_EQ(used_run(at("a/checkpoints/step-20/"), "convoy evaluate").path(), at("a/checkpoints/step-20"));
 }
 
-TEST_F(UseTest, RefusesWhatIsNoTrainedRun) {
+TEST_F(UseTest, RefusesAFolderWithoutARun) {
   const auto refusal = [&](const std::string& name, Failure kind = Failure::command_line) {
     return failure([&] { used_run(at(name), "convoy evaluate"); }, kind);
   };
@@ -108,7 +108,7 @@ TEST_F(UseTest, RefusesWhatIsNoTrainedRun) {
   std::ofstream(at("damaged/checkpoints/step-5/manifest.json")) << "{";
   EXPECT_THAT(refusal("damaged", Failure::corrupt_data), HasSubstr("@step-N"));
   leave_checkpoint("program", 5, {{"program", {"./mine"}}});
-  EXPECT_THAT(refusal("program", Failure::config), HasSubstr("program of its own"));
+  EXPECT_THAT(refusal("program", Failure::config), HasSubstr("was trained by a program (key `program`)"));
 }
 
 TEST_F(UseTest, AnotherVersionIsANote) {

@@ -30,7 +30,7 @@ def check_shape(summary):
 
 def refusals(folder):
     for metric, words in (("acuracy", ["loss, accuracy", "did you mean accuracy?"]),
-                          ("vote_accuracy", ["no evaluation of a member tells that", "loss, accuracy"])):
+                          ("vote_accuracy", ["no evaluation of a member reports", "loss, accuracy"])):
         sets = [f"strategy.early_stop={{patience: 1, metric: {metric}}}"]
         runs.refused(metric, 78, ["strategy.early_stop.metric", f"is {metric}", *words],
                      runs.command(CONFIG, folder / metric, sets), within=20)

@@ -264,7 +264,7 @@ def refusals(work):
     runs.refused("no best", 78, ["train.keep_best"], [*evaluate, f"{run}@best"])
     runs.refused("a member of no ensemble", 78, ["has no members"], [*evaluate, f"{run}@member0"])
     runs.refused("a member that is not there", 78, ["has 4 members"], [*evaluate, f"{work / 'ensemble'}@member9"])
-    runs.refused("a key of training", 64, ["is for training"], [*evaluate, str(run), "--set", "train.epochs=3"])
+    runs.refused("a key of training", 64, ["has no effect: convoy evaluate does not train"], [*evaluate, str(run), "--set", "train.epochs=3"])
     runs.refused("an unknown key", 78, ["did you mean path?"], [*evaluate, str(work / "runs" / "table"), "--set", "data.pth=x"])
     runs.refused("another model", 78, ["model.hidden"], [*evaluate, str(run), "--set", "model.hidden=[5]"], within=20)
     for damage in ("manifest.json", "rank-0.safetensors"):

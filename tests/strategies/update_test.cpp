@@ -57,7 +57,7 @@ class UpdateTest : public ::testing::Test {
   std::unique_ptr<Update> update_;
 };
 
-TEST_F(UpdateTest, StoresParametersInOneBufferByBucketAndGroup) {
+TEST_F(UpdateTest, StoresParametersInOneFlatTensorByBucketAndGroup) {
   make("{name: sgd, lr: 0.5, weight_decay: 0.1, groups: [{match: bias, weight_decay: 0}]}");
   ASSERT_EQ(flat_->buckets().size(), 2u);
   EXPECT_EQ(flat_->buckets()[0].slots.size(), 2u);  // b.weight and a.bias decay differently

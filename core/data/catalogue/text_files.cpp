@@ -86,7 +86,7 @@ std::string binary_kind(std::string_view bytes) {
   return "";
 }
 
-// The tokens of a list, or of a map from token to number; ignores other values.
+// Returns the tokens of a list, or of a map from token to number. Ignores other values.
 std::vector<std::string> tokens_in(const nlohmann::json& json) {
   std::vector<std::string> tokens;
   if (json.is_array())

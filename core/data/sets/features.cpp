@@ -79,7 +79,7 @@ std::vector<std::string> columns_of(const FeatureFile& file, const Header& heade
   std::vector<std::string> names = header.names();
   names.erase(std::remove(names.begin(), names.end(), file.id), names.end());
   if (names.empty())
-    throw Error(Failure::config, file.path, ":1: has no column but ", file.option, ".id; add columns of numbers");
+    throw Error(Failure::config, file.path, ":1: has only the column of ids '", file.id, "'; add columns of numbers");
   return names;
 }
 

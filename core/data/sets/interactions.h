@@ -55,8 +55,7 @@ enum class Holdout { none, latest, random, time };
 // Row numbers of the columns above. A user with a single interaction keeps it for training.
 struct InteractionSplit {
   std::vector<int32_t> train;
-  std::vector<int32_t>
-      held_out;  // by user; those of a user are in time order or, with random, in the order of the source
+  std::vector<int32_t> held_out;  // by user; for one user in time order or, with random, in the order of the source
 };
 // latest: holds out the last of each user in time; for equal times, the last in the source. random: one drawn. With a
 // `fraction`: that share of a user's interactions, rounded, at least one. time: holds out the last `fraction` of all

@@ -1,7 +1,7 @@
 // `convoy evaluate`: loss and metrics of the checkpoint, computed by the strategy of the run on all ranks.
 //
 // Each rank holds its part of the model and reads its share of the rows. Sums and weights are added in float64, so the
-// figures depend on the number of ranks only by the rounding of each row's own numbers.
+// metrics do not depend on the number of ranks, except for the rounding within rows.
 #include <chrono>
 #include <map>
 #include <utility>

@@ -66,9 +66,9 @@ class RecommendUse : public Use {
             {"k", options.k},
             {"shorter_lists", report.shorter},
             {"ignored_columns", report.ignored_columns},
-            {"contexts", all->contexts() == 0  ? "none"
-                         : report.own_contexts ? "file"
-                                               : "last interaction"},
+            {"contexts", all->contexts() == 0        ? "none"
+                         : report.contexts_from_file ? "file"
+                                                     : "last interaction"},
             {"seconds", seconds},
             {"memory_growth", memory.bytes()}};
   }

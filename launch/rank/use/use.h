@@ -1,4 +1,4 @@
-// Use: what a command that uses a trained run does on each rank: `convoy evaluate`, `predict`, `recommend`, `generate`.
+// Use: the work of a command on a trained run, on each rank: `convoy evaluate`, `predict`, `recommend`, `generate`.
 //
 // `convoy` finds the checkpoint, checks the command line, and starts the ranks like those of `convoy run`. Instead of
 // training, each rank makes the Use of its command and calls `run` once.
@@ -25,7 +25,7 @@
 
 namespace convoy {
 
-// What a Use may work with. It outlives `run`.
+// Arguments of a Use. They outlive `run`.
 class UseContext {
  public:
   UseContext(const Context& context, const Json& request, const Registry& registry, const Components& components,
@@ -56,11 +56,11 @@ class UseContext {
   // read it (UseArguments::reads_data).
   const Components& components() const { return components_; }
 
-  // Rows or items done, of `total` (0: unknown). Call it between blocks of rows: it tells the supervisor that this rank
-  // works. CommError(peer_lost) if the job has ended.
+  // Rows or items done, of `total` (0: unknown). Call it between blocks of rows: it reports progress to the
+  // supervisor. CommError(peer_lost) if the job has ended.
   void progress(int64_t done, int64_t total);
 
-  // Writes to `--to`, which replaces an existing file only under --force. Rank 0 writes; others get their parts to it.
+  // Writes to `--to`, which replaces an existing file only under --force. Rank 0 writes.
   std::unique_ptr<OutputFile> output() const;
   FileSystem& files() const { return files_; }
 
@@ -84,7 +84,7 @@ class UseContext {
 class Use {
  public:
   virtual ~Use() = default;
-  // What `convoy` prints, or writes as JSON; that of rank 0 counts.
+  // Returns the result, which `convoy` prints. Only that of rank 0 is used.
   virtual Json run(UseContext& use) = 0;
 };
 

@@ -182,10 +182,9 @@ void check_recomputable(const Block& block, const std::string& name) {
     if (dynamic_cast<const LayerModule*>(module.get()) != nullptr) continue;
     const std::string type = module->name();
     if (type.find("Dropout") != std::string::npos)
-      throw Error(Failure::config, "strategy.recompute: ", name, " brings its own ", type,
-                  ", which would drop other elements when it is run again, since ranks that are threads "
-                  "share LibTorch's generator; take dropout from Layers, leave the block out, or start one "
-                  "process per rank");
+      throw Error(Failure::config, "strategy.recompute: ", name, " has a ", type,
+                  ". It would drop other elements when the block runs again, because ranks that are threads share a "
+                  "generator; use Layers::dropout, exclude the block, or start one process per rank");
   }
 }
 

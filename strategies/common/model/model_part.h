@@ -89,8 +89,8 @@ class ModelPart {
 
   // Runs a forward without gradients and dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
-  // Returns scores of many items for each row: the model's PairScorer if it has one for these layers, else by forward. The part
-  // is the whole model. Valid as long as the part, until parameters change.
+  // Returns scores of many items for each row: the model's PairScorer if it has one for these layers, else by forward.
+  // The part is the whole model. Valid as long as the part, until parameters change.
   std::shared_ptr<PairScorer> pair_scorer();
   // Returns metrics of the last part's outputs: "loss" first, then the model's metrics.
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch);

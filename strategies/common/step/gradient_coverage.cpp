@@ -70,14 +70,14 @@ void GradientCoverage::updated(const std::vector<ModelPart*>& parts) {
     Json mine = Json::array();
     for (const std::string& name : asked)
       if (reached.count(name) != 0) mine.push_back(name);
-    alive->supervised()->agree_later("gradients that came", rank, size, mine.dump(),
+    alive->supervised()->agree_later("existing gradients", rank, size, mine.dump(),
                                      [asked, rank](const std::vector<std::string>& answers) {
                                        Names left = asked;
                                        for (const std::string& name : names_in(answers)) left.erase(name);
                                        if (rank == 0) warn(left);
                                      });
   };
-  channel->agree_later("gradients that did not come", rank_, size_, Json(missing).dump(), compare);
+  channel->agree_later("missing gradients", rank_, size_, Json(missing).dump(), compare);
 }
 
 }  // namespace convoy

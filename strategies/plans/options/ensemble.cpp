@@ -41,12 +41,12 @@ std::vector<std::string> names_of(const EvaluationMetrics& metrics, bool folds) 
 
 std::string unknown_metric(const std::string& wanted, const std::vector<std::string>& names, const char* whose) {
   const std::string near = nearest(wanted, names);
-  return str("is ", wanted, ", and no evaluation", whose, " tells that; there are ", join(names, ", "),
+  return str("is ", wanted, ", which no evaluation", whose, " reports; there are ", join(names, ", "),
              near.empty() ? "" : "; did you mean " + near + "?");
 }
 
 constexpr char no_rows[] =
-    "has nothing to go by: the data set has no rows to evaluate on; leave it out, or give the data an evaluation split";
+    "never has a value: the data set has no rows to evaluate on; leave it out, or give the data an evaluation split";
 
 }  // namespace
 

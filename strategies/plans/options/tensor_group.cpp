@@ -108,10 +108,9 @@ void check_cuts(const JobPlan& job, const ModelDescription& description) {
   for (const BlockDescription& block : description.blocks)
     for (const TieConflict& conflict : block.tie_conflicts)
       if (degree > 1)
-        throw ConfigError(SourceLocation{}, "model", conflict.layer, " uses a shard of its inputs and is tied to ",
-                          conflict.tensor, ", which ", degree,
-                          " ranks of the axis tensor shard by its outputs; leave the layer's cut "
-                          "out, or do not tie it");
+        throw ConfigError(SourceLocation{}, "model", conflict.layer, " is sharded by its inputs and tied to ",
+                          conflict.tensor, ", which is sharded by its outputs, on ", degree,
+                          " ranks of the axis tensor; remove the layer's cut, or do not tie it");
   for (const BlockDescription& block : description.blocks)
     for (const CutSize& cut : block.cuts) {
       if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;

@@ -47,7 +47,7 @@ TEST(ConfigSet, KeysWithDots) {
   EXPECT_EQ(config_set({"model.extra.\"a.b\"=3"}).model.options.json()["extra"].dump(), R"({"a.b":3.0})");
 }
 
-TEST(ConfigSet, Mistakes) {
+TEST(ConfigSet, ReportsMistakesAtTheArgument) {
   EXPECT_EQ(error_with({"train.epoch=3"}), "--set train.epoch=3: train.epoch: unknown key; did you mean epochs?");
   EXPECT_EQ(error_with({"trian.epochs=3"}), "--set trian.epochs=3: trian: unknown key; did you mean train?");
   EXPECT_EQ(error_with({"train.epochs=3.5"}), "--set train.epochs=3.5: train.epochs: is '3.5', must be a whole number");

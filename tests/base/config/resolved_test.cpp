@@ -197,9 +197,9 @@ TEST(ConfigPlugin, ChecksOptionsAfterLoading) {
   EXPECT_EQ(unseen.model.name, "plugin:/lib/libmine.so");
   const RunConfig seen = check_resolved(Json::parse(unseen.resolved.dump()), with_plugin(), "mine");
   EXPECT_EQ(seen.model.name, "mine");
-  EXPECT_EQ(
-      seen.model.options.json().dump(),
-      R"({"name":"mine","plugin":"/lib/libmine.so","width":8,"rate":0.001,"label":"1.10","init_from":null,"freeze":null})");
+  EXPECT_EQ(seen.model.options.json().dump(),
+            R"({"name":"mine","plugin":"/lib/libmine.so","width":8,"rate":0.001,"label":"1.10",)"
+            R"("init_from":null,"freeze":null})");
   EXPECT_EQ(seen.loss.options.real("rate"), 2);
   const RunConfig again = check_resolved(seen.resolved, with_plugin(), "mine");
   EXPECT_EQ(first_difference(again.resolved, seen.resolved, {}), "");

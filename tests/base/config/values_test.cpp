@@ -244,9 +244,9 @@ TEST(ConfigWhole, Names) {
             "run.yaml:1:7: name: is '../up', holds a character that names may not; use letters, "
             "digits, '.', '_' and '-'");
   EXPECT_EQ(with_name(".hidden"), "run.yaml:1:7: name: is '.hidden', must start with a letter, digit or _");
-  EXPECT_EQ(with_name("\"\""), "run.yaml:1:7: name: is empty; it names the run's folder");
+  EXPECT_EQ(with_name("\"\""), "run.yaml:1:7: name: is empty; it names the run's folder: write a name, such as mlp");
   EXPECT_EQ(with_name(std::string(129, 'x')),
-            "run.yaml:1:7: name: has more than 128 characters; it names the run's folder");
+            "run.yaml:1:7: name: has more than 128 characters; it names the run's folder: shorten it");
   EXPECT_EQ(with_name("2024-run_1.b"), "no error");
 }
 

@@ -112,14 +112,12 @@ TEST(Safetensors, RefusesEveryKindOfDamage) {
       {"offset beyond 64 bits",
        file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]}})", 8)},
       {"three offsets", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}})", 8)},
-      {"overlap",
-       file_of(
-           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
-           12)},
-      {"gap",
-       file_of(
-           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})",
-           16)},
+      {"overlap", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                          R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+                          12)},
+      {"gap", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                      R"("b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})",
+                      16)},
       {"metadata no text", file_of(R"({"__metadata__":{"a":1}})", 0)},
       {"nested deeply", file_of("{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}", 0)},
   };

@@ -237,7 +237,7 @@ TEST(Features, ReportErrorsWithFileLineAndColumn) {
   EXPECT_THAT(features_failure("item_id,price\n,1\n", file), HasSubstr("items.csv:2:1: the item is missing"));
   EXPECT_THAT(features_failure("item_id,price\ni,1,2\n", file), HasSubstr("items.csv:2:5: 3 fields"));
   EXPECT_THAT(features_failure("item,price\ni,1\n", file), HasSubstr("no column 'item_id' (data.item_features.id)"));
-  EXPECT_THAT(features_failure("item_id\ni\n", file), HasSubstr("has no column but data.item_features.id"));
+  EXPECT_THAT(features_failure("item_id\ni\n", file), HasSubstr("items.csv:1: has only the column of ids 'item_id'"));
   EXPECT_THAT(features_failure("item_id,price\n", file), HasSubstr("holds no lines but its header"));
   EXPECT_THAT(features_failure("item_id,price\ni,1\n", file, {"i", "j", "k"}),
               HasSubstr("items.csv: has no price for item 'j' and 1 more of 3 items"));

@@ -145,7 +145,7 @@ TEST(Ranking, OneHeldOutItemNeedsNoCounts) {
   EXPECT_EQ(metrics[3].sum.item<double>(), 2);
 }
 
-TEST(Ranking, WhatIsNoNumberIsLastAmongSeveral) {
+TEST(Ranking, RanksNaNLastAmongSeveral) {
   const float nan = std::nanf("");
   const at::Tensor held_out = at::tensor({2}, at::kLong);
   EXPECT_TRUE(at::equal(ranks_of_held_out(at::tensor({nan, 1.f, 2.f, 0.f}).view({1, 4}), held_out),
@@ -185,7 +185,7 @@ TEST(Ranking, CoverageAndGiniCountTheListsOfAllRows) {
   }
 }
 
-TEST(Ranking, CountsOfMembersStayApart) {
+TEST(Ranking, CountsEachMemberSeparately) {
   Batch batch;
   batch.rows = 2;
   batch.tensors = {{"item", at::tensor({0, 1, 2, /**/ 1, 0, 2}, at::kLong).view({2, 3})},

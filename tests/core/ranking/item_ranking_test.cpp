@@ -93,7 +93,7 @@ TEST(PairMlp, AScoreDoesNotDependOnItsBlock) {
   EXPECT_TRUE(at::equal(scores_of(part, 1, 11), whole.narrow(0, 2, 1).narrow(1, 257, 11)));
 }
 
-TEST(PairMlp, WhatIsNoNumberRemainsSo) {
+TEST(PairMlp, KeepsNaN) {
   MlpWeights weights(1, 3, 0, {4, 4}, at::kFloat);
   weights.item_sums[1].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor scores = scores_of(weights, 1, 3);
@@ -108,8 +108,8 @@ class Products : public PairScorer {
       : users_(std::move(users)), items_(std::move(items)), blocks_(blocks), computed_(size_t(items_.size(0))) {}
   Blocks blocks() const override { return blocks_; }
   at::ScalarType dtype() const override { return users_.scalar_type(); }
-  TensorList row_parts(const Batch& rows) override { return {users_.index_select(0, rows.at("user"))}; }
-  TensorList item_parts(const at::Tensor& ids, const at::Tensor& features) override {
+  TensorList row_terms(const Batch& rows) override { return {users_.index_select(0, rows.at("user"))}; }
+  TensorList item_terms(const at::Tensor& ids, const at::Tensor& features) override {
     for (int64_t i = 0; i < ids.numel(); ++i) ++computed_[size_t(ids[i].item<int64_t>())];
     at::Tensor factors = items_.index_select(0, ids);
     if (features.defined()) factors = factors + features;

@@ -64,14 +64,14 @@ Interactions few() {
 class ByContext : public PairScorer {
  public:
   at::ScalarType dtype() const override { return at::kFloat; }
-  TensorList row_parts(const Batch& rows) override { return {rows.at("context")}; }
-  TensorList item_parts(const at::Tensor& ids, const at::Tensor&) override { return {ids.to(at::kFloat)}; }
+  TensorList row_terms(const Batch& rows) override { return {rows.at("context")}; }
+  TensorList item_terms(const at::Tensor& ids, const at::Tensor&) override { return {ids.to(at::kFloat)}; }
   void scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) override {
     out.copy_(rows[0].narrow(1, 0, 1) * items[0] + rows[0].narrow(1, 1, 1));
   }
 };
 
-// What the command is given: the options, the destination, and whether to replace it.
+// Arguments of the command: the options, the destination, and whether to replace it.
 struct Wanted : RecommendOptions {
   std::string to;
   bool replace = false;
@@ -126,7 +126,7 @@ TEST_F(RecommenderTest, ContextsOfTheFileAndAUserTwice) {
   EXPECT_EQ(text("top.jsonl"),
             "{\"who\":\"ann\",\"what\":[\"i4\",\"i3\"],\"score\":[4.5,3.5]}\n"
             "{\"who\":\"ann\",\"what\":[\"i2\",\"i3\"],\"score\":[-2,-3]}\n");
-  EXPECT_TRUE(report.own_contexts);
+  EXPECT_TRUE(report.contexts_from_file);
   EXPECT_EQ(report.ignored_columns, std::vector<std::string>{"note"});
 }
 
@@ -195,7 +195,7 @@ TEST_F(RecommenderTest, DataWithoutIdsHasNumbers) {
   EXPECT_THAT(failure_of([&] { recommend(all, scorer, options); }).second, HasSubstr("ids.csv:3: user is not among"));
 }
 
-TEST_F(RecommenderTest, MistakesSayWhatToTypeAndLeaveNothing) {
+TEST_F(RecommenderTest, ReportsMistakesAndLeavesNoFile) {
   ByContext scorer;
   const Interactions all = few();
   const auto refused = [&](const Wanted& options) { return failure_of([&] { recommend(all, scorer, options); }); };
