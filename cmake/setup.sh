@@ -7,6 +7,7 @@ torch_installed="4.7 GB"
 mkdocs_version=1.6.1      # makes the site of docs/
 transformers_version=5.23.0  # tests compare models with those of Python
 torchvision_version=0.26.0   # for this torch
+scikit_learn_version=1.9.1   # for its data
 venv=.deps/venv
 cuda_headers=.deps/cuda-headers
 
@@ -223,6 +224,17 @@ install_python_peers() {
     quietly .deps/log/pip-torchvision.log $venv/bin/python3 -m pip install --disable-pip-version-check \
       --progress-bar off --no-deps "torchvision==$torchvision_version" pillow; } ||
     say "the tests that compare with transformers, tokenizers and torchvision will be skipped"
+}
+
+# A test reads the data files of scikit-learn. Without its dependencies: no module of it is imported. Not into the venv:
+# transformers would import it.
+install_test_data() {
+  [ ! -d .deps/scikit-learn/sklearn/datasets/data ] || return 0
+  make_venv
+  say "Python: installing scikit-learn for its data into .deps/scikit-learn (9 MB to fetch, 50 MB on disk)"
+  quietly .deps/log/pip-data.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
+    --no-deps --target .deps/scikit-learn "scikit-learn==$scikit_learn_version" ||
+    say "the test on the data of scikit-learn will be skipped"
 }
 
 # Makes the documentation a site (mkdocs.yml). Its test is skipped if it cannot be installed.

@@ -18,6 +18,7 @@
 
 #include "core/batch.h"
 #include "core/layers.h"
+#include "core/token_decoder.h"
 
 namespace convoy {
 
@@ -78,6 +79,8 @@ class Model {
   // Optional: scores of many items for each row, equal to the only output but for rounding. `blocks`: all blocks of
   // this model, on the CPU. Null if the model or its layers do not support it.
   virtual std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>& /*blocks*/) const { return nullptr; }
+  // For `convoy generate`: continues a sequence with these parameters. Null: the model does not generate text.
+  virtual std::unique_ptr<TokenDecoder> decoder(const ParameterValues& /*values*/) const { return nullptr; }
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
@@ -99,6 +102,9 @@ class WrappedModel : public Model {
   }
   std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>& blocks) const override {
     return inner_->pair_scorer(blocks);
+  }
+  std::unique_ptr<TokenDecoder> decoder(const ParameterValues& values) const override {
+    return inner_->decoder(values);
   }
 
  protected:

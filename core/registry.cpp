@@ -26,7 +26,8 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
   add_features(all, FeatureFile::from(options, "item"), FeatureFile::from(options, "user"));
   RankingOptions ranking = RankingOptions::from(options);
   if (holdout == Holdout::time && ranking.fraction == 0) ranking.fraction = 0.1;
-  return std::make_shared<InteractionsDataset>(std::move(all), holdout, ranking, seed);
+  return std::make_shared<InteractionsDataset>(std::move(all), holdout, ranking, seed,
+                                               PreparationOptions::from(options));
 }
 
 }  // namespace

@@ -16,36 +16,13 @@
 #include "models/catalogue/catalogue.h"
 #include "models/common.h"
 #include "models/registry.h"
+#include "models/transformer.h"
 
 namespace convoy {
 namespace {
 
 constexpr const char* tokens_name = "tokens";  // name of the embedding; a tied output refers to it
 constexpr double deviation = 0.02;             // standard deviation of initial values, as in GPT-2
-
-struct TransformerSizes {
-  int64_t vocabulary = 0;
-  int64_t length = 0;   // longest sequence
-  int64_t context = 0;  // learned positions
-  int64_t layers = 0;
-  int64_t heads = 0;
-  int64_t key_heads = 0;  // 0: queries, keys and values of all heads one after another
-  int64_t dim = 0;
-  int64_t mlp = 0;
-  bool rotary = false;
-  double rotary_base = 0;
-  bool tied = false;
-  double dropout = 0;
-  double attention_dropout = 0;
-  bool bias = true;
-  bool rms_norm = false;  // else layer norm
-  double norm_eps = 0;
-  bool gated = false;  // down(activation(gate) · up), else down(activation(up))
-  std::string activation;
-  EmbeddingOptions::Rows rows = EmbeddingOptions::Rows::dense;
-
-  int64_t head_size() const { return dim / heads; }
-};
 
 using Cut = LinearOptions::Cut;
 
@@ -192,6 +169,9 @@ class Transformer : public Model {
       weight = (given->dim() < target.dim() ? given->unsqueeze(-1) : *given).expand_as(target).flatten(-2);
     }
     return {accuracy(outputs[0].flatten(-3, -2), target.flatten(-2), weight, layers)};
+  }
+  std::unique_ptr<TokenDecoder> decoder(const ParameterValues& values) const override {
+    return make_transformer_decoder(sizes_, values);
   }
 
  private:

@@ -16,6 +16,7 @@
 #include "core/checkpoint/stored_files.h"
 #include "core/checkpoint/weight_source.h"
 #include "core/control/channel.h"
+#include "core/data/formats/bpe_trainer.h"
 #include "core/data/formats/token_file.h"
 #include "core/files/weight_files.h"
 
@@ -208,6 +209,14 @@ std::string config_text(const WeightNames& names, const WeightSource& source, co
   if (!length.empty() && data.contains("length") && data["length"].is_number()) json[length] = data["length"];
   json["dtype"] = source.tensors().front().dtype == at::kDouble ? "float64" : "float32";
   return json.dump(2) + "\n";
+}
+
+// Content of tokenizer.json for `vocabulary: bytes`, where token n is byte n: byte-level BPE without merges, with the
+// alphabet of GPT-2.
+std::string byte_tokenizer() {
+  std::vector<std::pair<std::string, int64_t>> vocabulary;
+  for (size_t byte = 0; byte < 256; ++byte) vocabulary.emplace_back(byte_letters()[byte], int64_t(byte));
+  return byte_level_tokenizer(vocabulary, {}, {}, false);
 }
 
 // Files of the tokenizer, by name. Empty if the data has none that transformers knows.

@@ -29,8 +29,4 @@ CONVOY_JSON(ExportRequest, run, to, with_config, replace, file_bytes)
 Json export_weights(const ExportRequest& request, const std::function<WeightNames(const Component& model)>& names_of,
                     FileSystem& files = system_files());
 
-// Content of tokenizer.json for `vocabulary: bytes`, where token n is byte n: byte-level BPE without merges, with the
-// alphabet of GPT-2.
-std::string byte_tokenizer();
-
 }  // namespace convoy

@@ -59,10 +59,10 @@ void compare_lists(const std::string& key, const NumberedNames& stored, const Nu
   if (added.empty() && gone.empty()) change.other.push_back(str("the ", plural, " come in another order"));
 }
 
-// True for lists that hold values and not names of numbers: features in the order of another list, and the files of a
-// tokenizer. The fingerprint covers their changes.
+// True for lists that hold values and not names of numbers: features in the order of another list, the files of a
+// tokenizer, and how columns are prepared. The fingerprint covers their changes.
 bool holds_values(const std::string& key) {
-  return key == "item_features" || key == "user_features" || key == "tokenizer";
+  return key == "item_features" || key == "user_features" || key == "tokenizer" || key == "preparation";
 }
 
 }  // namespace
@@ -99,6 +99,11 @@ DataChange data_change(const DataContents& stored, const DataContents& now) {
   for (const auto& [key, list] : stored.lists)
     if (now.lists.count(key) == 0 && list.names.size() > 0 && !holds_values(key))
       change.unknown.push_back(str("it has no ", words_of(key), ", and the checkpoint has some"));
+  // A model continues with the scaling and the categories that it was trained with.
+  const auto prepared = stored.lists.find("preparation"), prepares = now.lists.find("preparation");
+  if (prepared != stored.lists.end() &&
+      (prepares == now.lists.end() || prepared->second.names != prepares->second.names))
+    change.renumber = true;
   // The bytes are equal to those of the checkpoint, so names can be new only if they are read in another way.
   if (same_fingerprint(stored.fingerprint, now.fingerprint)) {
     change.other.clear();

@@ -44,6 +44,7 @@ enum class Split { train, evaluate };
 
 class Dataset;
 struct Interactions;
+struct PreparedInteractions;
 using DatasetPtr = std::shared_ptr<const Dataset>;
 
 class Dataset {
@@ -73,6 +74,8 @@ class Dataset {
   // All interactions of users with items, for `convoy recommend` (core/data/sets/interactions.h). Valid as long as the
   // data set. Null: rows are something else.
   virtual const Interactions* interactions() const { return nullptr; }
+  // Preparation of their contexts and features, which batches have. Null like interactions().
+  virtual const PreparedInteractions* prepared_interactions() const { return nullptr; }
 };
 
 // Augmentation of a gathered batch, in the loader's thread. Draws are functions of (seed, epoch, row number).

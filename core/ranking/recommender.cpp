@@ -54,13 +54,17 @@ class Histories {
 class Recommending {
  public:
   Recommending(const Interactions& all, PairScorer& scorer, const RecommendOptions& options)
-      : all_(all), options_(options), ranking_(scorer, all.items, all.item_features), histories_(all) {
+      : all_(all),
+        options_(options),
+        ranking_(scorer, all.items, options.prepared ? options.prepared->item_features : all.item_features),
+        histories_(all) {
     if (options.k < 1) throw Error(Failure::command_line, "--k: is ", options.k, ", must be at least 1");
     if (options.k > all.items)
       throw Error(Failure::command_line, "--k: is ", options.k, ", and the run has ", all.items,
                   " items; give at most ", all.items);
     if (!options.users.empty()) {
-      file_.emplace(options.users, options.user_column, all.user_names, all.users, all.context_names);
+      file_.emplace(options.users, options.user_column, all.user_names, all.users, all.context_names,
+                    options.prepared ? &options.prepared->context : nullptr);
       users_ = file_->numbers();
     } else {
       for (int64_t user = 0; user < all.users; ++user)
@@ -106,6 +110,10 @@ class Recommending {
                 " are not numbers (NaN); train again with a smaller rate, or take an earlier checkpoint");
   }
 
+  at::Tensor prepared_contexts(const at::Tensor& raw) const {
+    return options_.prepared ? options_.prepared->context.applied(raw) : raw;
+  }
+
   Batch batch_of(const std::vector<int64_t>& numbers) {
     const auto rows = int64_t(numbers.size());
     Batch batch;
@@ -114,15 +122,16 @@ class Recommending {
         at::from_blob(const_cast<int64_t*>(numbers.data()), {rows}, at::TensorOptions(at::kLong)).clone();
     batch.tensors.emplace_back("user", ids);
     if (has_contexts()) {
-      batch.tensors.emplace_back("context", file_->next_contexts(rows));
+      batch.tensors.emplace_back("context", prepared_contexts(file_->next_contexts(rows)));
     } else if (all_.contexts() > 0) {
       at::Tensor last = ids.clone();
       auto* row = last.mutable_data_ptr<int64_t>();
       for (int64_t i = 0; i < rows; ++i) row[i] = histories_.last(row[i]);
-      batch.tensors.emplace_back("context", all_.context.index_select(0, last));
+      batch.tensors.emplace_back("context", prepared_contexts(all_.context.index_select(0, last)));
     }
-    if (all_.user_features.defined())
-      batch.tensors.emplace_back("user_features", all_.user_features.index_select(0, ids));
+    if (const at::Tensor& features = options_.prepared ? options_.prepared->user_features : all_.user_features;
+        features.defined())
+      batch.tensors.emplace_back("user_features", features.index_select(0, ids));
     return batch;
   }
 

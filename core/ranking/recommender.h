@@ -25,6 +25,7 @@ struct RecommendOptions {
   int64_t k = 10;
   bool include_seen = false;
   std::string user_column = "user", item_column = "item";  // names of the columns, also in the file
+  const PreparedInteractions* prepared = nullptr;          // of contexts and features; null: they are used as they are
 };
 
 struct RecommendReport {

@@ -29,8 +29,11 @@ uint64_t id_hash(std::string_view id) { return std::hash<std::string_view>()(id)
 }  // namespace
 
 UserFile::UserFile(const std::string& path, const std::string& user_column, const NameList& names, int64_t users,
-                   const std::vector<std::string>& contexts)
-    : file_(path), delimiter_(has_tabs(path) ? '\t' : ','), typed_(ends_in(path, ".inter") || ends_in(path, ".user")) {
+                   const std::vector<std::string>& contexts, const Preparation* preparation)
+    : file_(path),
+      delimiter_(has_tabs(path) ? '\t' : ','),
+      typed_(ends_in(path, ".inter") || ends_in(path, ".user")),
+      preparation_(preparation) {
   read_header(user_column, contexts);
   find_numbers(names, users);
   if (numbers_.empty()) throw Error(Failure::corrupt_data, path, ": has no users; give one id a line");
@@ -112,12 +115,25 @@ void UserFile::find_numbers(const NameList& names, int64_t users) {
               "; leave them out, or train with their interactions");
 }
 
+float UserFile::context_of(size_t index) const {
+  const size_t column = context_columns_[index];
+  if (preparation_ == nullptr || preparation_->raw_width() == 0) return float_of(*reading_, column, "context");
+  const PreparedColumn& how = preparation_->columns()[index];
+  if (!how.categorical) return raw_number(*reading_, column, how.fills, "context");
+  const std::string_view word = raw_word(*reading_, column, how.fills);
+  const auto found = std::find(how.categories.begin(), how.categories.end(), word);
+  if (found == how.categories.end())
+    reading_->fail(column, str("'", std::string(word), "' is no category of the training data in column ", how.name,
+                               "; leave its line out, or train with it"));
+  return float(found - how.categories.begin());
+}
+
 at::Tensor UserFile::next_contexts(int64_t lines) {
   at::Tensor contexts = at::empty({lines, int64_t(context_columns_.size())}, at::TensorOptions(at::kFloat));
   auto* to = contexts.mutable_data_ptr<float>();
   for (int64_t line = 0; line < lines; ++line) {
     CONVOY_CHECK(reading_ && reading_->next(), "the file of users changed");
-    for (const size_t column : context_columns_) *to++ = float_of(*reading_, column, "context");
+    for (size_t i = 0; i < context_columns_.size(); ++i) *to++ = context_of(i);
   }
   return contexts;
 }

@@ -90,6 +90,22 @@ inline const std::vector<std::string> export_formats{"safetensors", "hf"};
 // Prints the files and returns 0. Throws Error(command_line) if RUN is no run, and the errors of export_weights.
 int export_command(const ExportArguments& arguments);
 
+// --- `convoy vocabulary FILES --size N --to FILE [--special TOKEN]… [--force]` ---
+//
+// Makes a byte-level BPE tokenizer from texts (core/data/formats/bpe_trainer.h), for data.tokenizer.
+
+struct VocabularyArguments {
+  std::vector<std::string> files;  // or patterns
+  int64_t size = 0;
+  std::string to = "tokenizer.json";
+  std::vector<std::string> special;
+  bool force = false;
+};
+
+// Prints what was made and returns 0. Throws Error(command_line), Error(output) if the file exists, Error(corrupt_data)
+// for a file that is no text.
+int vocabulary_command(const VocabularyArguments& arguments);
+
 // --- Texts of `convoy run --help` from the catalogues, and unknown commands ---
 
 // Top-level keys with their help, all names of components, and a reference to `convoy list`.

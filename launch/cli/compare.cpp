@@ -306,7 +306,7 @@ int compare_command(const CompareArguments& arguments, std::ostream& out) {
   std::vector<ComparedMetric> metrics;
   for (const std::string& metric : metrics_of(groups)) metrics.push_back(compared_metric(groups, metric, which));
   if (arguments.json)
-    out << comparison_json(runs, groups, metrics, which).dump(2) << '\n';
+    out << json_text(comparison_json(runs, groups, metrics, which)) << '\n';
   else
     print_comparison(runs, groups, metrics, which, out);
   return exit_code::done;

@@ -146,7 +146,7 @@ int runs_command(const RunsArguments& arguments, std::ostream& out) {
                     {"age_seconds", now - run.written}});
   }
   if (arguments.json)
-    out << list.dump(2) << '\n';
+    out << json_text(list) << '\n';
   else if (runs.empty())
     out << "no runs in " << arguments.folder << '\n';
   else

@@ -12,6 +12,8 @@ size_t width_of(const std::string& cell) {
       std::count_if(cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
+std::string json_text(const Json& json) { return json.dump(2, ' ', true); }
+
 std::string text_table(const std::vector<std::vector<std::string>>& lines, const std::vector<size_t>& right) {
   std::vector<size_t> widths(lines.empty() ? 0 : lines.front().size(), 0);
   for (const auto& line : lines)

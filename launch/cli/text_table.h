@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 
 namespace convoy {
@@ -21,6 +22,9 @@ std::string text_table(const std::vector<std::vector<std::string>>& lines, const
 
 // `value` as printf writes it, with one conversion such as "%.4g".
 std::string formatted(const char* format, double value);
+
+// Pretty JSON in ASCII for a command's --json: the terminal-safe stream must not change a character of it.
+std::string json_text(const Json& json);
 
 // First and last of many names, with their number: "node0 … node127 (128)".
 std::string names_text(const std::vector<std::string>& names);

@@ -301,7 +301,7 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
                 {"strategy", strategy},
                 {"ranks", result.summary.value("world_size", 1)}};
     if (!members.empty()) output["members"] = members;
-    std::cout << output.dump(2) << '\n';
+    std::cout << json_text(output) << '\n';
   } else {
     const int ranks = result.summary.value("world_size", 1);
     std::cout << result.run.path() << ": " << answer.at("rows") << " rows (" << chosen << ") in "

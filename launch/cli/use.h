@@ -62,6 +62,34 @@ struct RecommendArguments {
 // Writes a list for each user to `arguments.to`. Returns the exit code.
 int recommend_command(UseArguments arguments, const RecommendArguments& wanted);
 
+// --- `convoy predict RUN --data FILE --to OUT [--unknown error|skip] [--probabilities all|best|none] …` ---
+
+struct PredictArguments {
+  std::string data;               // file with the rows
+  std::string unknown = "error";  // a row with an id or a category that training did not have: error, or skip
+  std::string probabilities = "all";
+};
+
+// Writes the predictions, and prints their number and what was found about the columns. Returns the exit code.
+int predict_command(UseArguments arguments, const PredictArguments& prediction);
+
+// --- `convoy generate RUN --prompt TEXT [--max-tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S] …` ---
+
+struct GenerateArguments {
+  std::string prompt;
+  std::string prompt_tokens;  // "464,3290": numbers instead of a text
+  int64_t max_tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;  // 0: all
+  double top_p = 1;
+  uint64_t seed = 1;
+  int64_t samples = 1;  // texts, with the seeds seed, seed + 1, …
+  std::string stop;     // a token that ends the text
+};
+
+// Prints the prompt with the text that continues it. Returns the exit code.
+int generate_command(UseArguments arguments, const GenerateArguments& generation);
+
 // --- For tests ---
 
 // The configuration with which ranks use the run: without keys of training. If the run names a member, that member is a

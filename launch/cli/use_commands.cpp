@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "launch/cli/commands.h"
 #include "launch/cli/runs.h"
 #include "launch/cli/use.h"
 
@@ -38,6 +39,36 @@ contexts; otherwise contexts are those of each user's last interaction.
 Examples:
   convoy recommend runs/ncf-ddp --k 10 --to top.csv
   convoy recommend runs/visits@best --users today.csv --to today.jsonl --force)";
+
+constexpr const char* predict_footer = R"(
+Writes the outputs of a trained model for rows without a target, with the preparation of the training data. Text keeps
+its columns and their order, and gets new ones: `prediction`; for classes `probability_NAME`; for an ensemble the vote,
+and each member in `member0`, …. An .npy or .safetensors has the probabilities, or the numbers. Columns are found by
+name. The training data is not needed, and memory does not depend on the number of rows.
+
+Examples:
+  convoy predict runs/digits@best --data new.csv --to out.csv
+  convoy predict runs/digits --data new.npy --to out.npy
+  convoy predict runs/ncf-ddp --data pairs.csv --to scores.csv --unknown skip)";
+
+constexpr const char* generate_footer = R"(
+Continues a text with a model of text (gpt, llama), token by token, on the CPU. Keys and values of earlier tokens are
+cached. If the context is full, the newer half of it is read again.
+
+Examples:
+  convoy generate runs/gpt-single --prompt "In the beginning"
+  convoy generate runs/gpt-single@best --prompt "In the" --temperature 0.7 --top-k 40 --seed 3 --samples 3
+  convoy generate runs/gpt-single --prompt "In the" --temperature 0 --stop "." --json)";
+
+constexpr const char* vocabulary_footer = R"(
+Trains a byte-level BPE tokenizer as that of GPT-2: every text can be encoded, and transformers reads the file. FILES
+may be patterns. Use it by data: {name: text, path: FILE, tokenizer: tokenizer.json}.
+
+Examples:
+  convoy vocabulary book.txt --size 4000
+  convoy vocabulary 'texts/*.txt' --size 32000 --special '<|endoftext|>' --to texts/tokenizer.json
+
+Exit codes: 0, 64 command line, 65 a file is no text, 73 the file exists, 74 I/O, 78 no file matches.)";
 
 constexpr const char* runs_footer = R"(
 Lists run folders, newest first: status, steps, best value of a metric, and the time since the last change. The status
@@ -88,20 +119,102 @@ ParsedCommand add_evaluate(CLI::App& app) {
   return {line, [arguments, split] { return evaluate_command(*arguments, *split); }};
 }
 
+void add_output_options(CLI::App& command, UseArguments& arguments, const char* help) {
+  command.add_option("--to", arguments.to, help)->required()->type_name("OUT");
+  command.add_flag("--force", arguments.force, "Replace an existing file");
+}
+
 ParsedCommand add_recommend(CLI::App& app) {
   auto arguments = std::make_shared<UseArguments>();
   auto wanted = std::make_shared<RecommendArguments>();
   CLI::App* line = app.add_subcommand("recommend", "Write the best new items for each user of a trained recommender");
   add_use_options(*line, *arguments);
-  line->add_option("--to", arguments->to, "File to write: .csv, .jsonl or .npy")->type_name("OUT")->required();
+  add_output_options(*line, *arguments, "File to write: .csv, .jsonl or .npy");
   line->add_option("--users", wanted->users, "File of users, optionally with contexts; default: all users of the data")
       ->type_name("FILE");
   line->add_option("--k", wanted->k, "Items of a list")->type_name("N")->capture_default_str();
   line->add_flag("--include-seen", wanted->include_seen, "Also list items that the user has");
-  line->add_flag("--force", arguments->force, "Replace OUT if it exists");
   line->add_flag("--json", arguments->json, "Print JSON");
   line->footer(std::string(recommend_footer) + exit_codes_of_use);
   return {line, [arguments, wanted] { return recommend_command(*arguments, *wanted); }};
+}
+
+ParsedCommand add_predict(CLI::App& app) {
+  auto arguments = std::make_shared<UseArguments>();
+  auto prediction = std::make_shared<PredictArguments>();
+  CLI::App* line = app.add_subcommand("predict", "Write the outputs of a trained run for new rows");
+  add_use_options(*line, *arguments);
+  line->add_option("--data", prediction->data, "Rows: .csv (or other text), .npy or .safetensors")
+      ->required()
+      ->type_name("FILE");
+  add_output_options(*line, *arguments, "File to write: .npy, .safetensors, or text in the form of FILE");
+  line->add_option("--unknown", prediction->unknown,
+                   "A row with an id or a category that training did not have: error, or skip, which leaves it out")
+      ->capture_default_str()
+      ->type_name("U")
+      ->check(CLI::IsMember({"error", "skip"}));
+  line->add_option("--probabilities", prediction->probabilities,
+                   "Columns of probabilities for classes: all, best or none")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(CLI::IsMember({"all", "best", "none"}));
+  line->add_flag("--json", arguments->json, "Print JSON");
+  line->footer(std::string(predict_footer) + exit_codes_of_use);
+  return {line, [arguments, prediction] { return predict_command(*arguments, *prediction); }};
+}
+
+ParsedCommand add_generate(CLI::App& app) {
+  auto arguments = std::make_shared<UseArguments>();
+  auto generation = std::make_shared<GenerateArguments>();
+  CLI::App* line = app.add_subcommand("generate", "Continue a text with a trained gpt or llama");
+  add_use_options(*line, *arguments);
+  line->add_option("--prompt", generation->prompt, "Text to continue")->type_name("TEXT");
+  line->add_option("--prompt-tokens", generation->prompt_tokens, "Numbers of tokens instead, as in 464,3290")
+      ->type_name("N,N");
+  line->add_option("--max-tokens", generation->max_tokens, "Most tokens to draw")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  line->add_option("--temperature", generation->temperature, "Divides the logits; 0: always the likeliest token")
+      ->capture_default_str()
+      ->type_name("T")
+      ->check(CLI::Range(0.0, 100.0));
+  line->add_option("--top-k", generation->top_k, "Draw among the K likeliest tokens; 0: all")
+      ->capture_default_str()
+      ->type_name("K")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
+  line->add_option("--top-p", generation->top_p, "Draw among the likeliest tokens that together reach this probability")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(CLI::Range(0.001, 1.0));
+  line->add_option("--seed", generation->seed, "Equal seeds give equal texts")->capture_default_str()->type_name("S");
+  line->add_option("--samples", generation->samples, "Number of texts; each further one has the next seed")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000000));
+  line->add_option("--stop", generation->stop, "Token that ends the text, such as <|endoftext|> or a character")
+      ->type_name("TOKEN");
+  line->add_flag("--json", arguments->json, "Print JSON");
+  line->footer(std::string(generate_footer) + exit_codes_of_use);
+  return {line, [arguments, generation] { return generate_command(*arguments, *generation); }};
+}
+
+ParsedCommand add_vocabulary(CLI::App& app) {
+  auto arguments = std::make_shared<VocabularyArguments>();
+  CLI::App* line = app.add_subcommand("vocabulary", "Make a tokenizer from texts");
+  line->add_option("FILES", arguments->files, "Text files, or patterns such as 'texts/*.txt'")->required();
+  line->add_option("--size", arguments->size, "Number of tokens, with the 256 of the bytes")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  line->add_option("--to", arguments->to, "File to write")->capture_default_str()->type_name("FILE");
+  line->add_option("--special", arguments->special, "A token of its own, such as <|endoftext|>; may be repeated")
+      ->type_name("TOKEN")
+      ->take_all()
+      ->allow_extra_args(false);
+  line->add_flag("--force", arguments->force, "Replace the file");
+  line->footer(vocabulary_footer);
+  return {line, [arguments] { return vocabulary_command(*arguments); }};
 }
 
 ParsedCommand add_runs(CLI::App& app) {
@@ -128,7 +241,8 @@ ParsedCommand add_compare(CLI::App& app) {
 }  // namespace
 
 std::vector<ParsedCommand> add_use_commands(CLI::App& app) {
-  return {add_evaluate(app), add_recommend(app), add_runs(app), add_compare(app)};
+  return {add_evaluate(app), add_predict(app), add_recommend(app), add_generate(app),
+          add_runs(app),     add_compare(app), add_vocabulary(app)};
 }
 
 }  // namespace convoy

@@ -94,7 +94,7 @@ with runs.workspace() as folder:
     start = time.monotonic()
     text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp,fsdp,pipeline,data_parallel", "--calibrate", cwd=folder)
     took = time.monotonic() - start
-    runs.check(took <= 20, f"explain --calibrate took {took:.1f} s")  # 8 s on idle cores: tests/bench/run predict
+    runs.check(took <= 20, f"explain --calibrate took {took:.1f} s")  # 8 s on idle cores: tests/bench/run explain_times
     runs.check("predicted step" in text and ("×" in text or rough in text) and "refused" not in text, text)
     runs.check(os.listdir(folder) == [file.name], f"explain --calibrate left {os.listdir(folder)}")
     calibration = json.loads(file.read_text())

@@ -81,6 +81,24 @@ std::vector<Option> with_ranking_options(std::vector<Option> options, std::vecto
   return options;
 }
 
+// Options of preparation, of a table and of interactions.
+std::vector<Option> with_preparation(std::vector<Option> options) {
+  options.insert(
+      options.end(),
+      {describe::choice(
+           "scale",
+           "standard: numbers become (x − mean) / deviation, by the mean and the deviation of the training "
+           "rows; a checkpoint holds both, and evaluate and predict use them",
+           {"none", "standard"}, "none"),
+       describe::list("categorical", "columns of words or codes: each category becomes one input, which is 1 or 0",
+                      describe::text("", "a column")),
+       describe::choice("missing",
+                        "a missing value (an empty field, NA, N/A, NaN, null, None, ?): refuse: an error; fill: the "
+                        "mean of the training rows, and a category of its own in a categorical column",
+                        {"refuse", "fill"}, "refuse")});
+  return options;
+}
+
 // Throws ConfigError if the options contradict each other.
 void check_ranking(const Options& options) {
   if (options.text("ranking") == "full")
@@ -103,7 +121,14 @@ void check_columns(const Options& options, const std::vector<std::string>& lists
 
 void check_interactions(const Options& options) {
   check_ranking(options);
-  check_columns(options.section("columns"), {"context", "item_features", "user_features"});
+  const Options named = options.section("columns");
+  check_columns(named, {"context", "item_features", "user_features"});
+  const std::vector<std::string> contexts = named.texts("context"), words = options.texts("categorical");
+  for (size_t index = 0; index < words.size(); ++index)
+    if (std::find(contexts.begin(), contexts.end(), words[index]) == contexts.end())
+      options.fail(
+          str("categorical.", index),
+          str("is ", words[index], ", which columns.context does not list; context columns may be categorical"));
   for (const char* features : {"item_features", "user_features"})
     if (options.has(features)) check_columns(options.section(features), {"columns"});
   const std::string& holdout = options.text("holdout");
@@ -147,8 +172,11 @@ Entry interactions_entry() {
   return {
       "interactions",
       "interactions of users with items, from delimited text: positives, drawn negatives, ranking of a held-out item",
-      with_ranking_options(
-          {describe::text("path", "the file: .inter with a typed header, or CSV with declared columns").must(),
+      with_preparation(with_ranking_options(
+          {describe::text("path",
+                          "the file: .inter with a typed header, or CSV with declared columns; a pattern such as "
+                          "day-*.csv or {may,june}.csv means several files with the same columns")
+               .must(),
            describe::choice("format", "auto: inter for files that end in .inter, else csv", {"auto", "inter", "csv"},
                             "auto"),
            describe::text(
@@ -180,7 +208,7 @@ Entry interactions_entry() {
                           "default. It needs ranking: full. By default one of each user is held out")
                .above(0)
                .at_most(0.9)
-               .may_be_null()}),
+               .may_be_null()})),
       check_interactions};
 }
 
@@ -275,7 +303,7 @@ void check_form(const Options& options) {
     refuse_without_effect(at, key, reason, {options.location("path")});
   };
   if (npy || tensors)
-    for (const char* key : {"delimiter", "header"})
+    for (const char* key : {"delimiter", "header", "categorical"})
       refuse(options, key, "needs text such as .csv, but path has arrays; leave it out");
   if (!npy)
     refuse(options, "target_path",
@@ -306,26 +334,31 @@ void check_table(const Options& options) {
 
 Entry table_entry() {
   return {
-      "table",
-      "features and a target: CSV with declared columns, .npy or safetensors arrays, memory-mapped",
-      {describe::text("path", ".csv (or other text), .npy with the features, or .safetensors").must(),
-       describe::text("target_path", ".npy with the targets").may_be_null(),
-       describe::text("delimiter", "csv: separator of fields, one character or the word tab", ","),
-       describe::boolean("header",
-                         "csv: the first line has the names of the columns; without it they are named 1, 2, …", true),
-       describe::list("features", "columns of numbers, all others by default; or the one tensor's name (features)",
-                      describe::text("", "a column")),
-       describe::text("target", "the column or tensor to predict", "target"),
-       describe::text("weight", "the column or tensor with row weights: numbers of at least 0").may_be_null(),
-       describe::choice("task", "classification: classes (words or numbers); regression: numbers",
-                        {"classification", "regression"}, "classification"),
-       describe::integer("classes", "number of classes, if the data does not contain all")
-           .between(1, 1 << 30)
-           .may_be_null(),
-       describe::section("evaluate", "evaluation rows",
-                         {describe::real("fraction", "fraction of the rows, drawn by the seed", 0.1).between(0, 0.99),
-                          describe::text("path", "a separate file instead").may_be_null(),
-                          describe::text("target_path", ".npy with its targets").may_be_null()})},
+      "table", "features and a target: CSV with declared columns, .npy or safetensors arrays, memory-mapped",
+      with_preparation(
+          {describe::text(
+               "path",
+               ".csv (or other text), .npy with the features, or .safetensors; a pattern such as part-*.csv or "
+               "{may,june}.csv means several files with the same columns")
+               .must(),
+           describe::text("target_path", ".npy with the targets").may_be_null(),
+           describe::text("delimiter", "csv: separator of fields, one character or the word tab", ","),
+           describe::boolean(
+               "header", "csv: the first line has the names of the columns; without it they are named 1, 2, …", true),
+           describe::list("features", "columns of numbers, all others by default; or the one tensor's name (features)",
+                          describe::text("", "a column")),
+           describe::text("target", "the column or tensor to predict", "target"),
+           describe::text("weight", "the column or tensor with row weights: numbers of at least 0").may_be_null(),
+           describe::choice("task", "classification: classes (words or numbers); regression: numbers",
+                            {"classification", "regression"}, "classification"),
+           describe::integer("classes", "number of classes, if the data does not contain all")
+               .between(1, 1 << 30)
+               .may_be_null(),
+           describe::section(
+               "evaluate", "evaluation rows",
+               {describe::real("fraction", "fraction of the rows, drawn by the seed", 0.1).between(0, 0.99),
+                describe::text("path", "a separate file instead").may_be_null(),
+                describe::text("target_path", ".npy with its targets").may_be_null()})}),
       check_table};
 }
 

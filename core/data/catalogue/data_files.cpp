@@ -15,6 +15,7 @@
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/catalogue/text_files.h"
+#include "core/data/formats/file_pattern.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"
 #include "core/files/limits.h"
@@ -63,6 +64,19 @@ std::string problem_of(const std::string& path, bool folder) {
   return "";
 }
 
+// The same for a path that may be a pattern of several files.
+std::string problem_of_all(const std::string& path, bool folder) {
+  if (folder) return problem_of(path, folder);
+  try {
+    for (const std::string& file : files_of(path))
+      if (const std::string problem = problem_of(file, folder); !problem.empty())
+        return file == path ? problem : str(file, ": ", problem);
+    return "";
+  } catch (const Error&) {
+    return "no file matches this pattern";
+  }
+}
+
 // Looks into the folder of one class; stops at the first image, since there may be a million.
 bool holds_images(const fs::path& folder) {
   std::error_code failure;
@@ -100,10 +114,13 @@ std::string_view first_lines(const MappedFile& file) {
   return text.substr(0, text.rfind('\n', tried) + 1);
 }
 
-// `keys`: the file is named by the key `path` there.
-void check_table_columns(const Options& options, const Options& keys) {
+// `keys`: the file is one of those that the key `path` names there.
+void check_table_columns(const Options& options, const Options& keys, const std::string& path) {
+  const std::vector<std::string> words =
+      options.has("categorical") ? options.texts("categorical") : std::vector<std::string>{};
+  const bool fill = options.has("missing") && options.text("missing") == "fill";
   at_key(keys, "path", [&] {
-    const MappedFile file(keys.text("path"));
+    const MappedFile file(path);
     const std::string_view text = first_lines(file);
     if (text.empty() && !file.text().empty()) return;
     DelimitedReader reader(file.path(), text, delimiter_of(options));
@@ -123,10 +140,23 @@ void check_table_columns(const Options& options, const Options& keys) {
       const size_t weight = column("weight", options.text("weight"));
       if (chosen) numbers.push_back(weight);
     }
+    const auto is_words = [&](size_t number) {
+      return std::find(words.begin(), words.end(), header.names()[number]) != words.end();
+    };
+    for (size_t i = 0; i < words.size(); ++i) {
+      const bool feature = std::any_of(numbers.begin(), numbers.end(),
+                                       [&](size_t number) { return header.names()[number] == words[i]; });
+      if (!feature)
+        options.fail(str("categorical.", i), str("is ", words[i], ", which is no feature of ", file.path(),
+                                                 "; the columns are ", join(header.names(), ", ")));
+    }
+    numbers.erase(std::remove_if(numbers.begin(), numbers.end(), is_words), numbers.end());
+    const size_t features = numbers.size();
     if (!classes) numbers.push_back(target);
     int64_t rows = 0;
     for (bool more = header.first_row_read() || reader.next(); more; more = reader.next(), ++rows) {
-      for (size_t number : numbers) reader.number(number);
+      for (size_t i = 0; i < numbers.size(); ++i)
+        if (!(fill && i < features && is_missing_mark(reader.field(numbers[i])))) reader.number(numbers[i]);
       if (classes && reader.field(target).empty()) reader.fail(target, "the class is missing");
     }
     if (rows == 0 && text.size() == file.text().size())
@@ -134,11 +164,14 @@ void check_table_columns(const Options& options, const Options& keys) {
   });
 }
 
-void check_interaction_columns(const Options& options) {
+void check_interaction_columns(const Options& options, const std::string& path) {
   if (!options.json().contains("columns")) return;
   const Options columns = options.section("columns");
+  const std::vector<std::string> words =
+      options.has("categorical") ? options.texts("categorical") : std::vector<std::string>{};
+  const bool fill = options.has("missing") && options.text("missing") == "fill";
   at_key(options, "path", [&] {
-    const MappedFile file(options.text("path"));
+    const MappedFile file(path);
     const std::string_view text = first_lines(file);
     if (text.empty() && !file.text().empty()) return;
     const TextFormat form = TextFormat::from(options, file.path(), {".inter"});
@@ -151,6 +184,7 @@ void check_interaction_columns(const Options& options) {
     struct Numbers {
       size_t column;
       std::string key, path;
+      bool may_miss = false;
     };
     std::vector<Numbers> numbers;
     const auto add = [&](const char* key, const std::string& name) {
@@ -160,12 +194,17 @@ void check_interaction_columns(const Options& options) {
     for (const char* key : {"time", "weight"})
       if (columns.has(key)) add(key, columns.text(key));
     for (const char* key : {"context", "item_features", "user_features"})
-      for (const std::string& name : columns.texts(key)) add(key, name);
+      for (const std::string& name : columns.texts(key)) {
+        if (std::find(words.begin(), words.end(), name) != words.end()) continue;
+        add(key, name);
+        numbers.back().may_miss = fill && key == std::string("context");
+      }
     for (bool more = header.first_row_read() || reader.next(); more; more = reader.next()) {
       if (reader.field(user).empty()) reader.fail(user, "the user is missing");
       if (reader.field(item).empty()) reader.fail(item, "the item is missing");
       for (const Numbers& number : numbers)
-        at_key(columns, number.key, [&] { float_of(reader, number.column, number.path.c_str()); });
+        if (!(number.may_miss && is_missing_mark(reader.field(number.column))))
+          at_key(columns, number.key, [&] { float_of(reader, number.column, number.path.c_str()); });
     }
   });
 }
@@ -192,8 +231,9 @@ void check_array_rows(const Options& keys) {
 void check_rows(const Options& options, const Options& keys) {
   if (!options.json().contains("delimiter")) return;
   const std::string ending = fs::path(keys.text("path")).extension();
-  if (ending == ".npy") check_array_rows(keys);
-  if (ending != ".npy" && ending != ".safetensors") check_table_columns(options, keys);
+  if (ending == ".npy" && files_of(keys.text("path")).size() == 1) check_array_rows(keys);
+  if (ending == ".npy" || ending == ".safetensors") return;
+  for (const std::string& path : files_of(keys.text("path"))) check_table_columns(options, keys, path);
 }
 
 void check_table_file(const Options& options) {
@@ -255,13 +295,14 @@ void check_data_files(const std::string& name, const Options& options) {
     const Options at = section.empty() ? options : options.section(section);
     if (!at.json().contains(source.key) || !at.has(source.key)) continue;
     const std::string path = at.text(source.key);
-    const std::string problem = path.empty() ? "is empty" : problem_of(path, source.folder);
+    const std::string problem = path.empty() ? "is empty" : problem_of_all(path, source.folder);
     if (!problem.empty()) at.fail(source.key, path, path.empty() ? "" : ": ", problem, "; ", source.advice);
   }
   if (name == "synthetic" && options.json().contains("kind")) check_synthetic_memory(options);
   if (name == "images") check_image_files(options);
   if (name == "table") check_table_file(options);
-  if (name == "interactions") check_interaction_columns(options);
+  if (name == "interactions")
+    for (const std::string& path : files_of(options.text("path"))) check_interaction_columns(options, path);
   if (name == "text") check_text_files(options);
   if (name == "fashion_mnist") check_fashion(options);
 }

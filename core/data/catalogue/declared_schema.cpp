@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/base/describe.h"
+#include "core/data/formats/file_pattern.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"
 #include "core/files/parsed_json.h"
@@ -242,8 +243,11 @@ void check_loss_rows(const Options& loss, const Options& data, const DeclaredSch
     data.fail("negatives", "is 0, but loss bpr compares each positive with its negatives; draw at least one");
 }
 
-FileShape table_features_shape(const Options& options, const std::string& path) {
+FileShape table_features_shape(const Options& options, const std::string& pattern) {
+  // Only reading the whole file shows how many categories there are.
+  if (options.has("categorical") && !options.texts("categorical").empty()) return std::nullopt;
   try {
+    const std::string path = files_of(pattern).front();
     const MappedFile file(path);
     if (ends_in(path, ".npy")) return of_one_row(read_npy_header(path, file.text()).shape);
     const std::vector<std::string> chosen = options.texts("features");

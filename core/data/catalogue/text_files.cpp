@@ -123,22 +123,6 @@ std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
   return "";
 }
 
-// The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
-// image and table files, and for control bytes in the first 64 KiB: UTF-16 and raw token files have them.
-std::string text_problem(std::string_view bytes) {
-  std::string kind = binary_kind(bytes);
-  if (const size_t at = first_control(bytes.substr(0, searched)); kind.empty() && at != std::string_view::npos)
-    kind =
-        str("holds the control byte ", static_cast<int>(bytes[at]), " at byte ", at, ", as files of token numbers do");
-  if (kind.empty()) return "";
-  if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
-  if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
-  if (begins_with(kind, "is an .npy")) return kind + "; for numbers of tokens say data.format: npy";
-  if (begins_with(kind, "holds "))
-    return kind + "; for numbers of tokens say data.format: uint16 or uint32; else give the text itself";
-  return kind + "; write its text to a file of text, or the numbers of its tokens to an .npy file (numpy.save)";
-}
-
 // The reason why this file is not a vocabulary of literal tokens, with advice; "" if it may be one. Recognises binary
 // files and files of tokenizers (byte-level BPE, WordPiece, SentencePiece): their tokens encode text by other rules.
 std::string vocabulary_problem(std::string_view bytes, const std::string& path) {
@@ -228,6 +212,20 @@ void check_token_file(const Options& options, int64_t vocabulary_size) {
 }
 
 }  // namespace
+
+std::string text_problem(std::string_view bytes) {
+  std::string kind = binary_kind(bytes);
+  if (const size_t at = first_control(bytes.substr(0, searched)); kind.empty() && at != std::string_view::npos)
+    kind =
+        str("holds the control byte ", static_cast<int>(bytes[at]), " at byte ", at, ", as files of token numbers do");
+  if (kind.empty()) return "";
+  if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
+  if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
+  if (begins_with(kind, "is an .npy")) return kind + "; for numbers of tokens say data.format: npy";
+  if (begins_with(kind, "holds "))
+    return kind + "; for numbers of tokens say data.format: uint16 or uint32; else give the text itself";
+  return kind + "; write its text to a file of text, or the numbers of its tokens to an .npy file (numpy.save)";
+}
 
 void check_text_files(const Options& options) {
   const bool tokens = holds_tokens(options.text("format"), options.text("path"));

@@ -1,5 +1,7 @@
 #include "core/data/formats/delimited.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -28,7 +30,13 @@ std::string_view trimmed(std::string_view field) {
 DelimitedReader::DelimitedReader(std::string path, std::string_view text, char delimiter)
     : path_(std::move(path)), at_(text.data()), end_(text.data() + text.size()), delimiter_(delimiter) {
   if (text.substr(0, 3) == "\xEF\xBB\xBF") at_ += 3;
-  line_start_ = at_;
+  line_start_ = line_end_ = at_;
+}
+
+void DelimitedReader::continue_from(int64_t line, size_t columns) {
+  line_ = line;
+  fields_.resize(columns);
+  first_ = false;
 }
 
 void DelimitedReader::fail_at(const char* position, const std::string& reason) const {
@@ -59,6 +67,7 @@ bool DelimitedReader::next() {
   const char* line_end = newline == nullptr ? end_ : newline;
   at_ = newline == nullptr ? end_ : newline + 1;
   if (line_end > line_start_ && line_end[-1] == '\r') --line_end;
+  line_end_ = line_end;
   if (line_end == line_start_) {
     for (const char* rest = at_; rest != end_; ++rest) {
       if (*rest != '\n' && *rest != '\r') fail_at(line_start_, "a blank line between rows");
@@ -101,6 +110,11 @@ double DelimitedReader::number(size_t column) const {
   }
   if (!std::isfinite(value)) fail(column, str("'", shown(text), "' is not finite"));
   return value;
+}
+
+bool is_missing_mark(std::string_view field) {
+  static constexpr std::array<std::string_view, 9> marks{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"};
+  return std::find(marks.begin(), marks.end(), trimmed(field)) != marks.end();
 }
 
 char delimiter_of(const Options& options) {

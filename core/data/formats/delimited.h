@@ -16,6 +16,8 @@ class DelimitedReader {
   // `text` outlives the reader and the views that it returns; `path` is for messages.
   DelimitedReader(std::string path, std::string_view text, char delimiter);
 
+  // For text from the middle of a file: `line` lines come before it, and each line has `columns` fields.
+  void continue_from(int64_t line, size_t columns);
   // Reads the next line; false at the end. The first line determines the number of fields. Blank lines are allowed only
   // at the end. Throws Error(corrupt_data).
   bool next();
@@ -23,6 +25,7 @@ class DelimitedReader {
   std::string_view field(size_t column) const { return fields_[column]; }
   double number(size_t column) const;  // finite, else throws
   int64_t line() const { return line_; }
+  std::string_view text() const { return {line_start_, size_t(line_end_ - line_start_)}; }  // the line without its end
   std::string_view rest() const { return {at_, size_t(end_ - at_)}; }  // text after the lines read so far
   const std::string& path() const { return path_; }
 
@@ -40,11 +43,15 @@ class DelimitedReader {
   const char* at_;
   const char* end_;
   const char* line_start_;
+  const char* line_end_;
   char delimiter_;
   int64_t line_ = 0;
   bool first_ = true;
   std::vector<std::string_view> fields_;
 };
+
+// True for a field that means "no value": empty, NA, N/A, NaN, nan, null, NULL, None, ?.
+bool is_missing_mark(std::string_view field);
 
 // The character of the option `delimiter`: one character, or the word tab. Throws ConfigError for another text.
 char delimiter_of(const Options& options);

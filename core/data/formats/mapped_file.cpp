@@ -66,6 +66,14 @@ std::string_view MappedFile::text() const {
   return {static_cast<const char*>(mapping_->data), mapping_->data == nullptr ? 0 : mapping_->size};
 }
 
+void MappedFile::forget(size_t begin, size_t end) const {
+  constexpr size_t page = 4096;
+  begin = begin / page * page;  // its first page was read with the bytes before
+  end = end / page * page;
+  if (mapping_->data != nullptr && begin < end)
+    madvise(static_cast<char*>(mapping_->data) + begin, end - begin, MADV_DONTNEED);
+}
+
 const std::string& MappedFile::hash() const {
   std::call_once(mapping_->hashed, [this] { mapping_->hash = hash_hex(text().data(), text().size()); });
   return mapping_->hash;

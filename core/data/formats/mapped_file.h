@@ -11,6 +11,8 @@ class MappedFile {
   explicit MappedFile(const std::string& path);  // Error(io) with the cause; an empty file gives an empty text
   std::string_view text() const;
   const std::string& path() const { return path_; }
+  // Lets the system take back the memory of these bytes, which were read; they are read again if needed.
+  void forget(size_t begin, size_t end) const;
   // XXH3-128 of all bytes, in hex; computed once for all copies.
   const std::string& hash() const;
   // Files up to 1 GiB: the same as hash(). Larger files may not fit into memory: the hash of the size and of 1024

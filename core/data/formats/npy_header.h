@@ -21,6 +21,9 @@ class Header {
   bool has(const std::string& name) const;
   // Returns the index of the column `name`; `option` is the user's key. Error(config) names the existing columns, or
   // reports a column of a different type.
+  size_t column(const std::string& name, const std::string& option, bool number) const {
+    return find(name, option, number);
+  }
   size_t token(const std::string& name, const std::string& option) const { return find(name, option, false); }
   size_t number(const std::string& name, const std::string& option) const { return find(name, option, true); }
   const std::vector<std::string>& names() const { return names_; }

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/data/formats/bpe_trainer.h"
 #include "core/data/formats/mapped_file.h"
 
 namespace convoy {
@@ -25,25 +26,6 @@ constexpr int64_t most_tokens = 1 << 24;
   throw Error(Failure::config, path, ": ", feature,
               " is not supported; data.tokenizer takes byte-level BPE, as GPT-2, Llama 3 and Qwen have it. Encode the "
               "text in Python and give the numbers: data.format: npy");
-}
-
-std::string utf8(uint32_t code) {  // below 0x800
-  if (code < 0x80) return std::string(1, static_cast<char>(code));
-  return {static_cast<char>(0xc0U | code >> 6U), static_cast<char>(0x80U | (code & 0x3fU))};
-}
-
-// The letters that stand for the 256 bytes: a printable byte is its own letter, others follow from U+0100.
-const std::array<std::string, 256>& byte_letters() {
-  static const std::array<std::string, 256> letters = [] {
-    std::array<std::string, 256> all;
-    uint32_t next = 256;
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-      all[byte] = utf8(printable ? byte : next++);
-    }
-    return all;
-  }();
-  return letters;
 }
 
 // "Ġthe" → " the". A letter that stands for no byte stays.

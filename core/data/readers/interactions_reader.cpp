@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <xxhash.h>
 
@@ -14,6 +15,7 @@
 
 #include "core/base/log.h"
 #include "core/data/formats/delimited.h"
+#include "core/data/formats/file_pattern.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/sets/features.h"
 
@@ -71,77 +73,6 @@ class Numbering {
   std::vector<std::string_view> tokens_;
 };
 
-// Tensors of interactions, and their names in a cache.
-struct NamedColumn {
-  const char* name;
-  at::Tensor Interactions::*tensor;
-  bool by_row;  // has one element for each interaction
-};
-constexpr NamedColumn named_columns[] = {
-    {"user", &Interactions::user, true},
-    {"item", &Interactions::item, true},
-    {"time", &Interactions::time, true},
-    {"context", &Interactions::context, true},
-    {"weight", &Interactions::weight, true},
-    {"item_features", &Interactions::item_features, false},
-    {"user_features", &Interactions::user_features, false},
-    {"context_kinds", &Interactions::context_kinds, false},
-};
-
-Columns columns_of(const Interactions& all) {
-  Columns columns{{"counts", at::empty({2}, at::kLong)},
-                  {"user_bytes", all.user_names.bytes()},
-                  {"user_ends", all.user_names.ends()},
-                  {"item_bytes", all.item_names.bytes()},
-                  {"item_ends", all.item_names.ends()}};
-  columns["counts"].mutable_data_ptr<int64_t>()[0] = all.users;
-  columns["counts"].mutable_data_ptr<int64_t>()[1] = all.items;
-  for (const NamedColumn& column : named_columns)
-    if ((all.*column.tensor).defined()) columns[column.name] = all.*column.tensor;
-  return columns;
-}
-
-// True if they are as columns_of makes them, with all numbers within their ranges.
-bool are_valid_columns(const Columns& columns, const InteractionColumns& how) {
-  if (!has_column(columns, "user", at::kInt, {-1}) || !has_column(columns, "counts", at::kLong, {2})) return false;
-  const int64_t rows = columns.at("user").numel();
-  const int64_t users = columns.at("counts").const_data_ptr<int64_t>()[0];
-  const int64_t items = columns.at("counts").const_data_ptr<int64_t>()[1];
-  const auto contexts = int64_t(how.context.size());
-  const bool whole =
-      rows > 0 && has_column(columns, "item", at::kInt, {rows}) && has_column(columns, "user_bytes", at::kByte, {-1}) &&
-      has_column(columns, "user_ends", at::kLong, {users}) && has_column(columns, "item_bytes", at::kByte, {-1}) &&
-      has_column(columns, "item_ends", at::kLong, {items}) && (how.time.empty() || columns.count("time") == 1) &&
-      (columns.count("time") == 0 || has_column(columns, "time", at::kDouble, {rows})) &&
-      (how.weight.empty() ? columns.count("weight") == 0 : has_column(columns, "weight", at::kFloat, {rows})) &&
-      (contexts == 0 ? columns.count("context") == 0 : has_column(columns, "context", at::kFloat, {rows, contexts}));
-  const auto of_ids = [&](const char* name, int64_t ids, const std::vector<std::string>& named) {
-    return named.empty() ? columns.count(name) == 0
-                         : has_column(columns, name, at::kFloat, {ids, int64_t(named.size())});
-  };
-  if (!of_ids("item_features", items, how.item_features) || !of_ids("user_features", users, how.user_features))
-    return false;
-  constexpr auto kinds = int64_t(ContextKind::same_everywhere) + 1;
-  if (contexts > 0 &&
-      !(has_column(columns, "context_kinds", at::kByte, {contexts}) && all_below(columns.at("context_kinds"), kinds)))
-    return false;
-  if (!whole || !all_below(columns.at("user"), users) || !all_below(columns.at("item"), items)) return false;
-  NameList(columns.at("user_bytes"), columns.at("user_ends"));
-  NameList(columns.at("item_bytes"), columns.at("item_ends"));
-  return true;
-}
-
-Interactions interactions_of(const Columns& columns) {
-  Interactions all;
-  for (const NamedColumn& column : named_columns)
-    if (const auto found = columns.find(column.name); found != columns.end()) all.*column.tensor = found->second;
-  all.users = columns.at("counts").const_data_ptr<int64_t>()[0];
-  all.items = columns.at("counts").const_data_ptr<int64_t>()[1];
-  all.user_names = NameList(columns.at("user_bytes"), columns.at("user_ends"));
-  all.item_names = NameList(columns.at("item_bytes"), columns.at("item_ends"));
-  return all;
-}
-
 void set_names(Interactions& all, const Numbering& users, const Numbering& items) {
   all.users = users.size();
   all.items = items.size();
@@ -162,11 +93,16 @@ struct Layout {
   Layout(const Header& header, const InteractionColumns& columns)
       : user(header.token(columns.user, "data.columns.user")),
         item(header.token(columns.item, "data.columns.item")),
+        fill(columns.prepare.fill),
         timed(!columns.time.empty() || header.has("timestamp")),
         weighted(!columns.weight.empty()) {
     if (timed) time = header.number(columns.time.empty() ? "timestamp" : columns.time, "data.columns.time");
     if (weighted) weight = header.number(columns.weight, "data.columns.weight");
-    for (const auto& name : columns.context) context.push_back(header.number(name, "data.columns.context"));
+    for (const auto& name : columns.context) {
+      categorical.push_back(columns.prepare.is_categorical(name) ? 1 : 0);
+      has_words = has_words || categorical.back() != 0;
+      context.push_back(header.column(name, "data.columns.context", categorical.back() == 0));
+    }
     for (const auto& name : columns.item_features)
       item_features.push_back(header.number(name, "data.columns.item_features"));
     for (const auto& name : columns.user_features)
@@ -174,7 +110,10 @@ struct Layout {
   }
 
   size_t user, item;
+  bool fill;  // missing contexts are allowed
   bool timed, weighted;
+  bool has_words = false;         // some context column is categorical
+  std::vector<char> categorical;  // by context column
   size_t time = 0, weight = 0;
   std::vector<size_t> context, item_features, user_features;
 };
@@ -247,19 +186,12 @@ Interactions empty_interactions(const Layout& layout, int64_t rows) {
   return all;
 }
 
-Interactions row_range(const Interactions& all, int64_t begin, int64_t rows) {
-  Interactions result;
-  for (const NamedColumn& column : named_columns)
-    if (column.by_row && (all.*column.tensor).defined())
-      result.*column.tensor = (all.*column.tensor).narrow(0, begin, rows);
-  return result;
-}
-
 // Consecutive lines, parsed into rows of the columns; ids are numbered within the part.
 class Part {
  public:
   Part(const Layout& layout, int64_t lines) : Part(layout, empty_interactions(layout, lines)) {}
-  Part(const Layout& layout, Interactions out) : layout_(layout), out_(std::move(out)), values_(layout) {}
+  Part(const Layout& layout, Interactions out)
+      : layout_(layout), out_(std::move(out)), words_(layout.context.size()), values_(layout) {}
 
   // `on_row`: the reader has read the first row already. Blank lines at the end make rows fewer than lines.
   void read(DelimitedReader& reader, bool on_row) {
@@ -275,7 +207,10 @@ class Part {
       *item = items_(reader.field(layout_.item));
       if (layout_.timed) *time++ = number_of(reader, layout_.time, "data.columns.time");
       const float* const first = context;
-      for (size_t column : layout_.context) *context++ = float_of(reader, column, "data.columns.context");
+      for (size_t i = 0; i < layout_.context.size(); ++i)
+        *context++ = layout_.categorical[i] != 0
+                         ? float(words_[i](raw_word(reader, layout_.context[i], layout_.fill)))
+                         : raw_number(reader, layout_.context[i], layout_.fill, "data.columns.context");
       values_.add(reader, *user++, *item++, first);
       if (!layout_.weighted) continue;
       *weight = float_of(reader, layout_.weight, "data.columns.weight");
@@ -292,14 +227,24 @@ class Part {
   }
 
   int64_t rows() const { return rows_; }
-  Interactions interactions() const {
+  Interactions interactions() {
     Interactions all = row_range(out_, 0, rows_);
     set_names(all, users_, items_);
+    if (layout_.has_words) sort_words(all);
     values_.write_to(all);
     return all;
   }
 
  private:
+  void sort_words(Interactions& all) {
+    for (size_t column = 0; column < words_.size(); ++column) {
+      const std::vector<int64_t> becomes = words_[column].sort();
+      all.context_words.push_back(words_[column].words());
+      float* value = all.context.mutable_data_ptr<float>() + column;
+      for (int64_t row = 0; !becomes.empty() && row < rows_; ++row, value += words_.size())
+        *value = float(becomes[size_t(*value)]);
+    }
+  }
   std::vector<int32_t> renumber(at::Tensor& ids, const std::vector<std::string_view>& tokens,
                                 Numbering& numbering) const {
     std::vector<int32_t> numbers(tokens.size());
@@ -314,6 +259,7 @@ class Part {
   Interactions out_;
   int64_t rows_ = 0;
   Numbering users_, items_;
+  std::vector<WordNumbers> words_;  // of categorical context columns
   IdValues values_;
 };
 
@@ -409,6 +355,7 @@ InteractionColumns InteractionColumns::from(const Options& options, const std::s
   columns.item_features = names.texts("item_features");
   columns.user_features = names.texts("user_features");
   columns.weight = names.has("weight") ? names.text("weight") : "";
+  columns.prepare = PreparationOptions::from(options);
   return columns;
 }
 
@@ -421,6 +368,9 @@ std::string InteractionColumns::cache_key() const {
               {"item_features", item_features},
               {"user_features", user_features},
               {"weight", weight}});
+  // Only if they are set, so that caches of earlier versions stay valid.
+  if (prepare.fill) key["fill"] = true;
+  if (!prepare.categorical.empty()) key["categorical"] = prepare.categorical;
   return key.dump();
 }
 
@@ -436,7 +386,8 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
 
   std::optional<Interactions> all;
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), int64_t(text.size()) / bytes_per_thread);
-  if (threads > 1 && !first_row_read)
+  // Words are numbered over the whole file.
+  if (threads > 1 && !first_row_read && !layout.has_words)
     all = parsed_in_parts(path, rest, columns.delimiter, reader.columns(), layout, threads);
   if (!all) {
     Part part(layout, lines);
@@ -448,7 +399,9 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
   return std::move(*all);
 }
 
-Interactions read_interactions(const std::string& path, const InteractionColumns& columns) {
+namespace {
+
+Interactions read_one_file(const std::string& path, const InteractionColumns& columns) {
   const MappedFile file(path);
   Interactions all = interactions_of(cached_columns(
       file, "interactions " + columns.cache_key(),
@@ -462,6 +415,15 @@ Interactions read_interactions(const std::string& path, const InteractionColumns
   if (all.user_features.defined())
     all.user_sources.push_back({path, all.user_names, all.user_features, columns.user_features, ""});
   return all;
+}
+
+}  // namespace
+
+Interactions read_interactions(const std::string& path, const InteractionColumns& columns) {
+  const std::vector<std::string> paths = files_of(path);
+  std::vector<Interactions> parts;
+  for (const std::string& one : paths) parts.push_back(read_one_file(one, columns));
+  return joined_interactions(std::move(parts), paths);
 }
 
 void add_features(Interactions& all, const FeatureFile& items, const FeatureFile& users) {

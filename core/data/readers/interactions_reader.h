@@ -18,6 +18,7 @@ struct InteractionColumns : TextFormat {
   std::vector<std::string> context;                       // numbers
   std::vector<std::string> item_features, user_features;  // numbers with one value per item, per user
   std::string weight;                                     // "": none
+  PreparationOptions prepare;
 
   // Reads data.format, delimiter, header, columns; `path` determines the format if it is auto.
   static InteractionColumns from(const Options& options, const std::string& path);
@@ -27,8 +28,19 @@ struct InteractionColumns : TextFormat {
 // Throws Error(corrupt_data) with file:line:column; Error(config) for a missing column.
 Interactions parse_interactions(const std::string& path, std::string_view text, const InteractionColumns& columns);
 
-// Uses the column cache.
+// Uses the column cache. `path` may be a pattern of several files (core/data/formats/file_pattern.h).
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
+
+// Returns rows begin … begin + rows − 1, as views; without features and names.
+Interactions row_range(const Interactions& all, int64_t begin, int64_t rows);
+
+// Form of the column cache (interactions_cache.cpp).
+Columns columns_of(const Interactions& all);
+bool are_valid_columns(const Columns& columns, const InteractionColumns& how);
+Interactions interactions_of(const Columns& columns);
+
+// One table of the interactions of several files (joined_interactions.cpp).
+Interactions joined_interactions(std::vector<Interactions> parts, const std::vector<std::string>& paths);
 
 // Joins the files' columns to the features of the interactions, by id. Ignores a file without a path.
 void add_features(Interactions& all, const FeatureFile& items, const FeatureFile& users);

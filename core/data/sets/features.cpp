@@ -12,6 +12,7 @@
 #include "core/data/formats/delimited.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"
+#include "core/data/preparation.h"
 #include "core/data/rows.h"
 
 namespace convoy {
@@ -106,6 +107,7 @@ FeatureFile FeatureFile::from(const Options& data, const std::string& entity) {
   static_cast<TextFormat&>(file) = TextFormat::from(options, file.path, {".item", ".user", ".inter"});
   file.id = options.has("id") ? options.text("id") : data.section("columns").text(entity);
   file.columns = options.texts("columns");
+  file.fill = PreparationOptions::from(data).fill;
   return file;
 }
 
@@ -113,6 +115,7 @@ std::string FeatureFile::cache_key() const {
   Json key = TextFormat::cache_key();
   key["id"] = id;
   key["columns"] = columns;
+  if (fill) key["fill"] = true;  // else as in caches of earlier versions
   return key.dump();
 }
 
@@ -138,7 +141,7 @@ Features parse_features(const FeatureFile& file, std::string_view text) {
       reader.fail(id_column, file.entity, " '", id, "' has a line already, line ", earlier->second,
                   "; keep one of them");
     ids.push_back(id);
-    for (size_t column : columns) values.push_back(float_of(reader, column, option.c_str()));
+    for (size_t column : columns) values.push_back(raw_number(reader, column, file.fill, option.c_str()));
   }
   if (ids.empty()) throw Error(Failure::corrupt_data, file.path, ": holds no lines but its header");
   features.ids = NameList(ids);

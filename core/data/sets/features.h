@@ -44,6 +44,7 @@ struct FeatureFile : TextFormat {
   std::string path;                  // "": none
   std::string id;                    // column of ids
   std::vector<std::string> columns;  // columns to read; empty: all others
+  bool fill = false;                 // missing values are allowed
 
   // Reads data.item_features (thing: item) or data.user_features (thing: user), a section of `data`.
   static FeatureFile from(const Options& data, const std::string& entity);

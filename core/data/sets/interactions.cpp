@@ -92,6 +92,9 @@ Interactions renumbered(const Interactions& all, const DataContents& stored) {
   const std::vector<int64_t> order = numbers_in(NameList(all.context_names), columns);
   result.context = all.context.index_select(1, at::tensor(order));
   result.context_names = columns.strings();
+  result.context_words.clear();
+  for (int64_t column : order)
+    if (!all.context_words.empty()) result.context_words.push_back(all.context_words[size_t(column)]);
   if (all.context_kinds.defined()) result.context_kinds = all.context_kinds.index_select(0, at::tensor(order));
   return result;
 }
@@ -108,7 +111,7 @@ RankingOptions RankingOptions::from(const Options& options) {
 }
 
 InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options,
-                                         uint64_t seed)
+                                         uint64_t seed, const PreparationOptions& prepare, const Preparations* stored)
     : all_(std::move(all)), split_(std::move(split)), options_(options), seed_(seed) {
   CONVOY_CHECK(!all_.item_features.defined() || all_.item_features.size(0) == all_.items, "features of other items");
   CONVOY_CHECK(!all_.user_features.defined() || all_.user_features.size(0) == all_.users, "features of other users");
@@ -118,11 +121,13 @@ InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit spli
   positives_ = Positives(all_.user.max().item<int64_t>() + 1, all_.items, all_.user.const_data_ptr<int32_t>(),
                          all_.item.const_data_ptr<int32_t>(), split_.train);
   check_drawable();
+  prepared_ = PreparedInteractions(all_, split_.train, prepare, stored);
 }
 
 InteractionsDataset::InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options,
-                                         uint64_t seed)
-    : InteractionsDataset(all, split_interactions(all, holdout, seed, options.fraction), options, seed) {
+                                         uint64_t seed, const PreparationOptions& prepare, const Preparations* stored)
+    : InteractionsDataset(all, split_interactions(all, holdout, seed, options.fraction), options, seed, prepare,
+                          stored) {
   holdout_ = holdout;
 }
 
@@ -166,12 +171,20 @@ DataContents InteractionsDataset::contents() const {
   };
   add("item", all_.item_feature_names, all_.item_features);
   add("user", all_.user_feature_names, all_.user_features);
+  if (const Preparations made = prepared_.preparations(); !made.empty())
+    contents.lists["preparation"] = stored_preparations(made);
   return contents;
 }
 
 DatasetPtr InteractionsDataset::numbered_as(const DataContents& stored) const {
   if (!holdout_) return nullptr;
-  return std::make_shared<InteractionsDataset>(renumbered(all_, stored), *holdout_, options_, seed_);
+  Interactions all = renumbered(all_, stored);
+  const Preparations preparations = preparations_of(stored);
+  const auto context = preparations.find("context");
+  if (context != preparations.end()) context->second.check_words(all.context_words);
+  if (context != preparations.end()) number_context_words(all, context->second);
+  return std::make_shared<InteractionsDataset>(std::move(all), *holdout_, options_, seed_, prepared_.options,
+                                               &preparations);
 }
 
 void InteractionsDataset::check_drawable() const {
@@ -196,11 +209,11 @@ Schema InteractionsDataset::schema() const {
   schema.fields["user"] = {{}, at::kLong, all_.users};
   schema.fields["item"] = {{1 + options_.negatives}, at::kLong, all_.items};
   schema.fields["target"] = {{1 + options_.negatives}, at::kFloat, 0};
-  if (all_.contexts() > 0) schema.fields["context"] = {{all_.contexts()}, at::kFloat, 0};
+  if (all_.contexts() > 0) schema.fields["context"] = {{prepared_.contexts()}, at::kFloat, 0};
   if (all_.weight.defined()) schema.fields["weight"] = {{}, at::kFloat, 0};
-  if (all_.user_features.defined()) schema.fields["user_features"] = {{all_.user_features.size(1)}, at::kFloat, 0};
+  if (all_.user_features.defined()) schema.fields["user_features"] = {{prepared_.user_features.size(1)}, at::kFloat, 0};
   if (all_.item_features.defined())
-    schema.fields["item_features"] = {{1 + options_.negatives, all_.item_features.size(1)}, at::kFloat, 0};
+    schema.fields["item_features"] = {{1 + options_.negatives, prepared_.item_features.size(1)}, at::kFloat, 0};
   return schema;
 }
 
@@ -299,7 +312,8 @@ void InteractionsDataset::gather_all_items(Batch& batch, const int64_t* samples,
 void InteractionsDataset::gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
                                          BatchBuffers& buffers) const {
   if (const int64_t width = all_.contexts(); width > 0) {
-    auto context = buffers.take("context", {rows, width}, at::kFloat);
+    const bool raw = prepared_.context.is_identity();
+    auto context = buffers.take(raw ? "context" : "raw context", {rows, width}, at::kFloat);
     float* to = context.mutable_data_ptr<float>();
     const float* from = all_.context.const_data_ptr<float>();
     // Rows are random accesses into hundreds of megabytes, so later rows are prefetched while earlier ones are copied.
@@ -311,6 +325,11 @@ void InteractionsDataset::gather_columns(Batch& batch, const int32_t* table_rows
         __builtin_prefetch(next + width - 1);
       }
       std::copy_n(from + table_rows[samples[r]] * width, width, to + r * width);
+    }
+    if (!raw) {
+      auto prepared = buffers.take("context", {rows, prepared_.contexts()}, at::kFloat);
+      prepared_.context.apply(context.const_data_ptr<float>(), rows, prepared.mutable_data_ptr<float>());
+      context = prepared;
     }
     batch.tensors.emplace_back("context", context);
   }
@@ -332,8 +351,8 @@ void InteractionsDataset::gather_features(Batch& batch, const std::string& buffe
     gather_rows(table, ids.const_data_ptr<int64_t>(), ids.numel(), features);
     batch.tensors.emplace_back(name, features);
   };
-  if (all_.user_features.defined()) gather("user_features", all_.user_features, at::Tensor(batch.at("user")));
-  if (all_.item_features.defined()) gather("item_features", all_.item_features, at::Tensor(batch.at("item")));
+  if (all_.user_features.defined()) gather("user_features", prepared_.user_features, at::Tensor(batch.at("user")));
+  if (all_.item_features.defined()) gather("item_features", prepared_.item_features, at::Tensor(batch.at("item")));
 }
 
 }  // namespace convoy

@@ -19,6 +19,7 @@
 #include "core/data/readers/name_list.h"
 #include "core/data/sets/candidates.h"
 #include "core/data/sets/features.h"
+#include "core/data/sets/interaction_preparation.h"
 
 namespace convoy {
 
@@ -37,6 +38,7 @@ struct Interactions {
   at::Tensor item_features, user_features;  // float32 [items, F], [users, U]; undefined if there are none
   at::Tensor context_kinds;                 // uint8 [C], a ContextKind each; undefined if unknown
   NameList user_names, item_names;          // ids as in the source, by number; empty for synthetic data
+  std::vector<ColumnWords> context_words;   // by context column; empty: numbers. No list: no column has words
   std::vector<std::string> context_names;   // columns of `context`; empty for synthetic data
   std::vector<std::string> item_feature_names, user_feature_names;  // likewise
   std::vector<Features> item_sources, user_sources;                 // sources of the joined features
@@ -77,8 +79,11 @@ struct RankingOptions {
 class InteractionsDataset : public Dataset {
  public:
   // Error(config) if a user has touched too many items to draw negatives or candidates.
-  InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options, uint64_t seed);
-  InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options, uint64_t seed);
+  // `stored`: preparations of a checkpoint; null: computed from the training rows.
+  InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options, uint64_t seed,
+                      const PreparationOptions& prepare = {}, const Preparations* stored = nullptr);
+  InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options, uint64_t seed,
+                      const PreparationOptions& prepare = {}, const Preparations* stored = nullptr);
 
   Schema schema() const override;
   int64_t size(Split split) const override;
@@ -87,6 +92,7 @@ class InteractionsDataset : public Dataset {
   DataContents contents() const override;
   DatasetPtr numbered_as(const DataContents& stored) const override;
   const Interactions* interactions() const override { return &all_; }
+  const PreparedInteractions* prepared_interactions() const override { return &prepared_; }
   using Dataset::gather_once;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override;
 
@@ -113,6 +119,7 @@ class InteractionsDataset : public Dataset {
   const RankingOptions options_;
   const uint64_t seed_;
   Positives positives_;
+  PreparedInteractions prepared_;
 };
 
 }  // namespace convoy

@@ -53,7 +53,8 @@ class RecommendUse : public Use {
     const std::shared_ptr<PairScorer> scorer =
         members.size() == 1 ? members.front() : std::make_shared<MeanScorer>(members);
 
-    const RecommendOptions options = options_of(use);
+    RecommendOptions options = options_of(use);
+    options.prepared = use.components().data->prepared_interactions();
     const std::unique_ptr<OutputFile> out = use.output();
     const auto start = std::chrono::steady_clock::now();
     const MemoryGrowth memory;

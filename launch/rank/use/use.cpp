@@ -12,6 +12,8 @@
 namespace convoy {
 
 std::unique_ptr<Use> make_evaluate_use();
+std::unique_ptr<Use> make_generate_use();
+std::unique_ptr<Use> make_predict_use();
 std::unique_ptr<Use> make_recommend_use();
 
 namespace {
@@ -23,6 +25,8 @@ struct UseEntry {
 
 constexpr UseEntry uses[] = {
     {"evaluate", make_evaluate_use},
+    {"generate", make_generate_use},
+    {"predict", make_predict_use},
     {"recommend", make_recommend_use},
 };
 

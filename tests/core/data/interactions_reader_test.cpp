@@ -117,7 +117,8 @@ TEST(InteractionsReader, ReportsErrorsWithFileLineAndColumn) {
               HasSubstr("f.csv:3:5: 'x7' is not a number; data.columns.time takes"));
   EXPECT_THAT(failure(head + "u,i,1,0,,1\n", csv()),
               HasSubstr("f.csv:2:9: a number is missing; data.columns.context takes"));
-  EXPECT_THAT(failure(head + "u,i,1,nan,0,1\n", csv()), HasSubstr("f.csv:2:7: 'nan' is not finite"));
+  EXPECT_THAT(failure(head + "u,i,1,nan,0,1\n", csv()), HasSubstr("f.csv:2:7: 'nan' marks a missing number"));
+  EXPECT_THAT(failure(head + "u,i,1,inf,0,1\n", csv()), HasSubstr("f.csv:2:7: 'inf' is not finite"));
   EXPECT_THAT(failure(head + "u,i,1,0,1e999,1\n", csv()), HasSubstr("f.csv:2:9: '1e999' is out of range"));
   EXPECT_THAT(failure(head + "u,i,1,0,0\n", csv()), HasSubstr("f.csv:2:10: 5 fields where the first line has 6"));
   EXPECT_THAT(failure(head + "u,i,1,0,0,1,9\n", csv()), HasSubstr("f.csv:2:13: 7 fields"));
