@@ -49,7 +49,7 @@ int recommend_command(UseArguments arguments, const RecommendArguments& wanted) 
     output["run"] = result.run.name;
     output["checkpoint"] = result.run.path();
     output["step"] = result.run.step;
-    std::cout << output.dump(2) << '\n';
+    std::cout << json_text(output) << '\n';
   } else {
     std::cout << recommended_text(result.run, result.answer, to);
   }

@@ -1,4 +1,5 @@
 """`convoy predict` of a million rows of 24 columns, CSV to CSV through NCF, against pandas and PyTorch"""
+# needs: pandas==3.1.1
 import json
 import os
 import pathlib

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import runs
 
 try:
@@ -159,6 +159,33 @@ with runs.workspace() as work:
         order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :5].tolist()
         lists = {user: [[(names[i], float(scores[row, i])) for i in order[row]]] for row, user in enumerate(users)}
         compare(list(csv.DictReader(open(work / f"{name}.csv"))), lists, name)
+
+    # Contexts and features that are scaled, and words as contexts: the same scores as those of `convoy predict`.
+    weather = ("sun", "rain", "snow")
+    (work / "prepared.csv").write_text("who,what,at,hour,weather\n" + "".join(
+        f'{u},"{i}",{t},{1000 * h},{weather[t % 3]}\n' for u, i, t, h in interactions))
+    text = CONFIG.format(folder=work, strategy="{name: single}", ranks=1, model="")
+    text = text.replace("visits.csv", "prepared.csv").replace("context: [hour]}", "context: [hour, weather]}\n  "
+                        "categorical: [weather]\n  scale: standard")
+    (work / "run.yaml").write_text(text)
+    runs.run(work / "run.yaml", work / "prepared")
+    (work / "users.csv").write_text("weather,who,hour\nrain,u7,250\nsun,u3,750\nsnow,u7,500\n")
+    recommend(work / "prepared", work / "prepared-top.csv", "--users", work / "users.csv", "--k", 4)
+    rows = list(csv.DictReader(open(work / "prepared-top.csv")))
+    runs.check(len(rows) == 12, f"prepared: {len(rows)} lines")
+    contexts = [(250, "rain")] * 4 + [(750, "sun")] * 4 + [(500, "snow")] * 4
+    with open(work / "pairs.csv", "w") as file:
+        file.write("who,what,hour,weather\n")
+        for row, (hour, word) in zip(rows, contexts):
+            file.write(f'{row["who"]},"{row["what"]}",{hour},{word}\n')
+    subprocess.run([str(runs.CONVOY), "predict", str(work / "prepared"), "--data", str(work / "pairs.csv"), "--to",
+                    str(work / "pairs-out.csv")], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    for row, predicted in zip(rows, csv.DictReader(open(work / "pairs-out.csv")), strict=True):
+        near = abs(float(row["score"]) - float(predicted["prediction"])) < 1e-5
+        runs.check(near, f"prepared: {row}, predicted {predicted}")
+    (work / "users.csv").write_text("weather,who,hour\nhail,u7,250\n")
+    text = recommend(work / "prepared", work / "x.csv", "--users", work / "users.csv", code=65)
+    runs.check("users.csv:2:1: 'hail' is no category" in text, text)
 
     # Mistakes.
     run = work / "single"
