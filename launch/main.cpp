@@ -12,9 +12,9 @@
 #include <system_error>
 
 #include "core/base/text.h"
-#include "core/files/files.h"
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
+#include "core/files/files.h"
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/text_table.h"

@@ -214,8 +214,7 @@ TEST(WithoutEffect, RefusesKeysOfModelsDataAndOptimizers) {
   const Sections several = with_data(visits + "evaluate: {fraction: 0.2}}", "{name: ncf}");
   EXPECT_EQ(refused(several), in(data, "data.evaluate.fraction"));
   EXPECT_EQ(refused(with_data(visits + "holdout: time}", "{name: ncf}")), in(data, "data.holdout"));
-  EXPECT_EQ(refused(with_data(visits + "holdout: none, ranking: full}", "{name: ncf}")),
-            in(data, "data.ranking"));
+  EXPECT_EQ(refused(with_data(visits + "holdout: none, ranking: full}", "{name: ncf}")), in(data, "data.ranking"));
   EXPECT_EQ(refused(with_data(visits + "holdout: none, evaluate: {fraction: 0.2}}", "{name: ncf}")),
             in(data, "data.evaluate.fraction"));
   EXPECT_EQ(refused(with_model("{name: ncf, metrics: [hr, gini]}", "{name: synthetic, kind: interactions}")),
