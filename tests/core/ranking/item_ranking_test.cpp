@@ -64,7 +64,8 @@ struct MlpWeights {
 
 at::Tensor scores_of(const MlpWeights& weights, int64_t rows, int64_t items) {
   at::Tensor out = at::zeros({rows, items}, weights.bias.options());
-  const at::Tensor factors = weights.item_factors.defined() ? PairMlp::turned(weights.item_factors) : at::Tensor();
+  const at::Tensor factors =
+      weights.item_factors.defined() ? PairMlp::transposed_factors(weights.item_factors) : at::Tensor();
   weights.mlp().scores({weights.row_factors, weights.row_sums}, {factors, weights.item_sums}, out);
   return out;
 }
