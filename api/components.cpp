@@ -154,6 +154,7 @@ class CheckedDataset : public Dataset {
     });
   }
   const Interactions* interactions() const override { return inner_->interactions(); }
+  const PreparedInteractions* prepared_interactions() const override { return inner_->prepared_interactions(); }
   // Computed once: a fingerprint may read all files.
   DataContents contents() const override {
     std::call_once(hashed_, [this] { contents_ = call("contents", [&] { return inner_->contents(); }); });

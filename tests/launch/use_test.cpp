@@ -80,7 +80,7 @@ TEST_F(UseTest, FindsTheNewestCheckpointAndItsConfiguration) {
   EXPECT_EQ(newest.world_size, 3);
   EXPECT_EQ(newest.path(), at("a/checkpoints/step-100"));
   ASSERT_EQ(newest.notes.size(), 1u);
-  EXPECT_THAT(newest.notes.front(), HasSubstr("its status is stopped"));
+  EXPECT_THAT(newest.notes.front(), HasSubstr("status stopped"));
   const UsedRun named = used_run(at("a@step-20@member1"), "convoy evaluate");
   EXPECT_EQ(named.step, 20);
   EXPECT_EQ(named.path(), at("a/checkpoints/step-20@member1"));
