@@ -2,6 +2,7 @@
 # timeout: 240
 import csv
 import json
+import math
 import pathlib
 import random
 import subprocess
@@ -160,7 +161,7 @@ with runs.workspace() as work:
         lists = {user: [[(names[i], float(scores[row, i])) for i in order[row]]] for row, user in enumerate(users)}
         compare(list(csv.DictReader(open(work / f"{name}.csv"))), lists, name)
 
-    # Contexts and features that are scaled, and words as contexts: the same scores as those of `convoy predict`.
+    # Contexts and features that are scaled, and words as contexts: `convoy predict` gives their probability.
     weather = ("sun", "rain", "snow")
     (work / "prepared.csv").write_text("who,what,at,hour,weather\n" + "".join(
         f'{u},"{i}",{t},{1000 * h},{weather[t % 3]}\n' for u, i, t, h in interactions))
@@ -181,7 +182,8 @@ with runs.workspace() as work:
     subprocess.run([str(runs.CONVOY), "predict", str(work / "prepared"), "--data", str(work / "pairs.csv"), "--to",
                     str(work / "pairs-out.csv")], check=True, stdout=subprocess.DEVNULL, timeout=60)
     for row, predicted in zip(rows, csv.DictReader(open(work / "pairs-out.csv")), strict=True):
-        near = abs(float(row["score"]) - float(predicted["prediction"])) < 1e-5
+        probability = 1 / (1 + math.exp(-float(row["score"])))
+        near = abs(probability - float(predicted["prediction"])) < 1e-5
         runs.check(near, f"prepared: {row}, predicted {predicted}")
     (work / "users.csv").write_text("weather,who,hour\nhail,u7,250\n")
     text = recommend(work / "prepared", work / "x.csv", "--users", work / "users.csv", code=65)
