@@ -197,7 +197,7 @@ with runs.workspace() as work:
     text = recommend(run, work / "x.csv", "--k", ITEMS + 1, code=64)
     runs.check(f"has {ITEMS} items" in text, text)
     text = recommend(run, work / "x.txt", code=64)
-    runs.check(".csv, .jsonl and .npy" in text, text)
+    runs.check(".csv, .jsonl, .npy" in text, text)
     before = (work / "single.csv").read_bytes()
     text = recommend(run, work / "single.csv", code=73)
     runs.check("--force" in text and (work / "single.csv").read_bytes() == before, text)
