@@ -71,7 +71,7 @@ def recommender(folder):
     runs.check("hr@10" in said and "ndcg@10" in said, f"docs/recommenders.md: no HR@10 and NDCG@10 in\n{said}")
     shell("recommenders.md", "build/convoy recommend runs/visits --k 10 --to top.npy", folder)
     shown = subprocess.run([sys.executable, "-c", lists], cwd=folder, check=True, capture_output=True, text=True).stdout
-    runs.check(re.match(r"v\d+ p\d+ -?\d", shown), f"docs/recommenders.md: the lists are {shown}")
+    runs.check(re.match(r"v\d+ \['p\d+'( 'p\d+')+\] \[", shown), f"docs/recommenders.md: the lists are {shown}")
 
 
 def farms(folder):
@@ -127,8 +127,8 @@ def tokens(folder, count=5000):
 def data_sets(folder):
     arrays(folder)
     tokens(folder)
-    lines = [f"{30 + row % 170}.5,{1 + row % 7},{row % 80}.0,{400 + row % 300}.25" for row in range(200)]
-    (folder / "houses.csv").write_text("area,rooms,age,price\n" + "\n".join(lines) + "\n")
+    lines = [f"{30 + row % 170}.5,{1 + row % 7},{row % 80}.0,{row % 3},{400 + row % 300}.25" for row in range(200)]
+    (folder / "houses.csv").write_text("area,rooms,age,heating,price\n" + "\n".join(lines) + "\n")
     (folder / "story.txt").write_text("Once upon a time there was a rank that waited. " * 200)
     whole, *parts = blocks("data.md", "yaml")
     trains("data.md", whole, folder, "train.max_steps=2")
