@@ -235,7 +235,7 @@ def refusals(work):
     run, to = work / "gpt-single", work / "refused"
     export = lambda *words: [str(runs.CONVOY), "export", *map(str, words)]
     runs.refused("no run", 64, ["does not exist"], export(work / "nowhere", "--to", to))
-    runs.refused("no run", 64, ["is no run folder and no checkpoint"], export(runs.TOP / "configs", "--to", to))
+    runs.refused("no run", 64, ["is neither a run folder nor a checkpoint"], export(runs.TOP / "configs", "--to", to))
     runs.refused("no model of transformers", 78, ["--format hf", "mlp"],
                  export(work / "mlp", "--to", to, "--format", "hf"), within=20)
     convoy("export", run, "--to", to)
