@@ -4,7 +4,6 @@
 
 #include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
@@ -381,14 +380,6 @@ void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
   } else {
     reason.message = str(label(process), " ", end_text(end),
                          end.lack.empty() ? str("; see logs/rank", first_rank(process), ".log") : ": " + end.lack);
-    // MPI ends a process by exit(1) if the files of its shared memory do not fit.
-    rlimit size{};
-    if (end.code == EXIT_FAILURE && rank >= 0 && step_of(rank) < 0 && getrlimit(RLIMIT_FSIZE, &size) == 0 &&
-        size.rlim_cur != RLIM_INFINITY) {
-      reason.kind = Failure::io;
-      reason.message += str("; a file may have at most ", human_bytes(size.rlim_cur),
-                            " here, which may be too little for MPI: raise `ulimit -f`, or take backend=gloo");
-    }
     if (end.code == 127) reason.message += "; if it did not find LibTorch: Torch_DIR=/path/to/libtorch convoy …";
   }
   fail(reported_failure(process).value_or(reason));

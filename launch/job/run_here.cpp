@@ -1,4 +1,6 @@
 // `convoy run` started alone: all ranks are children of this process.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -285,7 +287,23 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
 // The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
 // user decides about mpirun's own checks: whether root may run it, and the number of slots.
 
+namespace {
+
+// mpirun and its processes share files of 4 MiB (PMIx's data store). If they do not fit, a process ends with 1 or waits
+// for ever in MPI_Init.
+void check_size_limit() {
+  constexpr rlim_t needed = 4 << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < needed)
+    throw Error(Failure::io, "backend mpi: a file may have at most ", human_bytes(limit.rlim_cur),
+                " here (`ulimit -f`), and MPI shares files of ", human_bytes(needed),
+                "; raise that limit, or use --set backend=gloo");
+}
+
+}  // namespace
+
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, const MpirunHosts& hosts) {
+  check_size_limit();
   const std::string program = executable_path("mpirun",
                                               "install Open MPI (Debian: apt-get install openmpi-bin), or use "
                                               "--set backend=gloo");

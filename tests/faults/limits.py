@@ -49,7 +49,8 @@ def file_size(folder):
     if shutil.which("mpirun"):
         run = _faults.Run(folder, "mpi", title="no file beyond 300 KB, and MPI's own are larger", ranks=2)
         run.start(under=limited("--fsize=300000"))
-        ended(run, 74, ["ulimit -f", "backend=gloo"], kind="io")
+        ended(run, 74, ["ulimit -f", "backend=gloo"])
+        run.check(not run.output.exists(), "a refused run left its folder")
 
 
 def address_space(folder):
