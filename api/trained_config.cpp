@@ -94,8 +94,7 @@ ConfigError error_of_member(const ConfigError& error, const std::string& source)
     member = member.substr(optimizer.size());
     if (member != "clip_norm") structure = "FusedOptimizer";
   }
-  const std::string what = error.what(), before = error.key() + ": ";
-  return {{structure, 0, 0}, member, what.substr(what.find(before) + before.size()), error.kind()};
+  return {{structure, 0, 0}, member, error.reason(), error.kind()};
 }
 
 }  // namespace

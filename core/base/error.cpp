@@ -57,7 +57,7 @@ std::string to_string(const SourceLocation& location) {
 
 ConfigError::ConfigError(const SourceLocation& location, const std::string& key, const std::string& reason,
                          Failure kind)
-    : Error(kind, located(location, key, reason)), location_(location), key_(key) {}
+    : Error(kind, located(location, key, reason)), location_(location), key_(key), reason_(reason) {}
 
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::string what = str("defect of convoy: ", message);

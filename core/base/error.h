@@ -68,10 +68,11 @@ class ConfigError : public Error {
       : ConfigError(location, key, convoy::str(first, second, rest...)) {}
   const SourceLocation& location() const { return location_; }
   const std::string& key() const { return key_; }
+  const std::string& reason() const { return reason_; }  // what() without location and key
 
  private:
   SourceLocation location_;
-  std::string key_;
+  std::string key_, reason_;
 };
 
 // A peer is gone, was too slow, or called another collective. `rank` is the peer's rank if known, else -1.

@@ -77,10 +77,9 @@ std::vector<std::string> overrides_of_member(const UsedRun& run) {
 [[noreturn]] void add_plugin_advice(const ConfigError& error) {
   const bool plugin = error.key() == "model.plugin" || begins_with(error.key(), "plugins.");
   if (!plugin) throw error;
-  std::string reason = error.what();
-  if (const std::string prefix = error.key() + ": "; begins_with(reason, prefix)) reason.erase(0, prefix.size());
   throw ConfigError(error.location(), error.key(),
-                    str(reason, "; if it has moved, add --set ", error.key(), "=/new/path/libmine.so"), error.kind());
+                    str(error.reason(), "; if it has moved, add --set ", error.key(), "=/new/path/libmine.so"),
+                    error.kind());
 }
 
 // Error(command_line) for a --set of a key that has no effect on a trained run.

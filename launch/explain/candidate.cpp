@@ -50,9 +50,7 @@ void remove_local_sync(Json& section, const Entry& strategy) {
 
 // The error without its source location: the user did not write this section.
 std::string without_source_location(const ConfigError& error) {
-  const std::string message = error.what();
-  const size_t key = message.rfind(error.key() + ": ");
-  return key == std::string::npos ? message : message.substr(key);
+  return ConfigError({}, error.key(), error.reason()).what();
 }
 
 // Sets fields that are 0 in every block, because they were not measured, to a large value. A measured 0 stays.

@@ -29,10 +29,7 @@ SourceLocation key_location(const PreparedRun& run, const std::string& key) {
 
 // Adds the source location to an error of planning, which knows no locations.
 [[noreturn]] void add_location(const ConfigError& error, const PreparedRun& run) {
-  const std::string prefix = error.key() + ": ";
-  std::string reason = error.what();
-  if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
-  throw ConfigError(key_location(run, error.key()), error.key(), reason, error.kind());
+  throw ConfigError(key_location(run, error.key()), error.key(), error.reason(), error.kind());
 }
 
 [[noreturn]] void refuse_backend(const PreparedRun& run, const std::string& reason, Failure kind = Failure::config) {

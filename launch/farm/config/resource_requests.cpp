@@ -80,10 +80,7 @@ class Checks {
         return;
       }
       // Plans are made without source locations.
-      const std::string prefix = error.key() + ": ";
-      std::string reason = error.what();
-      if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
-      mistakes_.emplace_back(location_of(pipeline.config, error.key()), error.key(), reason, error.kind());
+      mistakes_.emplace_back(location_of(pipeline.config, error.key()), error.key(), error.reason(), error.kind());
     } catch (const Error& error) {
       mistakes_.emplace_back(pipeline.location, pipeline.name, error.what(), error.kind());
     }
