@@ -1,6 +1,7 @@
 #include "core/data/readers/column_cache.h"
 
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/tensor.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/file.h>
@@ -22,6 +23,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
+#include "core/data/readers/name_list.h"
 #include "core/data/rows.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
@@ -291,6 +293,45 @@ bool all_below(const at::Tensor& numbers, int64_t end) {
   if (numbers.numel() == 0) return true;
   const auto [least, most] = at::aminmax(numbers);
   return least.item().toLong() >= 0 && most.item().toLong() < end;
+}
+
+void add_words(Columns& columns, const std::vector<ColumnWords>& words) {
+  std::vector<std::string> all;
+  std::vector<int64_t> column_of;
+  for (size_t column = 0; column < words.size(); ++column)
+    for (const std::string& word : words[column]) {
+      all.push_back(word);
+      column_of.push_back(int64_t(column));
+    }
+  const NameList list(all);
+  columns["word_bytes"] = list.bytes();
+  columns["word_ends"] = list.ends();
+  columns["word_column"] = at::tensor(column_of, at::kLong);
+}
+
+std::vector<ColumnWords> words_of(const Columns& columns, size_t width) {
+  if (columns.count("word_column") == 0) return {};
+  std::vector<ColumnWords> words(width);
+  const NameList all(columns.at("word_bytes"), columns.at("word_ends"));
+  const auto* column = columns.at("word_column").const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.size(); ++i) words[size_t(column[i])].emplace_back(all[i]);
+  return words;
+}
+
+bool are_valid_words(const Columns& columns, bool wanted, const at::Tensor& values) {
+  if (!wanted) return columns.count("word_column") == 0;
+  if (!has_column(columns, "word_bytes", at::kByte, {-1}) || !has_column(columns, "word_ends", at::kLong, {-1}) ||
+      !has_column(columns, "word_column", at::kLong, {columns.at("word_ends").numel()}) ||
+      !all_below(columns.at("word_column"), values.size(1)))
+    return false;
+  const std::vector<ColumnWords> words = words_of(columns, size_t(values.size(1)));
+  const float* value = values.const_data_ptr<float>();
+  for (int64_t row = 0; row < values.size(0); ++row)
+    for (const ColumnWords& column : words) {
+      const float number = *value++;
+      if (!column.empty() && !(number >= 0 && number < float(column.size()))) return false;
+    }
+  return true;
 }
 
 }  // namespace convoy

@@ -15,8 +15,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/data/formats/mapped_file.h"
+#include "core/data/preparation.h"
 
 namespace convoy {
 
@@ -51,5 +53,13 @@ Columns made_columns(const std::string& folder, const std::string& name, const s
 bool has_column(const Columns& columns, const std::string& name, at::ScalarType dtype, at::IntArrayRef shape);
 // True if every element of an integer tensor is in [0, end).
 bool all_below(const at::Tensor& numbers, int64_t end);
+
+// The words of a table's columns (ColumnWords) as three columns of a cache: word_bytes, word_ends, word_column.
+void add_words(Columns& columns, const std::vector<ColumnWords>& words);
+// Returns the words by column of the table; no list if none are stored.
+std::vector<ColumnWords> words_of(const Columns& columns, size_t width);
+// For a ColumnCheck: true if words are stored if and only if they are `wanted`, and the float table `values` [rows,
+// width] has valid numbers in columns of words.
+bool are_valid_words(const Columns& columns, bool wanted, const at::Tensor& values);
 
 }  // namespace convoy

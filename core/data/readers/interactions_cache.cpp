@@ -1,6 +1,7 @@
 // Interactions as columns of a cache.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
+
+#include <algorithm>
 
 #include "core/data/readers/interactions_reader.h"
 
@@ -36,50 +37,10 @@ Columns columns_of(const Interactions& all) {
   columns["counts"].mutable_data_ptr<int64_t>()[1] = all.items;
   for (const NamedColumn& column : named_columns)
     if ((all.*column.tensor).defined()) columns[column.name] = all.*column.tensor;
-  std::vector<std::string> words;
-  std::vector<int64_t> column_of;
-  for (size_t column = 0; column < all.context_words.size(); ++column)
-    for (const std::string& word : all.context_words[column]) {
-      words.push_back(word);
-      column_of.push_back(int64_t(column));
-    }
-  if (words.empty()) return columns;
-  columns["word_bytes"] = NameList(words).bytes();
-  columns["word_ends"] = NameList(words).ends();
-  columns["word_column"] = at::tensor(column_of);
+  const auto has_words = [](const ColumnWords& words) { return !words.empty(); };
+  if (std::any_of(all.context_words.begin(), all.context_words.end(), has_words)) add_words(columns, all.context_words);
   return columns;
 }
-
-namespace {
-
-// The words of each context column; no list if no column has any.
-std::vector<ColumnWords> context_words_of(const Columns& columns, size_t contexts) {
-  if (columns.count("word_column") == 0) return {};
-  std::vector<ColumnWords> words(contexts);
-  const NameList all(columns.at("word_bytes"), columns.at("word_ends"));
-  const auto* column = columns.at("word_column").const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < all.size(); ++i) words[size_t(column[i])].emplace_back(all[i]);
-  return words;
-}
-
-bool are_valid_context_words(const Columns& columns, const InteractionColumns& how) {
-  if (how.prepare.categorical.empty()) return columns.count("word_column") == 0;
-  const auto contexts = int64_t(how.context.size());
-  if (!has_column(columns, "word_bytes", at::kByte, {-1}) || !has_column(columns, "word_ends", at::kLong, {-1}) ||
-      !has_column(columns, "word_column", at::kLong, {columns.at("word_ends").numel()}) ||
-      !all_below(columns.at("word_column"), contexts))
-    return false;
-  const std::vector<ColumnWords> words = context_words_of(columns, size_t(contexts));
-  const float* value = columns.at("context").const_data_ptr<float>();
-  for (int64_t row = 0; row < columns.at("context").size(0); ++row)
-    for (const ColumnWords& column : words) {
-      const float number = *value++;
-      if (!column.empty() && !(number >= 0 && number < float(column.size()))) return false;
-    }
-  return true;
-}
-
-}  // namespace
 
 // True if they are as columns_of makes them, with all numbers within their ranges.
 bool are_valid_columns(const Columns& columns, const InteractionColumns& how) {
@@ -105,7 +66,9 @@ bool are_valid_columns(const Columns& columns, const InteractionColumns& how) {
   if (contexts > 0 &&
       !(has_column(columns, "context_kinds", at::kByte, {contexts}) && all_below(columns.at("context_kinds"), kinds)))
     return false;
-  if (!whole || !are_valid_context_words(columns, how)) return false;
+  const bool words = !how.prepare.categorical.empty();
+  if (!whole || (words && contexts == 0)) return false;
+  if (!are_valid_words(columns, words, words ? columns.at("context") : at::Tensor())) return false;
   if (!all_below(columns.at("user"), users) || !all_below(columns.at("item"), items)) return false;
   NameList(columns.at("user_bytes"), columns.at("user_ends"));
   NameList(columns.at("item_bytes"), columns.at("item_ends"));
@@ -116,7 +79,7 @@ Interactions interactions_of(const Columns& columns) {
   Interactions all;
   for (const NamedColumn& column : named_columns)
     if (const auto found = columns.find(column.name); found != columns.end()) all.*column.tensor = found->second;
-  all.context_words = context_words_of(columns, size_t(all.contexts()));
+  all.context_words = words_of(columns, size_t(all.contexts()));
   all.users = columns.at("counts").const_data_ptr<int64_t>()[0];
   all.items = columns.at("counts").const_data_ptr<int64_t>()[1];
   all.user_names = NameList(columns.at("user_bytes"), columns.at("user_ends"));

@@ -106,21 +106,16 @@ std::vector<char> word_columns(const std::vector<std::string>& names, const Tabl
   return has_words;
 }
 
-// Sorts the words of each column, and adds them to the columns of the cache: all words, and the column of each.
-void add_words(Columns& columns, std::vector<WordNumbers>& words, std::vector<float>& features) {
-  std::vector<std::string> all;
-  std::vector<int64_t> column_of;
+// Sorts the words of each column, and renumbers the features of the column.
+std::vector<ColumnWords> sorted_words(std::vector<WordNumbers>& words, std::vector<float>& features) {
+  std::vector<ColumnWords> sorted;
   for (size_t column = 0; column < words.size(); ++column) {
     const std::vector<int64_t> becomes = words[column].sort();
     for (size_t at = column; !becomes.empty() && at < features.size(); at += words.size())
       features[at] = float(becomes[size_t(features[at])]);
-    for (const std::string& word : words[column].words()) {
-      all.push_back(word);
-      column_of.push_back(int64_t(column));
-    }
+    sorted.push_back(words[column].words());
   }
-  add_names(columns, "word", NameList(all));
-  columns["word_column"] = tensor_of(column_of, {int64_t(column_of.size())}, at::kLong);
+  return sorted;
 }
 
 Columns parse(const MappedFile& file, const TableOptions& options) {
@@ -159,7 +154,7 @@ Columns parse(const MappedFile& file, const TableOptions& options) {
 
   Columns columns;
   add_names(columns, "name", NameList(names));
-  if (std::count(has_words.begin(), has_words.end(), 1) > 0) add_words(columns, words, features);
+  if (std::count(has_words.begin(), has_words.end(), 1) > 0) add_words(columns, sorted_words(words, features));
   columns["features"] = tensor_of(features, {rows, int64_t(feature_columns.size())}, at::kFloat);
   if (weighted) columns["weight"] = tensor_of(weight, {rows}, at::kFloat);
   if (options.classification) {
@@ -182,34 +177,6 @@ std::vector<std::string> names_of(const Columns& columns) {
   return NameList(columns.at("name_bytes"), columns.at("name_ends")).strings();
 }
 
-// The words of each column; no list if no column has any.
-std::vector<ColumnWords> words_of(const Columns& columns, size_t width) {
-  if (columns.count("word_column") == 0) return {};
-  std::vector<ColumnWords> words(width);
-  const NameList all(columns.at("word_bytes"), columns.at("word_ends"));
-  const auto* column = columns.at("word_column").const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < all.size(); ++i) words[size_t(column[i])].emplace_back(all[i]);
-  return words;
-}
-
-bool are_valid_words(const Columns& columns, const TableOptions& options) {
-  if (options.prepare.categorical.empty()) return columns.count("word_column") == 0;
-  const at::Tensor& features = columns.at("features");
-  if (!has_column(columns, "word_bytes", at::kByte, {-1}) || !has_column(columns, "word_ends", at::kLong, {-1}))
-    return false;
-  if (!has_column(columns, "word_column", at::kLong, {columns.at("word_ends").numel()}) ||
-      !all_below(columns.at("word_column"), features.size(1)))
-    return false;
-  const std::vector<ColumnWords> words = words_of(columns, size_t(features.size(1)));
-  const float* value = features.const_data_ptr<float>();
-  for (int64_t row = 0; row < features.size(0); ++row)
-    for (const ColumnWords& column : words) {
-      const float number = *value++;
-      if (!column.empty() && !(number >= 0 && number < float(column.size()))) return false;
-    }
-  return true;
-}
-
 // True if they are as parse makes them, with classes within their range.
 bool are_valid_columns(const Columns& columns, const TableOptions& options) {
   if (!has_column(columns, "features", at::kFloat, {-1, -1})) return false;
@@ -217,7 +184,7 @@ bool are_valid_columns(const Columns& columns, const TableOptions& options) {
   if (!has_column(columns, "name_bytes", at::kByte, {-1}) || !has_column(columns, "name_ends", at::kLong, {width}))
     return false;
   names_of(columns);
-  if (!are_valid_words(columns, options)) return false;
+  if (!are_valid_words(columns, !options.prepare.categorical.empty(), columns.at("features"))) return false;
   if (options.weight.empty() ? columns.count("weight") != 0 : !has_column(columns, "weight", at::kFloat, {rows}))
     return false;
   if (!options.classification) return has_column(columns, "target", at::kFloat, {rows}) && columns.count("labels") == 0;
