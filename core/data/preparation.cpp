@@ -264,4 +264,21 @@ std::string_view raw_word(const DelimitedReader& reader, size_t column, bool fil
   return word;
 }
 
+RawValues::RawValues(const Preparation& preparation) : columns_(preparation.columns()) {
+  for (const PreparedColumn& column : columns_) {
+    numbers_.emplace_back();
+    for (size_t i = 0; i < column.categories.size(); ++i) numbers_.back().emplace(column.categories[i], float(i));
+  }
+}
+
+std::optional<float> RawValues::read(const DelimitedReader& reader, size_t field, size_t index,
+                                     const char* option) const {
+  const PreparedColumn& column = columns_[index];
+  if (!column.categorical) return raw_number(reader, field, column.fills, option);
+  const std::string_view word = reader.field(field);
+  const auto found = numbers_[index].find(is_missing_mark(word) ? std::string() : std::string(word));
+  if (found == numbers_[index].end()) return std::nullopt;
+  return found->second;
+}
+
 }  // namespace convoy

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -102,5 +103,18 @@ constexpr int64_t most_categories = 4096;
 float raw_number(const DelimitedReader& reader, size_t column, bool fill, const char* option);
 // The word of a field of a categorical column; "" if it is missing and may be.
 std::string_view raw_word(const DelimitedReader& reader, size_t column, bool fill);
+
+// Reads fields as the raw values of a Preparation's columns.
+class RawValues {
+ public:
+  explicit RawValues(const Preparation& preparation);
+  // Returns the value of column `index` of the preparation in field `field`; a category is its number. Nothing: the
+  // training data does not have this category.
+  std::optional<float> read(const DelimitedReader& reader, size_t field, size_t index, const char* option) const;
+
+ private:
+  std::vector<PreparedColumn> columns_;
+  std::vector<std::unordered_map<std::string, float>> numbers_;  // by column, of its categories
+};
 
 }  // namespace convoy

@@ -37,7 +37,9 @@ UserFile::UserFile(const std::string& path, const std::string& user_column, cons
   read_header(user_column, contexts);
   find_numbers(names, users);
   if (numbers_.empty()) throw Error(Failure::corrupt_data, path, ": has no users; give one id a line");
-  if (has_contexts()) reading_.emplace(lines());
+  if (!has_contexts()) return;
+  reading_.emplace(lines());
+  if (preparation_ != nullptr) raw_.emplace(*preparation_);
 }
 
 DelimitedReader UserFile::lines() const {
@@ -118,14 +120,11 @@ void UserFile::find_numbers(const NameList& names, int64_t users) {
 float UserFile::context_of(size_t index) const {
   const size_t column = context_columns_[index];
   if (preparation_ == nullptr || preparation_->raw_width() == 0) return float_of(*reading_, column, "context");
+  if (const std::optional<float> value = raw_->read(*reading_, column, index, "context")) return *value;
   const PreparedColumn& how = preparation_->columns()[index];
-  if (!how.categorical) return raw_number(*reading_, column, how.fills, "context");
   const std::string_view word = raw_word(*reading_, column, how.fills);
-  const auto found = std::find(how.categories.begin(), how.categories.end(), word);
-  if (found == how.categories.end())
-    reading_->fail(column, str("'", std::string(word), "' is no category of the training data in column ", how.name,
-                               "; leave its line out, or train with it"));
-  return float(found - how.categories.begin());
+  reading_->fail(column, str("'", std::string(word), "' is no category of the training data in column ", how.name,
+                             "; leave its line out, or train with it"));
 }
 
 at::Tensor UserFile::next_contexts(int64_t lines) {

@@ -48,6 +48,7 @@ class UserFile {
   std::vector<std::string> ignored_;
   std::vector<int32_t> numbers_;
   std::optional<DelimitedReader> reading_;  // contexts
+  std::optional<RawValues> raw_;            // values of contexts
 };
 
 }  // namespace convoy

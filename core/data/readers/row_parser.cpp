@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "core/base/error.h"
@@ -19,12 +18,7 @@ namespace {
 class ColumnParser {
  public:
   ColumnParser(Preparation preparation, std::vector<size_t> columns, const char* option)
-      : preparation_(std::move(preparation)), columns_(std::move(columns)), option_(option) {
-    for (const PreparedColumn& column : preparation_.columns()) {
-      numbers_.emplace_back();
-      for (size_t i = 0; i < column.categories.size(); ++i) numbers_.back().emplace(column.categories[i], float(i));
-    }
-  }
+      : preparation_(std::move(preparation)), raw_(preparation_), columns_(std::move(columns)), option_(option) {}
   int64_t width() const { return preparation_.width(); }
   int64_t raw_width() const { return preparation_.raw_width(); }
 
@@ -33,17 +27,11 @@ class ColumnParser {
     const bool direct = preparation_.is_identity();
     float* values = direct ? to : raw;
     for (size_t i = 0; i < columns_.size(); ++i) {
-      const PreparedColumn& column = preparation_.columns()[i];
-      if (!column.categorical) {
-        values[i] = raw_number(reader, columns_[i], column.fills, option_);
-        continue;
-      }
-      const std::string_view field = reader.field(columns_[i]);
-      const auto found = numbers_[i].find(is_missing_mark(field) ? std::string() : std::string(field));
-      if (found == numbers_[i].end())
-        return UnknownValue{columns_[i], str("category '", field, "' of column '", column.name,
-                                             "' does not occur in the training data")};
-      values[i] = found->second;
+      const std::optional<float> value = raw_.read(reader, columns_[i], i, option_);
+      if (!value)
+        return UnknownValue{columns_[i], str("category '", reader.field(columns_[i]), "' of column '",
+                                             preparation_.columns()[i].name, "' does not occur in the training data")};
+      values[i] = *value;
     }
     if (!direct) preparation_.apply(raw, 1, to);
     return std::nullopt;
@@ -51,9 +39,9 @@ class ColumnParser {
 
  private:
   const Preparation preparation_;
+  const RawValues raw_;
   const std::vector<size_t> columns_;
   const char* const option_;
-  std::vector<std::unordered_map<std::string, float>> numbers_;
 };
 
 class TableParser : public RowParser {
