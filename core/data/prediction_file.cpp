@@ -7,17 +7,10 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/data/formats/delimited.h"
 
 namespace convoy {
 namespace {
-
-// A field of delimited text, quoted if it needs to be.
-std::string field_text(const std::string& text, char delimiter) {
-  if (text.find_first_of(str("\"\r\n", std::string(1, delimiter))) == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + '"';
-}
 
 void append_number(std::string& text, float value) {
   char digits[32];
@@ -29,13 +22,13 @@ class TextPredictions : public PredictionFile {
  public:
   TextPredictions(std::unique_ptr<OutputFile> file, const PredictionForm& form, const NewRows& rows)
       : file_(std::move(file)), form_(form), delimiter_(rows.delimiter() == '\0' ? ',' : rows.delimiter()) {
-    for (const std::string& name : form.classes) classes_.push_back(field_text(name, delimiter_));
+    for (const std::string& name : form.classes) append_field(classes_.emplace_back(), name, delimiter_);
     const bool arrays = rows.delimiter() == '\0';
     if (rows.header().empty() && !arrays) return;
     std::string line = rows.header();
     for (const std::string& name : prediction_columns(form, rows.names())) {
       if (!line.empty()) line += delimiter_;
-      line += field_text(name, delimiter_);
+      append_field(line, name, delimiter_);
       if (rows.typed_header()) line += form.classes.empty() || name.rfind("prob", 0) == 0 ? ":float" : ":token";
     }
     file_->write(line + "\n");

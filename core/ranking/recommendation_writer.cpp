@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "core/data/formats/delimited.h"
 
 namespace convoy {
 namespace {
@@ -69,27 +70,13 @@ class TextWriter : public RecommendationWriter {
   std::string text_;  // of a row
 };
 
-// Quotes a field if it needs that.
-void append_csv(std::string& out, std::string_view field) {
-  if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
-    out += field;
-    return;
-  }
-  out += '"';
-  for (const char c : field) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  out += '"';
-}
-
 class CsvWriter : public TextWriter {
  public:
   CsvWriter(OutputFile& out, const RecommendationFormat& format) : TextWriter(out, format) {
     std::string header;
-    append_csv(header, format_.user);
+    append_field(header, format_.user, ',');
     header += ",rank,";
-    append_csv(header, format_.item);
+    append_field(header, format_.item, ',');
     out_.write(header + ",score\n");
   }
 
@@ -98,7 +85,7 @@ class CsvWriter : public TextWriter {
     if (names.size() == 0)
       append_number(out, number);
     else
-      append_csv(out, plain_id(names[number]));
+      append_field(out, plain_id(names[number]), ',');
   }
   void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
     int64_t rank = 0;

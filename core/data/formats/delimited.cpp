@@ -112,6 +112,20 @@ double DelimitedReader::number(size_t column) const {
   return value;
 }
 
+void append_field(std::string& line, std::string_view field, char delimiter) {
+  const char special[] = {delimiter, '"', '\r', '\n'};
+  if (field.find_first_of(std::string_view(special, sizeof special)) == std::string_view::npos) {
+    line += field;
+    return;
+  }
+  line += '"';
+  for (const char c : field) {
+    if (c == '"') line += '"';
+    line += c;
+  }
+  line += '"';
+}
+
 bool is_missing_mark(std::string_view field) {
   static constexpr std::array<std::string_view, 9> marks{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"};
   return std::find(marks.begin(), marks.end(), trimmed(field)) != marks.end();

@@ -50,6 +50,9 @@ class DelimitedReader {
   std::vector<std::string_view> fields_;
 };
 
+// Appends a field to a line of delimited text, in quotes if a reader needs them.
+void append_field(std::string& line, std::string_view field, char delimiter);
+
 // True for a field that means "no value": empty, NA, N/A, NaN, nan, null, NULL, None, ?.
 bool is_missing_mark(std::string_view field);
 

@@ -10,6 +10,7 @@
 
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
+#include "core/data/formats/delimited.h"
 #include "core/files/summary.h"
 #include "launch/cli/console.h"
 #include "launch/cli/text_table.h"
@@ -89,19 +90,14 @@ std::string number_cell(const Json& value, const char* format = "%.4g") {
   return value.is_number() ? formatted(format, value.get<double>()) : "-";
 }
 
-std::string csv_field(const Json& value) {
-  if (value.is_null()) return "";
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
 std::string csv_line(const std::vector<Json>& fields) {
-  std::vector<std::string> texts;
-  for (const Json& field : fields) texts.push_back(csv_field(field));
-  return join(texts, ",") + "\r\n";
+  std::string line;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (i > 0) line += ',';
+    if (!fields[i].is_null())
+      append_field(line, fields[i].is_string() ? fields[i].get<std::string>() : fields[i].dump(), ',');
+  }
+  return line + "\r\n";
 }
 
 constexpr size_t most_named = 8;  // pipelines in a message; the summary has all
