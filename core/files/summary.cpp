@@ -144,6 +144,11 @@ double number_in(const Json& json, const char* key, double fallback) {
   return found != json.end() && found->is_number() ? found->get<double>() : fallback;
 }
 
+std::string text_in(const Json& json, const char* key, const std::string& fallback) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_string() ? found->get<std::string>() : fallback;
+}
+
 std::string summary_text(const Json& summary) {
   return summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -36,6 +36,7 @@ std::string foreign_key(const Json& summary);
 // Returns a field of a JSON object from a file. Returns `fallback` if it is missing or has a different type, because
 // other versions may differ.
 double number_in(const Json& json, const char* key, double fallback);
+std::string text_in(const Json& json, const char* key, const std::string& fallback = "");
 std::string summary_text(const Json& summary);
 // Writes to the disk and renames, so that a crash leaves no empty file. While the status is "running", this process
 // reserves disk space, so that the final summary fits on a full disk. Error(io) names the file. Threads: one.

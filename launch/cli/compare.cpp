@@ -19,6 +19,12 @@ namespace fs = std::filesystem;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? unknown : sum / double(values.size());
+}
+
 }  // namespace
 
 double student_quantile(int degrees_of_freedom) {
@@ -33,19 +39,14 @@ double student_quantile(int degrees_of_freedom) {
 
 SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& b,
                        const std::vector<std::vector<double>>& others) {
-  const auto mean = [](const std::vector<double>& values) {
-    double sum = 0;
-    for (const double value : values) sum += value;
-    return sum / double(values.size());
-  };
   SpreadTest test;
   test.runs_a = int(a.size());
   test.runs_b = int(b.size());
-  test.difference = mean(b) - mean(a);
+  test.difference = mean_of(b) - mean_of(a);
   double squares = 0;
   int freedom = 0;
   const auto add = [&](const std::vector<double>& group) {
-    const double middle = mean(group);
+    const double middle = mean_of(group);
     for (const double value : group) squares += (value - middle) * (value - middle);
     freedom += int(group.size()) - 1;
   };
@@ -122,21 +123,19 @@ std::string value_text(const Json& value) {
 
 // Keys that differ between any two of the runs, with the value of each.
 std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs) {
+  std::vector<Json> configs;
+  for (const ListedRun& run : runs) configs.push_back(without_locations(run.config));
   std::vector<std::string> keys;
-  for (const ListedRun& run : runs)
-    for (const Difference& difference :
-         differences(without_locations(runs.front().config), without_locations(run.config), {"name"}))
+  for (const Json& config : configs)
+    for (const Difference& difference : differences(configs.front(), config, {"name"}))
       if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
   std::vector<std::pair<std::string, std::vector<Json>>> table;
   for (const std::string& key : keys) {
     std::string pointer = "/" + key;
     std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const Json::json_pointer place(pointer);
     std::vector<Json> values;
-    for (const ListedRun& run : runs) {
-      const Json config = without_locations(run.config);
-      const Json::json_pointer place(pointer);
-      values.push_back(config.contains(place) ? config[place] : Json());
-    }
+    for (const Json& config : configs) values.push_back(config.contains(place) ? config[place] : Json());
     table.emplace_back(key, values);
   }
   return table;
@@ -188,12 +187,6 @@ ComparedMetric compared_metric(const std::vector<RunGroup>& groups, const std::s
     result.tests.push_back(spread_test(result.values[0], result.values[i], others));
   }
   return result;
-}
-
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return values.empty() ? unknown : sum / double(values.size());
 }
 
 // Runs that differ in their seeds only: the spread itself.

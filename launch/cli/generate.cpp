@@ -46,9 +46,7 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
   if (!result.reports || result.code != exit_code::done) return result.code;
   const Json& answer = result.answer;
   if (json) {
-    Json output = answer;
-    output.update({{"run", result.run.name}, {"checkpoint", result.run.path()}, {"step", result.run.step}});
-    std::cout << json_text(output) << '\n';
+    std::cout << json_text(answer_with_run(result)) << '\n';
   } else {
     for (size_t sample = 0; sample < answer.at("texts").size(); ++sample) {
       if (answer["texts"].size() > 1) std::cout << (sample > 0 ? "\n" : "") << "--- " << sample + 1 << " ---\n";

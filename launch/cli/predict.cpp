@@ -44,8 +44,8 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
   if (!result.reports || result.code != exit_code::done) return result.code;
   const Json& answer = result.answer;
   if (json) {
-    Json output = answer;
-    output.update({{"run", result.run.name}, {"checkpoint", result.run.path()}, {"step", result.run.step}, {"to", to}});
+    Json output = answer_with_run(result);
+    output["to"] = to;
     std::cout << json_text(output) << '\n';
   } else {
     std::cout << result.run.path() << ": predicted " << answer.at("rows") << " rows of " << prediction.data << " in "

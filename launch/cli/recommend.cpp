@@ -45,11 +45,7 @@ int recommend_command(UseArguments arguments, const RecommendArguments& wanted) 
   const UseResult result = use_run(std::move(arguments));
   if (!result.reports || result.code != exit_code::done) return result.code;
   if (json) {
-    Json output = result.answer;
-    output["run"] = result.run.name;
-    output["checkpoint"] = result.run.path();
-    output["step"] = result.run.step;
-    std::cout << json_text(output) << '\n';
+    std::cout << json_text(answer_with_run(result)) << '\n';
   } else {
     std::cout << recommended_text(result.run, result.answer, to);
   }

@@ -32,11 +32,6 @@ double written_at(const std::string& path) {
 
 double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-std::string text_of_key(const Json& json, const char* key) {
-  const Json value = json.value(key, Json());
-  return value.is_string() ? value.get<std::string>() : "";
-}
-
 Json object_of_key(const Json& json, const char* key) {
   const Json value = json.is_object() ? json.value(key, Json()) : Json();
   return value.is_object() ? value : Json::object();
@@ -89,9 +84,9 @@ std::optional<ListedRun> listed_run(const std::string& folder) {
   for (const char* file : {"/summary.json", "/metrics.jsonl", "/progress.json"})
     run.written = std::max(run.written, written_at(folder + file));
   const Json summary = read_summary(folder);
-  run.status = summary.empty() ? "unreadable" : text_of_key(summary, "status");
+  run.status = summary.empty() ? "unreadable" : text_in(summary, "status");
   run.farm = !pipeline_folders(folder).empty();
-  run.strategy = run.farm ? "farm" : text_of_key(summary, "strategy");
+  run.strategy = run.farm ? "farm" : text_in(summary, "strategy");
   if (run.status == "running" && !is_running(folder)) run.status = "ended";
   run.step = static_cast<int64_t>(number_in(summary, "steps", -1));
   if (run.step < 0) {
@@ -123,7 +118,8 @@ int runs_command(const RunsArguments& arguments, std::ostream& out) {
     throw Error(Failure::command_line, "convoy runs: there is no folder ", arguments.folder,
                 "; name the folder that has the runs, as in convoy runs /data/runs");
   std::vector<ListedRun> runs = listed_runs(arguments.folder);
-  if (runs.empty() && listed_run(arguments.folder)) runs = {*listed_run(arguments.folder)};
+  if (runs.empty())
+    if (std::optional<ListedRun> run = listed_run(arguments.folder)) runs.push_back(std::move(*run));
   std::stable_sort(runs.begin(), runs.end(),
                    [](const ListedRun& a, const ListedRun& b) { return a.written > b.written; });
   const double now = unix_now();

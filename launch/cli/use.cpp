@@ -54,10 +54,14 @@ class UseFolder {
   std::string path_;
 };
 
+// True if KEY=VALUE sets this key, or one below it.
+bool is_for_key(const std::string& text, const std::string& key) {
+  return begins_with(text, key) && (text[key.size()] == '=' || text[key.size()] == '.');
+}
+
 bool sets_key(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& text) {
-    return begins_with(text, key) && (text[key.size()] == '=' || text[key.size()] == '.');
-  });
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return is_for_key(text, key); });
 }
 
 // Overrides that make one member a single model, as `convoy verify` does.
@@ -87,8 +91,7 @@ void check_overrides(const UseArguments& arguments) {
   for (const std::string& text : arguments.overrides)
     for (const char* key : {"train.epochs", "train.max_steps", "train.resume", "optimizer", "train.keep_best",
                             "train.early_stop", "train.evaluate_every", "train.checkpoint_every", "name"})
-      if (begins_with(text, key) && text.size() > std::strlen(key) &&
-          (text[std::strlen(key)] == '=' || text[std::strlen(key)] == '.'))
+      if (is_for_key(text, key))
         throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
                     " does not train; leave it out");
 }
@@ -231,6 +234,12 @@ UseResult use_run(const UseArguments& arguments) {
     result.code = exit_code_of(error);
   }
   return result;
+}
+
+Json answer_with_run(const UseResult& result) {
+  Json output = result.answer;
+  output.update({{"run", result.run.name}, {"checkpoint", result.run.path()}, {"step", result.run.step}});
+  return output;
 }
 
 void print_notes(const UsedRun& run) {

@@ -43,6 +43,8 @@ struct UseResult {
 // check_output_path.
 UseResult use_run(const UseArguments& arguments);
 
+// Returns the answer with the run, its checkpoint and its step, for --json.
+Json answer_with_run(const UseResult& result);
 // Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
 void print_notes(const UsedRun& run);
 

@@ -16,12 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_in(const Json& json, const char* key, const std::string& fallback) {
-  if (!json.is_object()) return fallback;
-  const Json value = json.value(key, Json());
-  return value.is_string() ? value.get<std::string>() : fallback;
-}
-
 // The run folder of a step-N folder.
 std::string run_folder_of(const std::string& checkpoint) {
   return fs::path(checkpoint).parent_path().parent_path().string();

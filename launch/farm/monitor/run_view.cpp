@@ -22,11 +22,6 @@
 namespace convoy {
 namespace {
 
-std::string text(const Json& json, const char* key, const std::string& fallback = "") {
-  const auto found = json.is_object() ? json.find(key) : json.end();
-  return found != json.end() && found->is_string() ? found->get<std::string>() : fallback;
-}
-
 Json read_json(const std::string& path) {
   const std::string text = read_file_if_any(path);
   return text.empty() ? Json() : parsed_json(text);
@@ -60,14 +55,14 @@ void add_progress(const std::string& folder, ViewRow& row) {
 double last_step(const Json& summary, const std::string& folder) {
   const double steps = number_in(summary, "steps", -1);
   const double step = steps >= 0 ? steps : number_in(summary.value("failure", Json()), "step", -1);
-  if (step >= 0 || text(summary, "status") == "done") return step;
+  if (step >= 0 || text_in(summary, "status") == "done") return step;
   const auto position = read_state_file(folder + "/logs/rank0.state");
   return position ? static_cast<double>(position->step) : -1;
 }
 
 void add_summary(const Json& summary, ViewRow& row) {
   row.step = static_cast<int64_t>(last_step(summary, row.folder));
-  if (text(summary, "status") == "done") row.steps = row.step;
+  if (text_in(summary, "status") == "done") row.steps = row.step;
   row.rate = number_in(summary, "samples_per_second", -1);
   const auto metrics = summary.find("metrics");
   if (metrics == summary.end() || !metrics->is_object()) return;
@@ -77,9 +72,9 @@ void add_summary(const Json& summary, ViewRow& row) {
 
 // Sets kind, state and attempts of a row from a journal event.
 void show_event(const Json& event, ViewRow& row) {
-  const std::string what = text(event, "event");
+  const std::string what = text_in(event, "event");
   row.attempts = static_cast<int>(number_in(event, "attempt", 0));
-  const std::string cause = text(event, "cause");
+  const std::string cause = text_in(event, "cause");
   if (what == "started") {
     row.kind = ViewRow::Kind::running;
     row.state = state_of_rank(row.folder);
@@ -201,7 +196,7 @@ void RunReader::read_journal() {
     if (file.eof()) return;  // the line is not complete yet
     journal_read_ += static_cast<long>(line.size()) + 1;
     const Json event = parsed_json(line);
-    const std::string name = text(event, "pipeline");
+    const std::string name = text_in(event, "pipeline");
     if (name.empty()) continue;
     if (events_.count(name) == 0) order_.push_back(name);
     events_[name] = event;
@@ -214,9 +209,9 @@ RunView RunReader::read() {
   const LockOwner owner = lock_owner(folder_);
   const Json summary = read_summary(folder_);
   view.folder = folder_;
-  view.name = text(summary, "name", folder_);
+  view.name = text_in(summary, "name", folder_);
   view.over = !owner.held;
-  view.status = text(summary, "status", view.over ? lost : "starting");
+  view.status = text_in(summary, "status", view.over ? lost : "starting");
   if (!view.over && view.status == "stopped") view.status = "stopping";  // ranks still write a checkpoint
   read_journal();
   view.farm = summary.contains("pipelines") || !order_.empty();
@@ -266,7 +261,7 @@ void RunReader::read_farm(const Json& summary, RunView& view) {
   }
   if (!view.over) return;
   const Json failure = summary.value("failure", Json());
-  if (failure.is_object()) view.status += ": " + text(failure, "message");
+  if (failure.is_object()) view.status += ": " + text_in(failure, "message");
   const Json board = summary.value("leaderboard", Json());
   if (board.is_object() && board.contains("rows")) view.result = leaderboard_table(board);
 }
@@ -288,8 +283,8 @@ void RunReader::read_single(const Json& summary, RunView& view) {
                                           : ViewRow::Kind::failed;
     row.state = view.status == "running" ? "gone" : view.status == lost ? "unknown" : view.status;
     if (failure.is_object()) {
-      if (text(failure, "cause") != row.state) row.state += ": " + text(failure, "cause");
-      view.status += ": " + text(failure, "message");
+      if (text_in(failure, "cause") != row.state) row.state += ": " + text_in(failure, "cause");
+      view.status += ": " + text_in(failure, "message");
     } else if (view.status == "done") {
       view.result = result_text(summary, folder_);
     }
