@@ -58,6 +58,8 @@ at::Tensor joined_column(const std::vector<Interactions>& parts, const std::vect
 // Words of all files for each context column, and each file's numbers for them.
 void join_context_words(std::vector<Interactions>& parts) {
   const size_t columns = parts.front().context_words.size();
+  if (columns > 0)
+    for (Interactions& part : parts) part.context = part.context.clone();
   for (size_t column = 0; column < columns; ++column) {
     if (parts.front().context_words[column].empty()) continue;
     WordNumbers words;
@@ -67,7 +69,6 @@ void join_context_words(std::vector<Interactions>& parts) {
     for (Interactions& part : parts) {
       std::vector<float> number;
       for (const std::string& word : part.context_words[column]) number.push_back(float(words(word)));
-      part.context = part.context.clone();
       float* value = part.context.mutable_data_ptr<float>() + column;
       for (int64_t row = 0; row < part.size(); ++row, value += part.contexts()) *value = number[size_t(*value)];
       part.context_words[column] = words.words();

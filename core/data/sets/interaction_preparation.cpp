@@ -82,6 +82,7 @@ Preparations PreparedInteractions::preparations() const {
 }
 
 void number_context_words(Interactions& all, const Preparation& stored) {
+  bool copied = false;
   for (size_t column = 0; column < all.context_words.size(); ++column) {
     ColumnWords& words = all.context_words[column];
     const ColumnWords& known = stored.columns()[column].categories;
@@ -94,7 +95,8 @@ void number_context_words(Interactions& all, const Preparation& stored) {
                     "' is not in the checkpoint; leave its lines out, or start anew with --set train.resume=never");
       number.push_back(float(found - known.begin()));
     }
-    all.context = all.context.clone();
+    if (!copied) all.context = all.context.clone();
+    copied = true;
     float* value = all.context.mutable_data_ptr<float>() + column;
     for (int64_t row = 0; row < all.size(); ++row, value += all.contexts()) *value = number[size_t(*value)];
     words = known;
