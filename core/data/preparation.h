@@ -2,7 +2,7 @@
 // split; stored in checkpoints, so that new rows get the same.
 //
 //   a column of numbers   (x − mean) / deviation (data.scale), or x; a missing number is filled with the mean
-//   a column of words     one number for each category, of which one is 1 and the others are 0 (data.categorical)
+//   a column of words     one number for each category: 1 for the category of the row, else 0 (data.categorical)
 //
 // Raw rows are float: a word is the number of its category, a missing value is NaN.
 // Threads: const after construction.

@@ -1,5 +1,6 @@
 """Interleaved rounds, medians, spreads and ratios; shared by the benchmarks. No benchmark itself."""
 import argparse
+import glob
 import json
 import os
 import pathlib
@@ -54,6 +55,17 @@ class Run:
         state."""
         train = [r for r in self.records if r["kind"] == "train" and r["step"] >= skip]
         return (train[-1]["seconds"] - train[0]["seconds"]) / (train[-1]["step"] - train[0]["step"])
+
+
+def synthetic_interactions(rows, words):
+    """Returns convoy's cache of synthetic interactions with so many rows, whose description contains `words`. The rows are
+    positives and a held-out interaction of each user."""
+    for path in glob.glob(str(TOP / ".data" / "synthetic-interactions-*.cache.safetensors")):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        if header["user"]["shape"] == [rows] and words in header["__metadata__"]["how"]:
+            return path
+    sys.exit("benchmark: convoy left no columns in .data")
 
 
 def program(backend, *words, text=None, timeout=600):

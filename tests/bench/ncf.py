@@ -1,6 +1,4 @@
 """The 12-million-parameter NeuMF of docs/recommenders.md: two mpi ranks and one core against PyTorch, with a chart"""
-import glob
-import json
 import math
 import os
 import pathlib
@@ -34,13 +32,7 @@ def convoy(ranks, backend, steps, warm, *more, under=()):
 
 
 def columns():
-    """Returns convoy's cache for the configuration: it has as many rows as positives and users together."""
-    for path in glob.glob(str(harness.TOP / ".data" / "synthetic-interactions-*.cache.safetensors")):
-        with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        if header["user"]["shape"] == [SIZES["rows"] + SIZES["users"]] and '"seed":1,' in header["__metadata__"]["how"]:
-            return path
-    sys.exit("benchmark: convoy left no columns in .data")
+    return harness.synthetic_interactions(SIZES["rows"] + SIZES["users"], '"seed":1,')
 
 
 def peer(steps, *more):

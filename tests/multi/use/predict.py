@@ -118,7 +118,7 @@ def table_cases(work):
         for k, kind in enumerate(classes):
             runs.check(math.isclose(values[3 * i + k], float(row[f"probability_{kind}"]), rel_tol=1e-5, abs_tol=1e-9), f"row {i}")
 
-    # What is refused, and what to type.
+    # Each refusal says what to type.
     bad = [dict(row) for row in new]
     bad[200]["colour"] = "pink"
     write_table(work / "pink.csv", bad, ["tall", "thick", "colour"])

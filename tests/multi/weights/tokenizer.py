@@ -49,7 +49,7 @@ def text_of(seed):
         low, high = draw.choice([(0x20, 0x7f), (0xa1, 0x24f), (0x370, 0x5ff), (0x900, 0xdff), (0x3040, 0x30ff), (0x4e00, 0x9fff),
                                  (0x1f300, 0x1f6ff), (0x20, 0xd7ff), (0x10000, 0x10fff), (0x30, 0x3a)])
         word = (chr(draw.randrange(low, high)) for _ in range(draw.randrange(1, 12)))
-        # Whether an unassigned character is a letter depends on the version of Unicode that each library knows.
+        # Libraries know different versions of Unicode, so they disagree about unassigned characters.
         parts.append("".join(letter for letter in word if unicodedata.category(letter) != "Cn"))
         parts.append("".join(draw.choice(spaces) for _ in range(draw.randrange(0, 4))))
     parts += ["a" * 3000, " " * 500, "\n" * 70, "ab" * 300]
