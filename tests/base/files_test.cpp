@@ -14,6 +14,8 @@
 
 #include "core/base/error.h"
 #include "core/files/parsed_json.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {
@@ -23,23 +25,13 @@ using ::testing::HasSubstr;
 
 class FilesTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = (temporary_folder() / "convoy-files-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  std::string at(const std::string& name) const { return temporary_ / name; }
   static void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
   static std::string failure(const std::function<void()>& act, Failure kind = Failure::io) {
-    try {
-      act();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), kind) << error.what();
-      return error.what();
-    }
-    return "";
+    return message_of(act, kind);
   }
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(FilesTest, ReplacesAFileWithoutTemporaries) {

@@ -8,6 +8,9 @@
 #include <fstream>
 
 #include "core/files/run_reference.h"
+#include "tests/support/errors.h"
+#include "tests/support/failing_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {
@@ -19,55 +22,9 @@ using ::testing::IsEmpty;
 
 class OutputTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = (temporary_folder() / "convoy-output-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string at(const std::string& name) const { return folder_ + "/" + name; }
-  static std::string failure(const std::function<void()>& act, Failure kind) {
-    try {
-      act();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), kind) << error.what();
-      return error.what();
-    }
-    return "";
-  }
-  std::string folder_;
-};
-
-// Fails at the given call, as a full disk does.
-class FullDisk : public FileSystem {
- public:
-  enum class At { write, close, rename };
-  explicit FullDisk(At at) : at_(at) {}
-  std::unique_ptr<WritableFile> create(const std::string& path) override {
-    struct Failing : WritableFile {
-      Failing(std::unique_ptr<WritableFile> file, At at) : file(std::move(file)), at(at) {}
-      void write(const void* data, size_t bytes) override {
-        if (at == At::write) throw Error(Failure::io, "no space left");
-        file->write(data, bytes);
-      }
-      void close() override {
-        if (at == At::close) throw Error(Failure::io, "no space left");
-        file->close();
-      }
-      std::unique_ptr<WritableFile> file;
-      At at;
-    };
-    return std::make_unique<Failing>(system_files().create(path), at_);
-  }
-  void make_folder(const std::string& path) override { system_files().make_folder(path); }
-  void rename(const std::string& from, const std::string& to) override {
-    if (at_ == At::rename) throw Error(Failure::io, "no space left");
-    system_files().rename(from, to);
-  }
-  void sync_folder(const std::string& path) override { system_files().sync_folder(path); }
-  void remove_all(const std::string& path) override { system_files().remove_all(path); }
-
- private:
-  At at_;
+  std::string at(const std::string& name) const { return temporary_ / name; }
+  const TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(OutputTest, AppearsWholeAtTheEnd) {
@@ -91,17 +48,19 @@ TEST_F(OutputTest, LeavesNothingWithoutACommit) {
 }
 
 TEST_F(OutputTest, AFullDiskLeavesTheOlderResult) {
-  for (const FullDisk::At where : {FullDisk::At::write, FullDisk::At::close, FullDisk::At::rename}) {
+  const std::vector<std::string> operations{"create", "write", "close", "rename"};
+  for (int operation = 0; operation < 4; ++operation) {
     std::ofstream(at("out")) << "older";
-    FullDisk disk(where);
-    EXPECT_THAT(failure(
+    FailingFiles disk(operation, ENOSPC);
+    EXPECT_THAT(message_of(
                     [&] {
                       OutputFile file(at("out"), true, disk);
                       file.write("newer");
                       file.commit();
                     },
                     Failure::io),
-                HasSubstr("no space left"));
+                HasSubstr("No space left"));
+    EXPECT_EQ(disk.failed_at().rfind(operations[size_t(operation)] + " ", 0), 0u) << disk.failed_at();
     EXPECT_EQ(read_file(at("out")), "older");
     EXPECT_THAT(names_in(folder_), ElementsAre("out"));
   }
@@ -109,20 +68,21 @@ TEST_F(OutputTest, AFullDiskLeavesTheOlderResult) {
 
 TEST_F(OutputTest, AnExistingResultIsKept) {
   std::ofstream(at("out")) << "older";
-  EXPECT_THAT(failure([&] { check_output_path(at("out"), false, "--to"); }, Failure::output), HasSubstr("--force"));
-  EXPECT_EQ(failure([&] { check_output_path(at("out"), true, "--to"); }, Failure::output), "");
+  EXPECT_THAT(message_of([&] { check_output_path(at("out"), false, "--to"); }, Failure::output), HasSubstr("--force"));
+  EXPECT_EQ(message_of([&] { check_output_path(at("out"), true, "--to"); }, Failure::output), "");
   OutputFile file(at("new"), false);
   file.write("mine");
   std::ofstream(at("new")) << "of somebody else";
-  EXPECT_THAT(failure([&] { file.commit(); }, Failure::output), HasSubstr("another process"));
+  EXPECT_THAT(message_of([&] { file.commit(); }, Failure::output), HasSubstr("another process"));
   EXPECT_EQ(read_file(at("new")), "of somebody else");
 }
 
 TEST_F(OutputTest, RefusesInvalidPaths) {
-  EXPECT_THAT(failure([&] { check_output_path(folder_, true, "--to"); }, Failure::output), HasSubstr("is a folder"));
-  EXPECT_THAT(failure([&] { check_output_path(folder_ + "/", true, "--to"); }, Failure::output),
+  EXPECT_THAT(message_of([&] { check_output_path(folder_, true, "--to"); }, Failure::output), HasSubstr("is a folder"));
+  EXPECT_THAT(message_of([&] { check_output_path(folder_ + "/", true, "--to"); }, Failure::output),
               HasSubstr("names no file"));
-  EXPECT_THAT(failure([&] { check_output_path(at("no/out"), true, "--to"); }, Failure::output), HasSubstr("mkdir -p"));
+  EXPECT_THAT(message_of([&] { check_output_path(at("no/out"), true, "--to"); }, Failure::output),
+              HasSubstr("mkdir -p"));
 }
 
 class ReferenceTest : public OutputTest {
@@ -148,13 +108,13 @@ TEST_F(ReferenceTest, NamesACheckpoint) {
 }
 
 TEST_F(ReferenceTest, RefusesAMissingCheckpoint) {
-  const std::string step = failure([&] { named("run@step-7"); }, Failure::config);
+  const std::string step = message_of([&] { named("run@step-7"); }, Failure::config);
   EXPECT_THAT(step, HasSubstr("no checkpoint of step 7"));
   EXPECT_THAT(step, HasSubstr("@step-20, "));
   fs::remove_all(at("run/checkpoints/step-20"));
-  EXPECT_THAT(failure([&] { named("run@best"); }, Failure::config), HasSubstr("train.keep_best"))
+  EXPECT_THAT(message_of([&] { named("run@best"); }, Failure::config), HasSubstr("train.keep_best"))
       << "its folder is gone";
-  EXPECT_THAT(failure([&] { named("none@best"); }, Failure::config), HasSubstr("it has no checkpoints"));
+  EXPECT_THAT(message_of([&] { named("none@best"); }, Failure::config), HasSubstr("it has no checkpoints"));
 }
 
 }  // namespace

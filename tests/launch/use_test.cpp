@@ -15,6 +15,7 @@
 #include "core/files/summary.h"
 #include "launch/cli/runs.h"
 #include "strategies/plans/catalogue.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {
@@ -26,12 +27,7 @@ using ::testing::Not;
 
 class UseTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = (temporary_folder() / "convoy-use-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  std::string at(const std::string& name) const { return temporary_ / name; }
 
   void leave(const std::string& name, const Json& config, const Json& metrics,
              const std::string& status = "done") const {
@@ -65,7 +61,8 @@ class UseTest : public ::testing::Test {
     ADD_FAILURE() << "nothing was thrown";
     return "";
   }
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 // --- used_run ---

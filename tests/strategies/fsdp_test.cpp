@@ -11,7 +11,7 @@
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/shards/sharded_data.h"
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 #include "tests/support/torch/whole_state.h"

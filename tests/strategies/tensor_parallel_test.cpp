@@ -14,7 +14,7 @@
 #include "strategies/common/memory/block_activations.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 #include "tests/support/torch/whole_state.h"

@@ -1,5 +1,7 @@
 // Messages of errors, and what they contain.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <string>
 
@@ -20,6 +22,17 @@ inline std::string error_of(const std::function<void()>& action) {
     return str(name_of(error.kind()), ": ", error.what());
   }
   return "no error";
+}
+
+// Returns the message of the Error of `action`, whose kind it checks; "" if there is none.
+inline std::string message_of(const std::function<void()>& action, Failure kind) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace convoy

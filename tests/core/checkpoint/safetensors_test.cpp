@@ -15,7 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {

@@ -11,8 +11,8 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
-#include "tests/core/checkpoint/failing_files.h"
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/failing_files.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/torch/ranks.h"
 #include "tests/support/torch/state_view.h"
 

@@ -14,8 +14,8 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/weight_source.h"
 #include "core/files/weight_files.h"
-#include "tests/core/checkpoint/temporary_folder.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {

@@ -22,7 +22,7 @@
 #include "core/data/readers/column_cache.h"
 #include "core/data/sets/synthetic.h"
 #include "core/files/files.h"
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {

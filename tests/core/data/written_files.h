@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy::testing {
 

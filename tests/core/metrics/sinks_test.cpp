@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/metrics/sink.h"
-#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "core/ranking/forward_scorer.h"
 #include "core/ranking/recommendation_writer.h"
-#include "tests/core/checkpoint/failing_files.h"
+#include "tests/support/failing_files.h"
 
 namespace convoy {
 namespace {
