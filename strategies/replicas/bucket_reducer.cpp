@@ -48,8 +48,7 @@ void visit_shadow(const Parameter& parameter, StateKind kind, const std::string&
   });
 }
 
-BucketReducer::BucketReducer(CommunicatorPtr group, bool overlap, Compression numbers)
-    : group_(std::move(group)), overlap_(overlap) {
+BucketReducer::BucketReducer(CommunicatorPtr group, Compression numbers) : group_(std::move(group)) {
   // A group of one rank sends nothing, so it must not round.
   if (numbers != Compression::none && group_->size() > 1)
     compressed_ = std::make_unique<CompressedSum>(group_, numbers);
@@ -63,7 +62,8 @@ void BucketReducer::attach(const FlatParameters* before, const FlatParameters& f
   if (compressed_) compressed_->attach(before, flat, shared);
 }
 
-void BucketReducer::start(std::vector<char> local, bool header) {
+void BucketReducer::start(bool overlap, std::vector<char> local, bool header) {
+  overlap_ = overlap;
   next_ = 0;
   local_ = std::move(local);
   // The header counts rows, which half precision cannot hold exactly.

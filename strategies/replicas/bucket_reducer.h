@@ -43,15 +43,14 @@ class CompressedSum;
 
 class BucketReducer {
  public:
-  // `overlap` = false: flush launches everything.
-  BucketReducer(CommunicatorPtr group, bool overlap, Compression numbers = Compression::none);
+  explicit BucketReducer(CommunicatorPtr group, Compression numbers = Compression::none);
   ~BucketReducer();
 
   // Sets the layout. `before`: the previous layout, or null. `shared`: by bucket, true if it is ever sent.
   void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int)>& shared);
   // `local`: by bucket, true if it is not sent; empty: all are sent. `header`: sum the loss and its weight, also if
-  // bucket 0 is local.
-  void start(std::vector<char> local = {}, bool header = true);
+  // bucket 0 is local. `overlap` = false: flush launches everything.
+  void start(bool overlap, std::vector<char> local = {}, bool header = true);
   void ready(int parameter);
   void flush();
   void wait(int bucket);  // the header arrives with bucket 0
@@ -63,7 +62,7 @@ class BucketReducer {
   bool is_local(size_t bucket) const { return bucket < local_.size() && local_[bucket] != 0; }
 
   CommunicatorPtr group_;
-  bool overlap_;
+  bool overlap_ = true;
   std::unique_ptr<CompressedSum> compressed_;  // null: no compression
   const FlatParameters* flat_ = nullptr;
   std::vector<size_t> missing_;  // gradients that are not ready, per bucket

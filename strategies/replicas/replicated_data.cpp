@@ -20,7 +20,9 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       options_(options),
       optimizer_(context.config.optimizer),
       device_(context.devices.front()),
-      reducer_(group_, options.overlap, options.sync.compress),
+      // Local updates send no gradients.
+      overlap_(options.overlap, device_.is_cpu() && !options.sync.ever_local(), group_),
+      reducer_(group_, options.sync.compress),
       rows_(make_row_exchange(group_, summed_tables(options.sync, tables_of(parts_)), options.sync.compress)),
       sending_(parts_.size(), 0) {
   check_equal_parameters(context, parts_, options.number);
@@ -56,6 +58,7 @@ void ReplicatedData::begin(bool first, bool updates) {
   first_micro_ = first;
   local_updates_->begin(first);
   if (first) {
+    if (with_rows_.empty()) overlap_.begin_update();
     for (auto& collector : collectors_) collector->begin();
     flat_->header().zero_();
     begin_rows(update_.tables());
@@ -68,9 +71,9 @@ void ReplicatedData::begin(bool first, bool updates) {
 
 void ReplicatedData::start_reducing() {
   if (local_updates_->any())
-    reducer_.start(local_updates_->local_buckets(), local_updates_->sums_gradients());
+    reducer_.start(overlap_.overlaps(), local_updates_->local_buckets(), local_updates_->sums_gradients());
   else
-    reducer_.start();
+    reducer_.start(overlap_.overlaps());
 }
 
 void ReplicatedData::add_loss(const Loss& loss) {
@@ -125,6 +128,7 @@ UpdateStatistics ReplicatedData::update(double nominal, bool log_step) {
   rows_->written();
   if (buffers) buffer_sync_->finish();
   local_updates_->updated(statistics);
+  if (by_bucket) overlap_.end_update();
   return statistics;
 }
 

@@ -17,6 +17,7 @@
 
 #include "strategies/common/memory/flat_parameters.h"
 #include "strategies/common/step/mesh_strategy.h"
+#include "strategies/common/step/overlap_choice.h"
 #include "strategies/replicas/bucket_reducer.h"
 #include "strategies/replicas/local_updates.h"
 #include "strategies/sparse/exchange/row_exchange.h"
@@ -80,6 +81,7 @@ class ReplicatedData : public DataAxis, public Recordable {
   std::vector<int> part_of_;              // by parameter
   std::vector<ParameterPtr> partial_;     // sorted by name, so that all ranks of a group sum them in the same order
   std::unique_ptr<FlatParameters> flat_;
+  OverlapChoice overlap_;
   BucketReducer reducer_;
   std::unique_ptr<RowExchange> rows_;
   std::vector<at::Tensor> with_rows_;  // dense gradients that are sent with rows (row_exchange.h)

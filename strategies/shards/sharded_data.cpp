@@ -32,7 +32,7 @@ class ShardedData::PartHooks : public BlockHooks {
   void before_forward(int64_t block) override {
     const auto here = size_t(block);
     for (size_t unit : units_[here]) owner_.units_[unit]->acquire();
-    if (owner_.options_.overlap && here + 1 < units_.size()) prefetch(here + 1);
+    if (owner_.overlap_.overlaps() && here + 1 < units_.size()) prefetch(here + 1);
   }
 
   void after_forward(int64_t block) override {
@@ -98,7 +98,7 @@ class ShardedData::PartHooks : public BlockHooks {
       owner_.units_[unit]->acquire();
       owner_.units_[unit]->open_gradients();
     }
-    if (owner_.options_.overlap && block > 0) prefetch(block - 1);
+    if (owner_.overlap_.overlaps() && block > 0) prefetch(block - 1);
   }
 
   // Ends the block's backward.
@@ -124,6 +124,7 @@ ShardedData::ShardedData(const Context& context, std::vector<ModelPart*> parts, 
     : DataAxis(context, std::move(parts), options.sync.every,
                {context.axis("data"), context.axis("tensor"), context.axis("pipeline")}, options.optimizer),
       options_(options),
+      overlap_(options.overlap, context.devices.front().is_cpu(), group_),
       optimizer_(context.config.optimizer) {
   check_equal_parameters(context, parts_, options.number);
   share_foreign_values(parts_, *group_);
@@ -192,6 +193,7 @@ void ShardedData::begin(bool first, bool updates) {
   updates_ = updates;
   for (auto& hooks : hooks_) hooks->send(options_.shard != Shard::optimizer);
   if (!first) return;
+  overlap_.begin_update();
   header_.zero_();
   for (auto& unit : units_) unit->begin();
 }
@@ -211,7 +213,7 @@ void ShardedData::reduce(const std::vector<size_t>& units) {
   finish_reductions();
   for (size_t unit : units) units_[unit]->reduce();
   reducing_ = units;
-  if (!options_.overlap) finish_reductions();
+  if (!overlap_.overlaps()) finish_reductions();
 }
 
 void ShardedData::finish_reductions() {
@@ -233,6 +235,7 @@ UpdateStatistics ShardedData::update(double nominal, bool /*log_step*/) {
   for (auto& unit : units_) unit->spread();
   buffer_sync_->finish();
   if (options_.by_gradient) flush();
+  overlap_.end_update();
   return statistics;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "strategies/common/step/mesh_strategy.h"
+#include "strategies/common/step/overlap_choice.h"
 #include "strategies/replicas/bucket_reducer.h"
 #include "strategies/shards/sharded_unit.h"
 #include "strategies/shards/unit_layout.h"
@@ -65,6 +66,7 @@ class ShardedData : public DataAxis {
   void visit_unit(size_t unit, StateKind kind, const StateVisitor& visit);
 
   ShardedOptions options_;
+  OverlapChoice overlap_;
   Component optimizer_;
   std::map<std::string, std::shared_ptr<BufferPool>> pools_;  // by device
   std::vector<std::unique_ptr<ShardedUnit>> units_;

@@ -15,6 +15,7 @@ if __name__ == "__main__":
         "fsdp, mpi": gpt_steps.convoy("fsdp", options, "backend=mpi"),
         "Shards, gloo": lambda: harness.program("gloo", "gpt", options.steps, options.warm,
                                                 text=harness.TOP / ".data" / "text.txt")["step_seconds"],
+        "fsdp, gloo, overlap": gpt_steps.convoy("fsdp", options, "backend=gloo", "strategy.overlap=true"),
         "fsdp, gloo, no overlap": gpt_steps.convoy("fsdp", options, "backend=gloo", "strategy.overlap=false"),
     }, reference=PEER, expected=gpt_steps.expected(PEER))
     gpt_steps.report(figures, PEER)

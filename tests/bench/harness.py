@@ -129,7 +129,7 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
 
 
 def pairs(count, figures, contestants, names):
-    """Measures two of the contestants `count` times more, back to back, and alternates the first one. A difference of a
+    """Measures a few of the contestants `count` times more, back to back, and alternates the first one. A difference of a
     few percent needs more rounds than the others, and no contestant may always run second."""
     for number in range(count):
         order = names if number % 2 == 0 else names[::-1]

@@ -115,7 +115,7 @@ TEST(Sharded, WorksWithinATensorGroup) {
 TEST(Sharded, GatheringChangesNoBit) {
   const ShardedCell plain{"gpt", "parameters", 3, 2, true};
   const Trajectory first = train(fsdp(plain), subject_named("gpt"), training_of(plain));
-  for (const char* more : {"", ", reshard_after_forward: false", ", overlap: false"}) {
+  for (const char* more : {"", ", reshard_after_forward: false", ", overlap: false", ", overlap: true"}) {
     ShardedCell cell = plain;
     cell.more = more;
     const Trajectory other = train(fsdp(cell), subject_named("gpt"), training_of(cell));

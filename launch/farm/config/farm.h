@@ -149,7 +149,7 @@ struct GridPoint {
 std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
                                    const SourceLocation& pattern_location);
 // Points for error messages of an invalid grid: each value of each key once, with the first values of the other keys.
-// Omits keys without a list of values.
+// Omits keys without a list of values, and values after the first thousand points.
 std::vector<GridPoint> grid_values(const Node& grid);
 
 // --- Additional values for the keys of a grid: `convoy add RUN --set strategy.grid.seed=[3, 4]` ---

@@ -284,6 +284,7 @@ std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
 }
 
 std::vector<GridPoint> grid_values(const Node& grid) {
+  constexpr size_t most_checked = 1'000;  // keeps the refusal below a second
   GridPoint first;
   for (const Node::Field& axis : grid.fields)
     if (!axis.value.items.empty()) first.values.emplace_back(axis.key, &axis.value.items.front());
@@ -292,7 +293,7 @@ std::vector<GridPoint> grid_values(const Node& grid) {
     const Node& values = *grid.find(first.values[i].first);
     // The first values of all keys are one point, which is added once.
     for (size_t j = i == 0 ? 0 : 1; j < values.items.size(); ++j) {
-      if (points.size() == static_cast<size_t>(most_grid_points)) return points;
+      if (points.size() == most_checked) return points;
       points.push_back(first);
       points.back().name = str("point-", points.size());
       points.back().values[i].second = &values.items[j];

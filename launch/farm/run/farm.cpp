@@ -65,9 +65,13 @@ void warn_of_shared_gpus(FarmRun& run) {
           shared_gpu_note(gpu, host_name(), "pipelines " + join(names, ", "), mps_folder(run.variables)));
 }
 
+constexpr size_t most_checked_with_mistakes = 1'000;  // pipelines
+
 int run_alone(FarmRun& run) {
   Cluster cluster = cluster_of(this_host({true, false}));
   std::vector<ConfigError> mistakes = run.mistakes;
+  // The checks below take longer for a large farm than an error may take.
+  if (run.farm.pipelines.size() > most_checked_with_mistakes) refuse_all(mistakes);
   for (const ConfigError& mistake : check_requests(run.farm, cluster, rank_program())) mistakes.push_back(mistake);
   refuse_all(mistakes);
   if (const auto mistake = metric_mistake(run.farm, run.metric_location, rank_program())) throw *mistake;

@@ -58,7 +58,7 @@ RankWork whole_work(const RunConfig& config, int degree) {
 
 double during_backward(const StepOptions& step, double messages) {
   // The last message cannot overlap: its bucket is complete when backward ends.
-  return step.overlap && messages > 1 ? (messages - 1) / messages : 0;
+  return step.overlap.value_or(true) && messages > 1 ? (messages - 1) / messages : 0;
 }
 
 double bucket_bytes(const StepOptions& step, double gradient_bytes) {

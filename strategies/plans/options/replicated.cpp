@@ -61,7 +61,7 @@ StepOptions step_options(const Options& strategy) {
   }
   if (strategy.has("first_bucket_mb")) step.first_bytes = strategy.real("first_bucket_mb") * mib;
   if (cap) step.cap_bytes = strategy.real("bucket_cap_mb") * mib;
-  if (strategy.has("overlap")) step.overlap = strategy.boolean("overlap");
+  if (strategy.has("overlap") && !strategy.is_auto("overlap")) step.overlap = strategy.boolean("overlap");
   if (strategy.has("buffers")) step.buffers = strategy.text("buffers");
   step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
   return step;
@@ -112,10 +112,18 @@ std::vector<Option> replicated_data_options() {
            describe::real("first_bucket_mb", "size of the first bucket, small so that sending starts early", 1)
                .above(0)
                .in("MiB"),
-           describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, during the backward pass",
-                             true),
+           overlap_option("reduce a bucket as soon as its gradients are ready, during the backward pass"),
        },
        buffer_options()});
+}
+
+Option overlap_option(const std::string& what) {
+  return describe::boolean("overlap",
+                           what +
+                               "; auto: yes on GPUs; on cores, where computing and reducing share a core, the first "
+                               "twelve updates measure which is faster; results are equal",
+                           true)
+      .or_auto();
 }
 
 std::vector<Option> buffer_options() {

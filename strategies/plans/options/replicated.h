@@ -1,5 +1,6 @@
 // Options of a step that several strategies have, and their checks. Without LibTorch.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct StepOptions {
   Recompute recompute = {};
   double first_bytes = 0;           // size of the first bucket
   double cap_bytes = 0;             // size of the others; 0: bucket_cap decides
-  bool overlap = true;              // send during the backward pass
+  std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure (overlap_choice.h)
   std::string buffers = "local";    // batch norm's buffers after an update: broadcast | mean | local
   bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
 };
@@ -51,6 +52,8 @@ Option micro_batches_option();
 std::vector<Option> memory_options();
 // Returns the options buffers, batch_norm.
 std::vector<Option> buffer_options();
+// Returns the option overlap. `what`: what overlapping does.
+Option overlap_option(const std::string& what);
 // Returns the options of strategies with a replicated data axis: buckets, overlap, and buffer_options().
 std::vector<Option> replicated_data_options();
 

@@ -117,7 +117,7 @@ std::vector<Option> shard_options() {
 
 std::vector<Option> sharded_data_options() {
   return joined({shard_options(),
-                 {describe::boolean("overlap", "gather one block ahead and reduce gradients during computation", true)},
+                 {overlap_option("gather one block ahead and reduce gradients during computation")},
                  buffer_options()});
 }
 
@@ -132,7 +132,7 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
   const auto every = double(step.sync.every);
   const double others = (ranks - 1) / ranks;
   // With overlap, the next block is gathered and the previous block's gradients are reduced during computation.
-  const size_t at_a_time = step.overlap ? 2 : 1;
+  const size_t at_a_time = step.overlap.value_or(true) ? 2 : 1;
   const double overlapped = during_backward(step, units.messages);
   RankCost cost;
   // Adds the payload by kind. The small all-reduces are two per update.

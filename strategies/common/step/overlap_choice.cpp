@@ -1,0 +1,55 @@
+#include "strategies/common/step/overlap_choice.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/base/text.h"
+
+namespace convoy {
+namespace {
+
+constexpr int warm_updates = 2;      // memory is allocated and buckets get their layout
+constexpr int measured_updates = 5;  // of each kind
+constexpr double least_gain = 0.01;  // without overlap, against noise
+
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+OverlapChoice::OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group)
+    : group_(std::move(group)),
+      overlaps_(configured.value_or(true)),
+      measuring_(!configured && measures && group_->size() > 1) {}
+
+void OverlapChoice::begin_update() {
+  if (!measuring_) return;
+  overlaps_ = updates_ < warm_updates || updates_ % 2 == 0;
+  begin_ = Clock::now();
+}
+
+void OverlapChoice::end_update() {
+  if (!measuring_) return;
+  if (updates_ >= warm_updates)
+    seconds_[overlaps_].push_back(std::chrono::duration<double>(Clock::now() - begin_).count());
+  if (++updates_ == warm_updates + 2 * measured_updates) decide();
+}
+
+void OverlapChoice::decide() {
+  measuring_ = false;
+  at::Tensor sums = at::tensor({median(seconds_[0]), median(seconds_[1])}, at::kDouble);
+  group_->all_reduce(sums, ReduceOp::sum, {"seconds with and without overlap", {}})->wait();
+  const double without = sums[0].item<double>() / group_->size(), with = sums[1].item<double>() / group_->size();
+  overlaps_ = without > with * (1 - least_gain);
+  if (group_->rank() == 0)
+    log::info(str("overlap: ", overlaps_ ? "on" : "off", ", because an update takes ", human_seconds(with),
+                  " with it and ", human_seconds(without), " without it"));
+}
+
+}  // namespace convoy

@@ -1,0 +1,40 @@
+// OverlapChoice: whether a data axis sends during computation or after it.
+//
+// Sending ahead gains time where the network works by itself. On cores, sums are computed by the core that trains, and
+// overlapping may cost more than it hides. Unless the choice is configured, ranks on cores therefore measure both in
+// their first updates, in turn, and take the faster one. The messages are the same, so results are equal bit for bit.
+// Threads: one at a time.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "core/communicator.h"
+
+namespace convoy {
+
+class OverlapChoice {
+ public:
+  // `measures`: false if there is nothing to measure; then it overlaps unless configured otherwise.
+  OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group);
+
+  bool overlaps() const { return overlaps_; }  // in the update that begins or runs
+  void begin_update();                         // call before the update's first backward
+  void end_update();                           // collective in the last measured update
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void decide();
+
+  CommunicatorPtr group_;
+  bool overlaps_;
+  bool measuring_;
+  int updates_ = 0;  // that ended
+  Clock::time_point begin_;
+  std::array<std::vector<double>, 2> seconds_;  // by update: without and with overlap
+};
+
+}  // namespace convoy

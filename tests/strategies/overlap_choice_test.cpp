@@ -1,0 +1,59 @@
+#include "strategies/common/step/overlap_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "tests/support/torch/ranks.h"
+
+namespace convoy::testing {
+namespace {
+
+struct Updates {
+  std::vector<bool> overlapped;  // by update
+};
+
+// Two ranks make `count` updates. An update takes 20 ms longer on rank `slow` if it overlaps as `slow_kind` says.
+std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, int count, int slow, bool slow_kind) {
+  std::vector<Updates> all(2);
+  run_ranks({"local", 2}, [&](Communicator& world) {
+    OverlapChoice choice(configured, measures, CommunicatorPtr(CommunicatorPtr(), &world));
+    for (int update = 0; update < count; ++update) {
+      choice.begin_update();
+      all[static_cast<size_t>(world.rank())].overlapped.push_back(choice.overlaps());
+      if (world.rank() == slow && choice.overlaps() == slow_kind)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      choice.end_update();
+    }
+  });
+  return all;
+}
+
+TEST(OverlapChoice, TakesTheFasterOneOnAllRanks) {
+  for (const bool slow_kind : {true, false}) {
+    const std::vector<Updates> all = choices_of(std::nullopt, true, 14, 1, slow_kind);
+    for (const Updates& rank : all) {
+      EXPECT_EQ(rank.overlapped[12], !slow_kind);
+      EXPECT_EQ(rank.overlapped[13], !slow_kind);
+    }
+    EXPECT_EQ(all[0].overlapped, all[1].overlapped);
+  }
+}
+
+TEST(OverlapChoice, MeasuresBothInTurn) {
+  const std::vector<bool> measured = choices_of(std::nullopt, true, 12, -1, true)[0].overlapped;
+  EXPECT_EQ(measured, (std::vector<bool>{true, true, true, false, true, false, true, false, true, false, true, false}));
+}
+
+TEST(OverlapChoice, AConfiguredChoiceStays) {
+  for (const bool configured : {true, false})
+    EXPECT_EQ(choices_of(configured, true, 14, 0, configured)[0].overlapped, std::vector<bool>(14, configured));
+}
+
+TEST(OverlapChoice, OverlapsWhereThereIsNothingToMeasure) {
+  EXPECT_EQ(choices_of(std::nullopt, false, 14, 0, true)[1].overlapped, std::vector<bool>(14, true));
+}
+
+}  // namespace
+}  // namespace convoy::testing
