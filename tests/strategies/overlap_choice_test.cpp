@@ -32,18 +32,20 @@ std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, i
 
 TEST(OverlapChoice, TakesTheFasterOneOnAllRanks) {
   for (const bool slow_kind : {true, false}) {
-    const std::vector<Updates> all = choices_of(std::nullopt, true, 14, 1, slow_kind);
+    const std::vector<Updates> all = choices_of(std::nullopt, true, 20, 1, slow_kind);
     for (const Updates& rank : all) {
-      EXPECT_EQ(rank.overlapped[12], !slow_kind);
-      EXPECT_EQ(rank.overlapped[13], !slow_kind);
+      EXPECT_EQ(rank.overlapped[18], !slow_kind);
+      EXPECT_EQ(rank.overlapped[19], !slow_kind);
     }
     EXPECT_EQ(all[0].overlapped, all[1].overlapped);
   }
 }
 
 TEST(OverlapChoice, MeasuresBothInTurn) {
-  const std::vector<bool> measured = choices_of(std::nullopt, true, 12, -1, true)[0].overlapped;
-  EXPECT_EQ(measured, (std::vector<bool>{true, true, true, false, true, false, true, false, true, false, true, false}));
+  const std::vector<bool> measured = choices_of(std::nullopt, true, 18, -1, true)[0].overlapped;
+  std::vector<bool> expected(2, true);
+  for (const bool overlap : {true, false, true, false}) expected.insert(expected.end(), 4, overlap);
+  EXPECT_EQ(measured, expected);
 }
 
 TEST(OverlapChoice, AConfiguredChoiceStays) {

@@ -11,9 +11,10 @@
 namespace convoy {
 namespace {
 
-constexpr int warm_updates = 2;      // memory is allocated and buckets get their layout
-constexpr int measured_updates = 5;  // of each kind
-constexpr double least_gain = 0.01;  // without overlap, against noise
+constexpr int warm_updates = 2;  // memory is allocated and buckets get their layout
+// Four phases, with overlap first and then in turn. A phase's first update is not counted, because the one before it may
+// have gathered ahead.
+constexpr int phases = 4, phase_updates = 4;
 
 double median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -28,17 +29,19 @@ OverlapChoice::OverlapChoice(std::optional<bool> configured, bool measures, Comm
       overlaps_(configured.value_or(true)),
       measuring_(!configured && measures && group_->size() > 1) {}
 
+int OverlapChoice::phase() const { return (updates_ - warm_updates) / phase_updates; }
+
 void OverlapChoice::begin_update() {
   if (!measuring_) return;
-  overlaps_ = updates_ < warm_updates || updates_ % 2 == 0;
+  overlaps_ = updates_ < warm_updates || phase() % 2 == 0;
   begin_ = Clock::now();
 }
 
 void OverlapChoice::end_update() {
   if (!measuring_) return;
-  if (updates_ >= warm_updates)
+  if (updates_ >= warm_updates && (updates_ - warm_updates) % phase_updates > 0)
     seconds_[overlaps_].push_back(std::chrono::duration<double>(Clock::now() - begin_).count());
-  if (++updates_ == warm_updates + 2 * measured_updates) decide();
+  if (++updates_ == warm_updates + phases * phase_updates) decide();
 }
 
 void OverlapChoice::decide() {
@@ -46,7 +49,7 @@ void OverlapChoice::decide() {
   at::Tensor sums = at::tensor({median(seconds_[0]), median(seconds_[1])}, at::kDouble);
   group_->all_reduce(sums, ReduceOp::sum, {"seconds with and without overlap", {}})->wait();
   const double without = sums[0].item<double>() / group_->size(), with = sums[1].item<double>() / group_->size();
-  overlaps_ = without > with * (1 - least_gain);
+  overlaps_ = with <= without;
   if (group_->rank() == 0)
     log::info(str("overlap: ", overlaps_ ? "on" : "off", ", because an update takes ", human_seconds(with),
                   " with it and ", human_seconds(without), " without it"));

@@ -27,6 +27,7 @@ class OverlapChoice {
 
  private:
   using Clock = std::chrono::steady_clock;
+  int phase() const;
   void decide();
 
   CommunicatorPtr group_;

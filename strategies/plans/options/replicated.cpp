@@ -120,8 +120,8 @@ std::vector<Option> replicated_data_options() {
 Option overlap_option(const std::string& what) {
   return describe::boolean("overlap",
                            what +
-                               "; auto: yes on GPUs; on cores, where computing and reducing share a core, the first "
-                               "twelve updates measure which is faster; results are equal",
+                               "; auto: yes on GPUs; on cores, where computing and reducing share a core, the first 18 "
+                               "updates measure which is faster; results are equal",
                            true)
       .or_auto();
 }
