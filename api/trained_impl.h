@@ -58,6 +58,10 @@ struct Trained::Impl : public Strategy {
   // Call it after flush() and all readers of the state, because the next forward needs the values of training.
   void continue_training() { data_->continue_training(); }
 
+  // Collective along the axis `data`. Replicas make equal updates, so values that differ were changed by the program on
+  // some ranks only: throws CommError(disagreement) with the first such parameter.
+  void check_equal_values() const;
+
   Sampling sampling() const override;
   void flush() override { data_->flush(); }
   void flush_for_evaluation() override { data_->flush_for_evaluation(); }

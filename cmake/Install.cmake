@@ -81,7 +81,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 # dpkg-shlibdeps finds the packages of all libraries; those of LibTorch belong to none.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CONVOY_TORCH_ROOT}/lib)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openmpi-bin, cmake, g++")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openmpi-bin, cmake, g++, ninja-build")
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/package.cmake)
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/package.cmake)
 set(CPACK_CONVOY_RPATH_BIN "${rpath_bin}")

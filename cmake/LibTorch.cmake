@@ -23,7 +23,7 @@ elseif(Torch_DIR)
   set(CONVOY_TORCH_NAMED "${Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
 endif()
 
-# The order: what the user names, the places, what Python would import.
+# The order: what the user names, CMAKE_PREFIX_PATH, the places, what Python would import.
 function(convoy_locate_torch out)
   set(root "")
   if(CONVOY_TORCH_NAMED)
@@ -33,7 +33,7 @@ function(convoy_locate_torch out)
                           "to be the folder above include/ and lib/, or share/cmake/Torch within it.")
     endif()
   endif()
-  foreach(place IN LISTS CONVOY_TORCH_PLACES)
+  foreach(place IN LISTS CMAKE_PREFIX_PATH CONVOY_TORCH_PLACES)
     file(GLOB found ${place}/lib/libtorch_cpu.so)
     if(found AND NOT root)
       list(GET found 0 root)

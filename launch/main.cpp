@@ -37,6 +37,7 @@ Examples:
   mpirun -n 4 convoy run configs/ncf_ddp.yaml
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
   convoy run configs/ncf_ddp.yaml --hosts node1:4,node2:4
+  convoy run configs/ncf_ddp.yaml --nodes 2 --node-rank 1 --rendezvous node0:29500    (on node 1)
   convoy run --ranks 2 -- ./mine --epochs 3    (a program of yours that uses the C++ library)
 
 Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
@@ -142,6 +143,21 @@ void add_hosts_option(CLI::App& command, RunArguments& arguments) {
       ->delimiter(',');
 }
 
+void add_node_options(CLI::App& command, NodeOptions& options) {
+  command
+      .add_option(
+          "--nodes", options.nodes,
+          "One convoy per node: number of nodes, on which this command is started; platforms' variables give it "
+          "too (docs/howto/nodes.md)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
+  command.add_option("--node-rank", options.node, "Number of this node, from 0")
+      ->type_name("R")
+      ->check(CLI::Range(0, 99999));
+  command.add_option("--rendezvous", options.rendezvous, "Where node 0 waits for the others; port 29500 if not given")
+      ->type_name("HOST:PORT");
+}
+
 // Refuses arguments that are not UTF-8: they go into messages and JSON.
 void check_arguments(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
@@ -188,6 +204,7 @@ int run(int argc, char** argv) {
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
   add_inject_option(*run, arguments);
   add_hosts_option(*run, arguments);
+  add_node_options(*run, arguments.nodes);
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;

@@ -119,6 +119,7 @@ void Run::Impl::save() {
 }
 
 void Run::Impl::save_after(int64_t steps) {
+  trained.impl().check_equal_values();
   SavedState more;
   more.trainer = {{share_section, settings->batches()}};
   for (const auto& [name, object] : kept_) {

@@ -76,6 +76,7 @@ struct Run::Impl {
   struct Stored {
     std::function<std::string()> save;
     std::function<void(const std::string&)> load;
+    std::optional<std::string> restored = {};  // its text when the resumed training begins
   };
 
   void restore(const CheckpointInfo& info);
@@ -83,6 +84,8 @@ struct Run::Impl {
   LoopSettings settings_of(const OpenData& data, const ShareOptions& options) const;
   void compare_with_ranks(const LoopSettings& wanted);
   void place(const LoopSettings& wanted);
+  void check_kept_unchanged();
+  void check_savable() const;
   void note_kept() const;
   void note_unsaved() const;
   void complete();

@@ -109,6 +109,7 @@ void Run::Impl::begin_loop(const OpenData& data, const ShareOptions& options) {
   progress->set_length(wanted.train, length, data.counts);
   if (!settings) place(wanted);
   settings = wanted;
+  check_kept_unchanged();
   if (closed() && progress->step() < length.total_steps)
     throw Error(Failure::output, context.folder, ": holds a run that is done, of ", progress->step(),
                 " steps; to train for longer, give job.resume another folder and call run.resume(\"", context.folder,
@@ -169,10 +170,37 @@ void Run::Impl::place(const LoopSettings& wanted) {
     saved_ = closed() || (progress->owns(*from_) && from_->trainer.value("world_size", context.size) == context.size);
   }
   trained.impl().set_steps(progress->step());
+  check_savable();
   note_kept();
   note_unsaved();
   if (!closed()) progress->open_sinks();
   progress->start();
+}
+
+// A call for an epoch before the resumed step makes no steps. If code after it changed a kept object, as it did in the
+// first run, that would count twice.
+void Run::Impl::check_kept_unchanged() {
+  const bool fresh = from_ && progress->step() == progress->first_step();
+  for (auto& [name, object] : kept_) {
+    if (!fresh) continue;
+    const std::string text = object.save();
+    if (object.restored && *object.restored != text)
+      throw Error(Failure::config, "share: this run resumed after step ", progress->step(), ", and '", name,
+                  "' has changed since, before a step was made: the code after an earlier call of share ran again. "
+                  "Change '",
+                  name, "' in the body of the loop instead, where batch.ends_epoch is true");
+    object.restored = text;
+  }
+}
+
+// Other axes than `data` are the program's: convoy does not know whether their ranks hold equal tensors or pieces.
+void Run::Impl::check_savable() const {
+  if (progress->train().checkpoint_every.unit == Interval::Unit::never) return;
+  for (const Axis& axis : context.mesh.axes())
+    if (axis.name != "data" && axis.degree > 1)
+      throw Error(Failure::config, "share: Job::mesh has the axis ", axis.name, " of ", axis.degree,
+                  " ranks, and convoy does not know whether they hold equal tensors or pieces, so it cannot save them; "
+                  "set checkpoint_every of ShareOptions to Every::never(), and save the tensors yourself");
 }
 
 // Objects in the checkpoint that this program no longer keeps.
@@ -232,7 +260,10 @@ void Run::Impl::check_called(const ShareBatch& batch) const {
 
 bool Run::Impl::updated() const { return stepped() ? trained.impl().result().updated : updated_; }
 
-int64_t Run::Impl::done() const { return progress->step() + (stepped() ? 1 : 0); }
+int64_t Run::Impl::done() const {
+  if (!settings && from_) return from_->step;  // share has not been called yet
+  return progress->step() + (stepped() ? 1 : 0);
+}
 
 void Run::Impl::complete() {
   check_called(*batch_);

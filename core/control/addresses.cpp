@@ -161,6 +161,13 @@ std::string local_address_of(const std::string& host) {
   return "";
 }
 
+std::vector<std::string> addresses_of(const std::string& host) {
+  std::vector<std::string> all;
+  const Addresses found = resolve(host);
+  for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) all.push_back(numeric(at->ai_addr));
+  return all;
+}
+
 bool is_here(const std::string& host) {
   const std::string local = host_name();
   return host == local || host == local.substr(0, local.find('.')) || host == "localhost" ||

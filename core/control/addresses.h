@@ -39,6 +39,7 @@ std::vector<std::string> repeated_networks(const std::vector<std::vector<Interfa
 std::string address_towards(const std::string& host);
 // Resolves a name or an address of this host to its address; "" for another host.
 std::string local_address_of(const std::string& host);
+std::vector<std::string> addresses_of(const std::string& host);  // numeric addresses; empty if it cannot be resolved
 bool is_here(const std::string& host);  // true for this host's name, and names and addresses of its interfaces
 
 // Resolves launch.address on this host: an address stays, a network (10.0.0.0/16) becomes this host's address in it.

@@ -92,6 +92,7 @@ struct ChannelServerOptions {
   std::string interface_address = "127.0.0.1";  // the only interface to bind
   uint16_t port = 0;                            // 0: any free one
   std::string job;
+  std::optional<std::string> secret = {};  // nothing: a random one
   Timeout heartbeat{60000};  // a participant without a heartbeat for this time H is lost; clients send one every H/4
 };
 

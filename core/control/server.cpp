@@ -44,7 +44,8 @@ class Server : public ChannelServer {
         dispatcher_("convoy-events") {
     if (options_.job.empty()) options_.job = random_token();
     Descriptor listener = listen_on(options_.interface_address, options_.port);
-    address_ = {options_.interface_address, port_of(listener.get()), options_.job, random_token()};
+    address_ = {options_.interface_address, port_of(listener.get()), options_.job,
+                options_.secret ? *options_.secret : random_token()};
     acceptor_.assign(listener.get());
     listener.release();
     handler_.on_message = [this](Connection& from, const Json& message) {

@@ -22,7 +22,8 @@
 // Ownership: the job and the trained object outlive the Run; the Run outlives its Share.
 // Errors: Error(config) for invalid options, or if ranks give different ones. Error(output) with the differences if the
 // run folder belongs to a different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone,
-// too slow, or made a different call. Exceptions of a data set leave the loop.
+// too slow, or made a different call, and before a checkpoint if parameters of Replicas differ between ranks.
+// Exceptions of a data set leave the loop.
 #pragma once
 #include <convoy/job.h>
 #include <convoy/share.h>
@@ -52,7 +53,9 @@ class Run {
   // has get_batch(indices) or get(index), and size(). The loop makes one step for each batch. It ends after `epochs` or
   // `max_steps`, or earlier if the job receives a stop request; then a checkpoint exists.
   // Another call continues after the last step. So a loop over epochs may call share with 1, 2, … epochs; calls for
-  // epochs before the resumed step make no steps.
+  // epochs before the resumed step make no steps. Code between the calls runs again then, and a checkpoint at the end of
+  // an epoch is written before it. So change kept objects, such as a scheduler, in the body of the loop, where
+  // ShareBatch::ends_epoch is true; otherwise a resumed run ends with Error(config).
   template <class Dataset, class = detail::EnableForDatasets<Dataset>>
   Share share(Dataset&& dataset, const ShareOptions& options = {}) {
     return share_rows(detail::source_of(std::forward<Dataset>(dataset)), options);

@@ -23,7 +23,7 @@ int64_t size_of(const std::string& text) {
 }  // namespace
 
 int export_command(const ExportArguments& arguments) {
-  const UsedRun used = used_run(arguments.run, "convoy export");
+  const UsedRun used = used_run(arguments.run, "convoy export", /*of_programs=*/true);
   const Json request{{"run", arguments.run},
                      {"to", arguments.to},
                      {"with_config", arguments.format == "hf"},

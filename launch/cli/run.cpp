@@ -9,6 +9,7 @@
 #include "core/control/exit_codes.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
+#include "launch/job/meeting.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
@@ -41,6 +42,29 @@ int run_launched(Node tree, const RunArguments& arguments, const Variables& vari
   }
 }
 
+// This process as one of several nodes. A launcher of single ranks comes first.
+std::optional<NodeRole> role_of(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  if (arguments.nodes.any() && !arguments.hosts.empty())
+    throw Error(Failure::command_line,
+                "--hosts conflicts with --nodes: --hosts starts the other hosts' ranks from here, "
+                "and --nodes waits for a `convoy run` on each node; use one of them");
+  if (as.launcher == Launcher::none) {
+    if (!arguments.hosts.empty()) return std::nullopt;
+    return node_role(arguments.nodes, variables, full_host_name());
+  }
+  if (arguments.nodes.any())
+    throw Error(Failure::command_line, "--nodes conflicts with ", name_of(as.launcher),
+                ", which started this process as rank ", as.rank, "; use one of them");
+  return std::nullopt;
+}
+
+void refuse_farm_on_nodes(const std::optional<NodeRole>& role) {
+  if (role)
+    throw Error(Failure::config, role->from, "=", role->nodes,
+                ": a farm runs on one node here; start it on several with mpirun or srun, and each of their ranks is a "
+                "slot");
+}
+
 }  // namespace
 
 PlacedJob placed_here(const PreparedRun& run) {
@@ -54,11 +78,15 @@ int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
+  const std::optional<NodeRole> role = role_of(arguments, variables, as);
   Node tree;
   // The agent that joins a channel gets its job from there. All ranks find the same mistakes: rank 0 reports them.
   if (as.channel.empty()) try {
       tree = configuration_tree(arguments);
-      if (auto farm = read_farm(tree, arguments, variables, as)) return run_farm(std::move(*farm));
+      if (auto farm = read_farm(tree, arguments, variables, as)) {
+        refuse_farm_on_nodes(role);
+        return run_farm(std::move(*farm));
+      }
     } catch (const Error& error) {
       if (as.rank == 0) throw;
       return exit_code_of(error.kind());
@@ -80,6 +108,14 @@ int run_command(const RunArguments& arguments) {
     return code;
   }
   const PreparedRun run = prepare(std::move(tree), arguments, variables, as);
+  if (role) {
+    if (run.config.backend == "mpi")
+      throw ConfigError(location_of(run.config.resolved, "backend"), "backend",
+                        "is mpi, whose mpirun starts processes through a remote shell; with one convoy per node take "
+                        "gloo or nccl, or start all by mpirun");
+    EventLoop loop;
+    return role->node == 0 ? run_on_nodes(loop, run, *role) : run_as_node(loop, run, *role);
+  }
   const PlacedJob placed = placed_here(run);
   EventLoop loop;  // last, because it blocks the signals that it reads
   return start_alone(loop, run, placed);

@@ -50,6 +50,9 @@ TypedCommand typed_command(const RunArguments& arguments) {
     if (item.rfind("train.resume=", 0) != 0) words.insert(words.end(), {"--set", item});
   if (arguments.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.ranks)});
   if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
+  if (arguments.nodes.nodes > 0) words.insert(words.end(), {"--nodes", std::to_string(arguments.nodes.nodes)});
+  if (arguments.nodes.node >= 0) words.insert(words.end(), {"--node-rank", std::to_string(arguments.nodes.node)});
+  if (!arguments.nodes.rendezvous.empty()) words.insert(words.end(), {"--rendezvous", arguments.nodes.rendezvous});
   for (std::string& word : words) word = shell_word(word);
   TypedCommand command{join(words, " ")};
   if (!arguments.program.empty()) command.program = " --";

@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t largest_size = int64_t{1} << 40;
 
 [[noreturn]] void refuse(const std::string& text) {
-  throw Error(Failure::command_line, "--sizes: '", text, "' is no list of sizes from 1 byte to 1024G; write 1K-64M, or 4K,450000,48M");
+  throw Error(Failure::command_line, "--sizes: '", text,
+              "' is no list of sizes from 1 byte to 1024G; write 1K-64M, or 4K,450000,48M");
 }
 
 // Bytes in "4K"; K, M and G are powers of 1024.

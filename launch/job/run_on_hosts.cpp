@@ -4,6 +4,8 @@
 // All hosts first report their resources, which checks the route, path and version. Then the supervisor plans the job,
 // chooses an address that all hosts can reach, and sends each agent its processes. Secret and plan go to the remote
 // shell's standard input. With backend mpi, mpirun starts the ranks after the same checks.
+//
+// With one `convoy` per node, the agents of other nodes come by themselves and do the same over a Meeting.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +16,7 @@
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "launch/job/agent.h"
+#include "launch/job/meeting.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
@@ -24,13 +27,22 @@ namespace {
 
 using std::chrono::milliseconds;
 
+std::vector<HostShare> node_shares(const NodeRole& role) {
+  std::vector<HostShare> shares;
+  for (int node = 0; node < role.nodes; ++node) shares.push_back({NodeRole::name_of(node), role.ranks});
+  return shares;
+}
+
 class HostsRun {
  public:
-  HostsRun(EventLoop& loop, PreparedRun run)
+  // `meeting`: of the nodes; null with --hosts.
+  HostsRun(EventLoop& loop, PreparedRun run, Meeting* meeting)
       : loop_(loop),
         tasks_(loop),
         run_(std::move(run)),
-        shares_(host_shares(run_.arguments.hosts)),
+        meeting_(meeting),
+        source_(meeting == nullptr ? "--hosts" : meeting->role().from),
+        shares_(meeting == nullptr ? host_shares(run_.arguments.hosts) : node_shares(meeting->role())),
         remote_shell_(run_.config.launch.remote_shell),
         calls_(shares_.size()),
         agent_(loop, {[this](int host, const std::string& line) { line_received(call(host), line); },
@@ -39,6 +51,7 @@ class HostsRun {
   // Collects the hosts' resources and plans. Returns the error if hosts cannot be reached or if the run was stopped
   // before; throws errors of the run itself.
   std::optional<Error> ask() {
+    if (meeting_ != nullptr) meeting_->begin_attempt();
     loop_.on_signal([this](int) { stopped_ = true; });
     const std::vector<int> wanted = wanted_hosts();
     try {
@@ -100,8 +113,8 @@ class HostsRun {
   std::vector<int> wanted_hosts() {
     const int64_t ranks = run_.config.launch.ranks;
     const bool typed = location_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
-    std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0);
-    run_.as.size_from = "--hosts";
+    std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0, source_);
+    run_.as.size_from = source_;
     if (!hosts.empty()) run_.config = run_.config.changed({{"launch", {{"ranks", hosts.size()}}}});
     return hosts;
   }
@@ -109,7 +122,7 @@ class HostsRun {
   // --- Collecting the hosts ---
 
   void ask_hosts() {
-    if (remote_shell_.empty())
+    if (meeting_ == nullptr && remote_shell_.empty())
       throw ConfigError(location_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
                         "is empty, but --hosts needs a program that runs a command on another host");
     const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
@@ -117,7 +130,8 @@ class HostsRun {
     for (size_t i = 0; i < shares_.size(); ++i) {
       Call& one = calls_[i];
       one.name = shares_[i].name;
-      one.here = is_here(one.name);
+      one.here = meeting_ == nullptr ? is_here(one.name) : i == 0;
+      if (meeting_ != nullptr && !one.here) continue;
       ProcessStart start;
       start.argv = {program_path(), "agent"};
       start.environment = without_ranks(run_.variables);
@@ -129,10 +143,16 @@ class HostsRun {
     const double limit = run_.config.launch.rendezvous;
     loop_.run_until([&] { return stopped_ || answered(); }, to_milliseconds(limit));
     if (stopped_) throw Error(Failure::stopped, "stop requested before the hosts had answered");
+    if (meeting_ != nullptr && meeting_->problem()) throw *meeting_->problem();
     check_answers(limit);
   }
 
-  bool answered() const {
+  bool answered() {
+    for (size_t i = 1; meeting_ != nullptr && i < calls_.size(); ++i) {
+      const RemoteHello* hello = meeting_->hello(static_cast<int>(i));
+      calls_[i].hello = hello == nullptr ? std::nullopt : std::make_optional(*hello);
+    }
+    if (meeting_ != nullptr && meeting_->problem()) return true;
     const bool failed = std::any_of(calls_.begin(), calls_.end(), [](const Call& one) { return one.end.has_value(); });
     return failed || std::all_of(calls_.begin(), calls_.end(), [](const Call& one) { return one.hello.has_value(); });
   }
@@ -152,21 +172,28 @@ class HostsRun {
     }
     if (!unanswered.empty()) failed_host_ = unanswered.front();
     if (!unanswered.empty())
-      throw Error(Failure::rendezvous, "--hosts: no answer within ", human_seconds(limit), " (launch.rendezvous) from ",
+      throw meeting_ != nullptr
+          ? Error(Failure::rendezvous, source_, "=", calls_.size(), ": within ", human_seconds(limit),
+                  " (launch.rendezvous) nothing came from ", join(unanswered, ", "), "; node 0 waits at ",
+                  meeting_->address(), " port ", meeting_->role().port,
+                  "; start the same command there with the number of that node")
+          : Error(Failure::rendezvous, "--hosts: no answer within ", human_seconds(limit), " (launch.rendezvous) from ",
                   join(unanswered, ", "), "; does `", join(remote_shell_, " "), " ", unanswered.front(),
                   " true` answer?");
     std::map<std::string, std::string> names;
     for (const Call& one : calls_) {
       const auto [same, fresh] = names.emplace(one.hello->host.name, one.name);
       if (!fresh)
-        throw Error(Failure::command_line, "--hosts: ", same->second, " and ", one.name, " are the same host, ",
-                    one.hello->host.name, "; write it once, such as ", one.name, ":2");
+        throw Error(Failure::command_line, source_, ": ", same->second, " and ", one.name, " are the same host, ",
+                    one.hello->host.name,
+                    meeting_ != nullptr ? "; start one `convoy run` on each host"
+                                        : str("; write it once, such as ", one.name, ":2"));
     }
   }
 
   [[noreturn]] void refuse(const Call& one, const std::string& why) {
     failed_host_ = one.name;
-    throw Error(Failure::rendezvous, "--hosts: ", one.name, ": ", why);
+    throw Error(Failure::rendezvous, source_, ": ", one.name, ": ", why);
   }
 
   std::string shell_name(const Call& one) const { return one.here ? program_path() : remote_shell_.front(); }
@@ -181,7 +208,7 @@ class HostsRun {
       call(placed.job.processes[process].host).processes.push_back(static_cast<int>(process));
     for (const Call& one : calls_)
       if (one.processes.empty())
-        throw Error(Failure::command_line, "--hosts: ", one.name, " gets none of the ", placed.job.ranks.size(),
+        throw Error(Failure::command_line, source_, ": ", one.name, " gets none of the ", placed.job.ranks.size(),
                     " ranks in ", placed.job.processes.size(), " processes; leave it out, or give more --ranks");
     return placed;
   }
@@ -191,6 +218,7 @@ class HostsRun {
     const std::vector<Interface> here = interfaces_here();
     const std::string& configured = run_.config.launch.address;
     if (!configured.empty()) return configured_address(configured, here);
+    if (meeting_ != nullptr) return meeting_->address();  // all nodes have reached it
     std::vector<std::vector<Interface>> others;
     std::vector<std::string> sources, networks_text{str("this host ", shown(here))};
     for (const Call& one : calls_) {
@@ -233,9 +261,13 @@ class HostsRun {
 
   void send_plans() {
     const std::string channel = to_string(attempt_->supervisor().address());
-    for (const Call& one : calls_)
-      agent_.send(index_of(one),
-                  to_line(RemotePlan{channel, one.processes, static_cast<int>(placed_.job.processes.size())}));
+    for (const Call& one : calls_) {
+      const RemotePlan plan{channel, one.processes, static_cast<int>(placed_.job.processes.size())};
+      if (one.here || meeting_ == nullptr)
+        agent_.send(index_of(one), to_line(plan));
+      else
+        meeting_->send_plan(index_of(one), plan);
+    }
     for (const Call& one : calls_)
       if (one.end) lost(one);
   }
@@ -287,6 +319,8 @@ class HostsRun {
   EventLoop& loop_;
   OwnedTasks tasks_;
   PreparedRun run_;
+  Meeting* const meeting_;
+  const std::string source_;  // the option or variable that gave the hosts
   const std::vector<HostShare> shares_;
   const std::vector<std::string> remote_shell_;
   std::vector<Call> calls_;
@@ -300,10 +334,8 @@ class HostsRun {
   std::unique_ptr<RunAttempt> attempt_;
 };
 
-}  // namespace
-
-int run_on_hosts(EventLoop& loop, PreparedRun run) {
-  auto hosts = std::make_unique<HostsRun>(loop, run);
+int run_with_agents(EventLoop& loop, const PreparedRun& run, Meeting* meeting) {
+  auto hosts = std::make_unique<HostsRun>(loop, run, meeting);
   std::optional<Error> problem = hosts->ask();
   if (problem && problem->kind() == Failure::stopped) throw *problem;
   if (!problem && hosts->by_mpirun()) return hosts->through_mpirun();
@@ -313,13 +345,29 @@ int run_on_hosts(EventLoop& loop, PreparedRun run) {
   RestartPolicy policy(std::move(folder), restart_options(run));
   return run_attempts(loop, [&] {
     if (!hosts) {
-      hosts = std::make_unique<HostsRun>(loop, run);
+      hosts = std::make_unique<HostsRun>(loop, run, meeting);
       problem = hosts->ask();
     }
     const AttemptEnd end = problem ? hosts->failed_attempt(policy, *problem) : hosts->attempt(policy);
     hosts.reset();
     return end;
   });
+}
+
+}  // namespace
+
+int run_on_hosts(EventLoop& loop, PreparedRun run) { return run_with_agents(loop, run, nullptr); }
+
+int run_on_nodes(EventLoop& loop, PreparedRun run, const NodeRole& role) {
+  Meeting meeting(loop, role, run.variables, run.config.launch);
+  try {
+    const int code = run_with_agents(loop, run, &meeting);
+    meeting.finish(code);
+    return code;
+  } catch (const Error& error) {
+    meeting.finish(exit_code_of(error.kind()));
+    throw;
+  }
 }
 
 }  // namespace convoy

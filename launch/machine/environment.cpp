@@ -89,6 +89,8 @@ std::optional<LaunchedAs> convoy_variables(const Reader& read) {
 
 std::optional<LaunchedAs> torchrun(const Reader& read) {
   if (!read.any(torchrun_names)) return std::nullopt;
+  // Kubeflow gives each node RANK and WORLD_SIZE beside PET_*, and no local rank.
+  if (!read.has("LOCAL_RANK") && (read.has("PET_NNODES") || read.has("NNODES"))) return std::nullopt;
   read.complete("torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
   LaunchedAs as = named(read, Launcher::torchrun, "RANK", "LOCAL_RANK", "WORLD_SIZE");
   if (read.has("LOCAL_WORLD_SIZE")) as.local_size = read.number("LOCAL_WORLD_SIZE");
@@ -288,7 +290,8 @@ Variables without_ranks(const Variables& variables) {
       "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
       "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
       // convoy
-      "CONVOY_RANK", "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB", "CONVOY_CHANNEL", "CONVOY_PROCESS"};
+      "CONVOY_RANK", "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB", "CONVOY_CHANNEL", "CONVOY_PROCESS",
+      "CONVOY_SECRET"};
   Variables kept;
   for (const auto& variable : variables) {
     bool drop = false;

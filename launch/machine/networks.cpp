@@ -101,12 +101,12 @@ std::vector<HostShare> host_shares(const std::vector<std::string>& items) {
   return shares;
 }
 
-std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks) {
+std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks, const std::string& source) {
   std::vector<int> hosts;
   for (size_t host = 0; host < shares.size(); ++host)
     hosts.insert(hosts.end(), static_cast<size_t>(shares[host].ranks), static_cast<int>(host));
   if (ranks > 0 && !hosts.empty() && static_cast<int>(hosts.size()) != ranks)
-    throw Error(Failure::command_line, "--hosts = ", hosts.size(),
+    throw Error(Failure::command_line, source, " = ", hosts.size(),
                 " ranks conflicts with --ranks (launch.ranks) = ", ranks, "; leave one of them out");
   return hosts;
 }

@@ -22,8 +22,8 @@ struct HostShare {
 std::vector<HostShare> host_shares(const std::vector<std::string>& items);
 
 // Host of each rank if the shares give numbers, else empty. Error(command_line) if they contradict `ranks` (0: not
-// given).
-std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks);
+// given). `source`: what gave the shares, for messages.
+std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks, const std::string& source = "--hosts");
 
 // Command that executes `words` on `host`: the configured argv, the host, and the words quoted for any shell.
 // Error(config) if a word cannot be quoted for every shell, such as one with a line break.

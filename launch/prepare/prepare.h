@@ -10,6 +10,7 @@
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "launch/machine/environment.h"
+#include "launch/machine/nodes.h"
 #include "launch/machine/placement.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/process.h"
@@ -26,6 +27,7 @@ struct RunArguments {
   int ranks = 0;
   std::vector<std::string> faults = {};  // --inject
   std::vector<std::string> hosts = {};   // --hosts: NAME or NAME:RANKS
+  NodeOptions nodes;                     // --nodes, --node-rank, --rendezvous
   std::vector<std::string> fixed = {};   // overrides that follow the typed ones
   Json bench = {};                       // null, or a measurement instead of training (launch/rank/measure/bench.h)
   Json use = {};                         // null, or {command, …}: uses a trained run (launch/rank/use/use.h)

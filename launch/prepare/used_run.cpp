@@ -60,7 +60,7 @@ namespace {
 
 }  // namespace
 
-UsedRun used_run(const std::string& name, const std::string& command) {
+UsedRun used_run(const std::string& name, const std::string& command, bool of_programs) {
   const MemberPath named = checkpoint_path(name, command);
   if (const std::string why = why_unusable(named.path, command); !why.empty())
     throw Error(Failure::command_line, command, ": ", why);
@@ -80,9 +80,11 @@ UsedRun used_run(const std::string& name, const std::string& command) {
   if (stored.config.is_null())
     throw Error(Failure::corrupt_data, command, ": ", used.checkpoint,
                 "/manifest.json cannot be read: the checkpoint is damaged; name an older one, as in ", name, "@step-N");
-  if (const Json program = stored.config.value("program", Json()); program.is_array() && !program.empty())
+  if (const Json program = stored.config.value("program", Json());
+      !of_programs && program.is_array() && !program.empty())
     throw Error(Failure::config, command, ": ", name,
-                " was trained by a program (key `program`); only that program can load its checkpoint");
+                " was trained by a program (key `program`); only that program can make its model; `convoy export` "
+                "writes its tensors");
   used.config = stored.config;
   used.step = stored.step;
   used.world_size = std::max<int64_t>(stored.world_size, 1);

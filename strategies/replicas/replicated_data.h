@@ -61,6 +61,9 @@ class ReplicatedData : public DataAxis, public Recordable {
   }
   void continue_training() override { local_updates_->begin(false); }
   void set_rates() override { update_.set_rate(); }
+  std::vector<ParameterPtr> equal_parameters() const override {
+    return options_.sync.ever_local() ? std::vector<ParameterPtr>() : parameters_;
+  }
   std::string obstacle() const override;
 
  private:

@@ -76,7 +76,10 @@ TEST(Run, ResumesInTheMiddleOfAnEpochBitForBit) {
     EXPECT_EQ(json_in(folder / "run/summary.json")["status"], "failed");
     std::mutex mutex;
     std::set<int64_t> steps;
-    training.before = [](Job&, convoy::Run& run) { EXPECT_TRUE(run.resumed()); };
+    training.before = [](Job&, convoy::Run& run) {
+      EXPECT_TRUE(run.resumed());
+      EXPECT_EQ(run.step(), 5);
+    };
     training.in_step = [&](Job&, convoy::Run& run, const ShareBatch& batch) {
       const std::lock_guard<std::mutex> lock(mutex);
       EXPECT_EQ(run.step(), batch.step + 1);
@@ -390,6 +393,69 @@ TEST(Run, SupportsALoopOverEpochs) {
   EXPECT_EQ(json_in(folder / "stopped/summary.json")["status"], "stopped");
   train("stopped", -1, -1);
   EXPECT_TRUE(result.equal(whole));
+}
+
+// Code between the calls of share runs again when a run resumes, and would step the scheduler twice.
+TEST(Run, RefusesAKeptObjectThatChangesBehindTheLoop) {
+  for (const bool in_body : {true, false}) {
+    const TestFolder folder;
+    const auto train = [&](const std::string& name, int64_t killed) {
+      double rate = 0;
+      test_jobs(1, [&](Job& job) {
+        torch::nn::Linear net(3, 1);
+        net->to(at::kDouble);
+        torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01));
+        torch::optim::StepLR scheduler(sgd, 1, 0.5);
+        Replicas replicas(job, *net, sgd);
+        convoy::Run run = job.resume(folder / name, replicas);
+        run.keep("scheduler", scheduler);
+        for (int64_t epoch = 1; epoch <= 3; ++epoch) {
+          ShareOptions options = share_options(epoch, 6);
+          options.checkpoint_every = Every::steps(5);
+          for (ShareBatch& batch : run.share(TestRows(), options)) {
+            replicas.step((net(batch.data) - batch.target).square().sum(), batch.rows);
+            if (in_body && batch.ends_epoch) scheduler.step();
+            if (batch.step == killed) throw std::runtime_error("killed");
+          }
+          if (!in_body) scheduler.step();
+        }
+        run.finish();
+        rate = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options()).lr();
+      });
+      return rate;
+    };
+    const double whole = train("whole", -1);
+    EXPECT_THROW(train("killed", 10), std::runtime_error);
+    if (in_body)
+      EXPECT_DOUBLE_EQ(train("killed", -1), whole);
+    else
+      expect_error([&] { train("killed", -1); }, Failure::config, "'scheduler' has changed since");
+  }
+}
+
+// The ranks of other axes may hold equal tensors or pieces.
+TEST(Run, SavesNothingOfAMeshWithOtherAxes) {
+  for (const bool saves : {true, false}) {
+    const TestFolder folder;
+    TestTraining training{folder / "run", share_options(1, 6)};
+    training.options.checkpoint_every = saves ? Every::steps(2) : Every::never();
+    const auto train = [&] {
+      test_jobs(4, [&](Job& job) {
+        job.mesh({{"data", 2}, {"tensor", 2}});
+        torch::nn::Linear net(3, 1);
+        net->to(at::kDouble);
+        torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01));
+        Replicas replicas(job, *net, sgd);
+        convoy::Run run = job.resume(training.folder, replicas);
+        for (ShareBatch& batch : run.share(TestRows(), training.options))
+          replicas.step((net(batch.data) - batch.target).square().sum(), batch.rows);
+      });
+    };
+    if (saves)
+      expect_error(train, Failure::config, "Job::mesh has the axis tensor of 2 ranks");
+    else
+      train();
+  }
 }
 
 TEST(Run, SavesOnlyBetweenUpdates) {

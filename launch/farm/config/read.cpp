@@ -238,6 +238,7 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
   if (farm.metric.empty()) return std::nullopt;
   std::set<std::string> kinds, names;
   for (const Pipeline& pipeline : farm.pipelines) {
+    if (pipeline.config.contains("program")) return std::nullopt;  // only the program knows its metrics
     const std::string kind = kind_of(pipeline.config);
     if (kind.empty() || !kinds.insert(kind).second) continue;
     if (kinds.size() > most_described) return std::nullopt;

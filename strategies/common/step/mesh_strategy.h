@@ -90,6 +90,8 @@ class DataAxis {
   void renumbered(int64_t steps) { update_.renumbered(steps); }  // as in Strategy
   // Restores the rank's values that flush replaced, before the next forward. `begin` does it too.
   virtual void continue_training() {}
+  // Returns the parameters whose values are equal on all ranks of the axis between steps.
+  virtual std::vector<ParameterPtr> equal_parameters() const { return {}; }
   // Returns the update, for its learning rate and its counts.
   Update& end_of_step() { return update_; }
   // Returns the recordable part of a step; null if no step can be recorded.

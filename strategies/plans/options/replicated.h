@@ -22,9 +22,10 @@ struct StepOptions {
   int64_t micro_batches = 1;
   SyncPolicy sync = {};
   Recompute recompute = {};
-  double first_bytes = 0;           // size of the first bucket
-  double cap_bytes = 0;             // size of the others; 0: bucket_cap decides
-  std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure (overlap_choice.h)
+  double first_bytes = 0;  // size of the first bucket
+  double cap_bytes = 0;    // size of the others; 0: bucket_cap decides
+  std::optional<bool> overlap =
+      {};                           // send during the backward pass; none: the first updates measure (overlap_choice.h)
   std::string buffers = "local";    // batch norm's buffers after an update: broadcast | mean | local
   bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
 };

@@ -93,6 +93,7 @@ train: {{max_steps: 5, batch: {{global: 8}}, checkpoint_every: never}}
 strategy:
   name: independent
   cores: 1
+  metric: loss
   pipelines:
     - {{name: first, config: {{program: [{JOB}, --steps, 5]}}}}
     - {{name: second, config: {{program: [{JOB}, --steps, 5], seed: 2}}}}
