@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/data/formats/delimited.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/preparation.h"
 #include "core/data/readers/name_list.h"
 

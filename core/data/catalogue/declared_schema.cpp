@@ -7,7 +7,7 @@
 
 #include "core/base/describe.h"
 #include "core/data/formats/file_pattern.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/files/parsed_json.h"
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/preparation.h"
 
 namespace convoy {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/options.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/preparation.h"
 
 namespace convoy {

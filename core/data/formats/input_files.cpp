@@ -1,4 +1,4 @@
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
