@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "core/base/describe.h"
-#include "core/data/formats/file_pattern.h"
 #include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/files/parsed_json.h"

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace convoy {
 
@@ -27,5 +28,10 @@ class MappedFile {
   std::string path_;
   std::shared_ptr<Mapping> mapping_;
 };
+
+// A path that may name several files by a pattern: part-*.csv, data/{may,june}.csv. Without LibTorch.
+
+// Sorted by name. A path without *, ?, [ and {, or of a file that exists, is itself. Error(config) if no file matches.
+std::vector<std::string> files_of(const std::string& path);
 
 }  // namespace convoy

@@ -42,7 +42,7 @@ struct TableData : TableNames {
   int64_t rows() const { return features.size(0); }
 };
 
-// Reads by the extension of `path`, which may be a pattern of several files (core/data/formats/file_pattern.h): their
+// Reads by the extension of `path`, which may be a pattern of several files (core/data/formats/input_files.h): their
 // rows follow each other, in the order of the first file's columns. Throws Error(corrupt_data) with file:line:column,
 // Error(io), Error(config).
 TableData read_table(const std::string& path, const TableOptions& options);
