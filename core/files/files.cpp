@@ -16,9 +16,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/base/json.h"
 #include "core/control/channel.h"
 #include "core/files/limits.h"
-#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {

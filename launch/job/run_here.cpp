@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "launch/cli/commands.h"
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"

@@ -7,10 +7,10 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "core/files/run_reference.h"
 #include "strategies/plans/catalogue.h"
 

@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"

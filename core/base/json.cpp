@@ -1,6 +1,7 @@
-#include "core/files/parsed_json.h"
+#include "core/base/json.h"
 
 namespace convoy {
+
 namespace {
 
 constexpr int most_levels = 100;
