@@ -26,7 +26,7 @@ using TensorList = std::vector<at::Tensor>;
 
 class Block;  // core/model.h
 using BlockPtr = std::shared_ptr<Block>;
-class PairScorer;  // core/ranking/forward_scorer.h
+class PairScorer;  // core/ranking/pair_scorer.h
 
 // Inputs of a loss. The model defines the shapes; dimension 0 (after members) is rows.
 struct Examples {

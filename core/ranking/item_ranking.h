@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ranking/forward_scorer.h"
+#include "core/ranking/pair_scorer.h"
 #include "core/ranking/top_items.h"
 
 namespace convoy {

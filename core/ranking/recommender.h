@@ -16,7 +16,7 @@
 
 #include "core/data/sets/interactions.h"
 #include "core/files/output_file.h"
-#include "core/ranking/forward_scorer.h"
+#include "core/ranking/pair_scorer.h"
 
 namespace convoy {
 

@@ -16,7 +16,7 @@
 #include <fstream>
 #include <limits>
 
-#include "core/ranking/forward_scorer.h"
+#include "core/ranking/pair_scorer.h"
 #include "core/ranking/recommendation_writer.h"
 #include "tests/support/failing_files.h"
 

@@ -1,4 +1,4 @@
-#include "core/ranking/forward_scorer.h"
+#include "core/ranking/pair_scorer.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
