@@ -18,7 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/metrics/model_metrics.h"
-#include "core/ranking/top_items.h"
+#include "core/ranking/item_ranking.h"
 
 namespace convoy {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "core/data/readers/name_list.h"
 #include "core/files/output_file.h"
-#include "core/ranking/top_items.h"
+#include "core/ranking/item_ranking.h"
 
 namespace convoy {
 
