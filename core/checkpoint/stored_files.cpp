@@ -11,7 +11,7 @@
 #include "core/checkpoint/pieces.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 
 namespace convoy {
 namespace {

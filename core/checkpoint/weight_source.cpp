@@ -14,7 +14,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 #include "core/files/weight_files.h"
 
 namespace convoy {

@@ -11,7 +11,7 @@
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/files/files.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

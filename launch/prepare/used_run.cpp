@@ -6,7 +6,7 @@
 #include "core/base/text.h"
 #include "core/base/version.h"
 #include "core/files/files.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 #include "core/files/summary.h"
 #include "core/files/weight_files.h"
 #include "launch/prepare/resume_path.h"
