@@ -19,7 +19,6 @@
 #include "core/files/limits.h"
 #include "launch/diagnose/reports.h"
 #include "launch/explain/measurement.h"
-#include "launch/rank/measure/timed_exchange.h"
 #include "launch/rank/measure/timed_step.h"
 #include "launch/rank/rank.h"
 
