@@ -22,7 +22,7 @@
 #include "core/base/error.h"
 #include "core/losses/losses.h"
 #include "core/model.h"
-#include "models/attention.h"
+#include "models/transformer.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"

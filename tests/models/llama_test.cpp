@@ -12,8 +12,8 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
-#include "models/attention.h"
 #include "models/registry.h"
+#include "models/transformer.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
