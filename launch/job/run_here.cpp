@@ -14,8 +14,8 @@
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "launch/prepare/leftovers.h"
 #include "launch/prepare/resume_path.h"
+#include "launch/process/orphan_guard.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

@@ -14,9 +14,9 @@
 #include "launch/machine/gpus.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "launch/prepare/leftovers.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"
+#include "launch/process/orphan_guard.h"
 
 namespace convoy {
 namespace {
