@@ -18,7 +18,7 @@
 #include "backends/registry.h"
 #include "core/files/limits.h"
 #include "launch/diagnose/reports.h"
-#include "launch/explain/measurement.h"
+#include "launch/explain/calibration.h"
 #include "launch/rank/measure/timed_step.h"
 #include "launch/rank/rank.h"
 
