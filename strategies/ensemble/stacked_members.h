@@ -13,7 +13,7 @@
 #include "strategies/common/step/gradient_collector.h"
 #include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
-#include "strategies/ensemble/best_members.h"
+#include "strategies/ensemble/stacked_storage.h"
 #include "strategies/ensemble/stacked_update.h"
 
 namespace convoy {
