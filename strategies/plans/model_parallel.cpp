@@ -4,12 +4,12 @@
 #include <set>
 
 #include "core/base/text.h"
-#include "strategies/plans/block_placement.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/schedule.h"
+#include "strategies/plans/stages.h"
 
 namespace convoy {
 namespace {
