@@ -14,7 +14,7 @@
 #include "core/base/error.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
-#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/layers/default_layers.h"
 #include "strategies/tensor/sharded_product.h"
 
 namespace convoy {

@@ -23,7 +23,7 @@
 #include "core/losses/losses.h"
 #include "core/model.h"
 #include "models/transformer.h"
-#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/layers/default_layers.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
 #include "tests/models/plain_formulas.h"
