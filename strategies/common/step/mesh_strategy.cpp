@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/control/channel.h"
-#include "strategies/common/layers/synchronised_batch_norm.h"
+#include "strategies/common/layers/batch_norm.h"
 #include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
 

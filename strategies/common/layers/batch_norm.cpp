@@ -1,4 +1,4 @@
-#include "strategies/common/layers/synchronised_batch_norm.h"
+#include "strategies/common/layers/batch_norm.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
