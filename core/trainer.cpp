@@ -10,7 +10,6 @@
 #include "core/rank_state/position.h"
 #include "core/resume.h"
 #include "core/training/evaluation.h"
-#include "core/training/watched_metric.h"
 
 namespace convoy {
 namespace {
