@@ -15,7 +15,7 @@
 
 #include "core/losses/losses.h"
 #include "core/metrics/model_metrics.h"
-#include "core/optim/norm.h"
+#include "core/optim/loops.h"
 #include "strategies/common/model/model_checks.h"
 #include "strategies/common/model/model_part.h"
 
