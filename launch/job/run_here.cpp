@@ -14,7 +14,7 @@
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
 #include "launch/process/orphan_guard.h"
 #include "strategies/plans/catalogue.h"
 

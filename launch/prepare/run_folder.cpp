@@ -20,7 +20,7 @@
 #include "core/files/limits.h"
 #include "core/files/summary.h"
 #include "core/rank_state/state_file.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
 
 namespace convoy {
 namespace {

@@ -17,7 +17,7 @@
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_attempt.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
 
 namespace convoy {
 namespace {
