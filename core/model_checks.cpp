@@ -1,4 +1,4 @@
-#include "strategies/common/model/model_checks.h"
+#include "core/model_checks.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
