@@ -6,7 +6,7 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"
-#include "core/loss_check.h"
+#include "core/model_checks.h"
 #include "core/rank_state/position.h"
 #include "core/resume.h"
 #include "core/training/evaluation.h"

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
-#include "core/loss_check.h"
+#include "core/model_checks.h"
 #include "strategies/common/model/visit_parts.h"
 
 namespace convoy {
