@@ -10,7 +10,7 @@
 #include "convoy/shards.h"
 #include "core/base/error.h"
 #include "core/model_checks.h"
-#include "strategies/common/step/precision.h"
+#include "core/optim/precision.h"
 #include "strategies/replicas/replicated_data.h"
 #include "strategies/shards/sharded_data.h"
 

@@ -13,8 +13,8 @@
 #include "convoy/model_of.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/precision.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/sync.h"
 

@@ -3,10 +3,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include "core/communicator.h"
+#include "core/optim/precision.h"
 #include "strategies/common/memory/block_counts.h"
 #include "strategies/common/memory/fake_tensors.h"
 #include "strategies/common/model/model_part.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 

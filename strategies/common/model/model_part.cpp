@@ -17,12 +17,12 @@
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
 #include "core/model_checks.h"
+#include "core/optim/precision.h"
 #include "core/ranking/item_ranking.h"
 #include "core/ranking/pair_scorer.h"
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 namespace {

@@ -17,10 +17,10 @@
 
 #include "core/context.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/precision.h"
 #include "core/optim/rows/row_history.h"
 #include "core/optim/rows/row_optimizer.h"
 #include "strategies/common/memory/flat_parameters.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 

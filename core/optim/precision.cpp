@@ -1,4 +1,4 @@
-#include "strategies/common/step/precision.h"
+#include "core/optim/precision.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
