@@ -1,4 +1,4 @@
-#include "strategies/common/model/traced_step.h"
+#include "strategies/common/model/model_trials.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
