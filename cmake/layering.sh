@@ -146,7 +146,7 @@ owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use c
 # "pipeline" is also a key in the files of a farm, so launch/farm may name it away from the word strategy. Replicas and
 # Shards of the library have the options of two strategies, which one file translates.
 names=$(find strategies/plans -maxdepth 1 -name '*.cpp' 2>/dev/null | sed -E 's|.*/||; s|\.cpp||' |
-  grep -vxE 'catalogue|description|block_placement|mesh_plan|schedule|stages' | paste -sd'|' || true)
+  grep -vxE 'catalogue|mesh_plan|schedule|stages' | paste -sd'|' || true)
 if [ -n "$names" ]; then
   others=$(tr '|' '\n' <<<"$names" | grep -vx pipeline | paste -sd'|' || true)
   while IFS=: read -r file line text; do

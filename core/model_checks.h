@@ -1,5 +1,4 @@
-// Checks of the results of a model and its loss, so that an author's mistake ends with a clear error.
-// Failure: Error(training). Cheap: shapes and dtypes only, nothing is read from a device.
+// Checks of the results of a model and its loss, so that an author's mistake or a divergence ends with a clear error.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -15,6 +14,8 @@
 
 namespace convoy {
 
+// The next functions check shapes and dtypes only; nothing is read from a device. Failure: Error(training).
+
 // Checks a block's output: at least one tensor, all of them defined.
 void check_outputs(const TensorList& outputs);
 void check_examples(const Examples& examples);
@@ -29,15 +30,14 @@ void check_graph(const Loss& loss, int64_t rows);
 // + % :, and differ from names that convoy uses ("loss", "out_of_fold_…"). Shapes are those of a loss.
 std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& layers);
 
+// Advice after a value that is not finite: keys of the file, or the API for a program of the user.
+std::string divergence_advice(const RunConfig& config);
+
 // LossCheck: ends the training if a loss or gradient is not finite, or if the losses of an epoch have no weight.
 //
 // Threads: one rank's thread. Every rank makes the same calls in the same order. Failure: every rank fails at the same
 // step. One rank throws Error(training) or Error(config) with the reason; the others throw CommError, which names this
 // rank.
-
-// Advice after a value that is not finite: keys of the file, or the API for a program of the user.
-std::string divergence_advice(const RunConfig& config);
-
 class LossCheck {
  public:
   explicit LossCheck(const Context& context) : context_(context) {}

@@ -1,4 +1,10 @@
-// Sizes of gpt and llama, for their blocks (transformer.cpp) and their decoder (transformer_decoder.cpp).
+// Attention of gpt and llama, and their sizes for blocks (transformer.cpp) and decoder (transformer_decoder.cpp).
+//
+// Causal multi-head self-attention (Vaswani et al., "Attention is all you need", 2017) and rotary positions (Su et al.,
+// "RoFormer", 2021).
+//
+// Under tensor parallelism the product of queries, keys and values has only this rank's heads. Their number follows
+// from the tensor; the size of a head is fixed.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -9,12 +15,6 @@
 #include "core/token_decoder.h"
 
 namespace convoy {
-
-// Causal multi-head self-attention (Vaswani et al., "Attention is all you need", 2017) and rotary positions (Su et al.,
-// "RoFormer", 2021).
-//
-// Under tensor parallelism the product of queries, keys and values has only this rank's heads. Their number follows
-// from the tensor; the size of a head is fixed.
 
 // x [.., T, size], size even: rotates features (i, i + size/2) of position t by the angle t · base^(−2i/size).
 // Keeps the dtype; computes angles in double.

@@ -18,7 +18,6 @@ namespace convoy {
 //
 // Higher scores are better; with equal scores, the smaller id is first. A score that is NaN is never taken.
 // Threads: several may offer different rows at once.
-
 struct TopItems {
   TopItems(int64_t rows, int64_t k, at::ScalarType dtype);
 

@@ -1,9 +1,11 @@
-// ForwardScorer: a PairScorer that calls the model's forward for blocks of rows and items. For models without
-// pair_scorer, such as most plugins.
+// PairScorer: scores of many items for each row, from terms that depend on the row alone and terms that depend on the
+// item alone. Each term is computed once, instead of once per pair. A model may offer one (Model::pair_scorer).
 //
-// The batch has the fields of an evaluation batch; target is zero. One of the model's outputs has one score for each
-// item, [B, N]; those of ensemble members, [members, B, N], are averaged. Threads, errors: those of `forward`.
-// Error(config) for outputs without such scores.
+// Call order: row_terms and item_terms in any order → scores of any of the results.
+// Threads: row_terms and item_terms: the rank's thread, without gradients. scores: several threads at once, if
+// blocks().threads.
+// Ownership: a scorer uses the blocks of the model; it is valid until their parameters change.
+// Errors: those of the model.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -15,15 +17,6 @@
 #include "core/model_interface.h"
 
 namespace convoy {
-
-// PairScorer: scores of many items for each row, from terms that depend on the row alone and terms that depend on the
-// item alone. Each term is computed once, instead of once per pair. A model may offer one (Model::pair_scorer).
-//
-// Call order: row_terms and item_terms in any order → scores of any of the results.
-// Threads: row_terms and item_terms: the rank's thread, without gradients. scores: several threads at once, if
-// blocks().threads.
-// Ownership: a scorer uses the blocks of the model; it is valid until their parameters change.
-// Errors: those of the model.
 
 class PairScorer {
  public:
@@ -46,6 +39,12 @@ class PairScorer {
   virtual void scores(const TensorList& rows, const TensorList& items, const at::Tensor& out) = 0;
 };
 
+// ForwardScorer: a PairScorer that calls the model's forward for blocks of rows and items. For models without
+// pair_scorer, such as most plugins.
+//
+// The batch has the fields of an evaluation batch; target is zero. One of the model's outputs has one score for each
+// item, [B, N]; those of ensemble members, [members, B, N], are averaged. Threads, errors: those of `forward`.
+// Error(config) for outputs without such scores.
 class ForwardScorer : public PairScorer {
  public:
   using Forward = std::function<TensorList(const Batch&)>;

@@ -72,7 +72,6 @@ LoaderOptions share_options(const Context& context, const Sampling& sampling);
 
 // WatchedMetric: the best value that a metric has had in the evaluations of a run: for train.keep_best and
 // train.early_stop. Equal on all ranks, because all get the same metrics. Pure data.
-
 class WatchedMetric {
  public:
   // `key`: "train.early_stop", for messages.

@@ -73,7 +73,6 @@ class StackedStorage {
 // BestMembers: the weights that members of an ensemble had at their best evaluation. A member that stops early is
 // restored to them. One copy of parameters and buffers for each member that stops early.
 // Threads: the rank's thread.
-
 class BestMembers {
  public:
   // Makes room for the members with a patience above 0.

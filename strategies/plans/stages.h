@@ -50,7 +50,7 @@ double total_share(const std::vector<double>& shares, const BlockRange& blocks);
 // Returns the time share of each stage on one rank, if `tensor` ranks shard its layers.
 std::vector<double> stage_times(const ModelDescription& model, const std::vector<BlockRange>& stages, int tensor);
 
-// Assignment of blocks to a rank's devices. Pure functions, without LibTorch.
+// --- Assignment of blocks to a rank's devices ---
 
 // Returns the options `devices` and `placement`. options/devices.h parses the devices.
 std::vector<Option> placement_options();

@@ -39,7 +39,7 @@ Columns columns_of(const Interactions& all);
 bool are_valid_columns(const Columns& columns, const InteractionColumns& how);
 Interactions interactions_of(const Columns& columns);
 
-// One table of the interactions of several files (joined_interactions.cpp).
+// One table of the interactions of several files (joined_files.cpp).
 Interactions joined_interactions(std::vector<Interactions> parts, const std::vector<std::string>& paths);
 
 // Joins the files' columns to the features of the interactions, by id. Ignores a file without a path.

@@ -49,7 +49,7 @@ TableData read_table(const std::string& path, const TableOptions& options);
 // Converts classes, columns and words to the numbers and the order of `names`. Error(corrupt_data) names `path` and
 // the name that is unknown there.
 void number_as(TableData& data, const TableNames& names, const std::string& path);
-// One table of the tables of several files. These two are in joined_tables.cpp.
+// One table of the tables of several files. These two are in joined_files.cpp.
 TableData joined_tables(std::vector<TableData> parts, const std::vector<std::string>& paths);
 TableData read_table_csv(const std::string& path, const TableOptions& options);
 

@@ -21,7 +21,6 @@ BatchNormFunction synchronised_batch_norm(const CommunicatorPtr& group);
 //
 // Layers::batch_norm of synchronised ranks does not call LibTorch's. Instance norm does, with statistics of each row:
 // such a call counts only if it updates running statistics, by which evaluation normalises.
-
 // Returns the result of `forward` of a block under batch_norm: sync. Throws Error(config) if it makes such a call.
 TensorList refuse_own_batch_norm(const std::string& block, const std::function<TensorList()>& forward);
 

@@ -1,7 +1,7 @@
 // DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies use
 // them for all layers that they do not change.
 //
-// Initial values follow core/tensors/init.h, and dropout follows layers/keyed_dropout.h. Linear products write their
+// Initial values follow core/tensors/init.h. Linear products write their
 // gradients to Parameter::gradient if a strategy has set it (layers/linear_function.h).
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -67,7 +67,7 @@ struct ForwardState {
   mutable bool drew = false;         // a draw used a key that the host chose; a CUDA graph cannot repeat it
   bool collecting = false;           // the strategy's own backward runs: gradients go to Parameter::gradient
   WaitingProducts* later = nullptr;  // null: no rank waits for the gradients of the part's inputs
-  at::Tensor loss_scale;             // [1]: factor on the loss in backward (step/precision.h); undefined: 1
+  at::Tensor loss_scale;             // [1]: factor on the loss in backward (core/optim/precision.h); undefined: 1
 };
 using StatePtr = std::shared_ptr<const ForwardState>;
 
