@@ -7,7 +7,7 @@
 #include "core/optim/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

@@ -16,7 +16,7 @@
 #include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

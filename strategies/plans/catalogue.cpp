@@ -6,7 +6,7 @@
 #include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/replicated.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 

@@ -7,7 +7,7 @@
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 namespace convoy {
 namespace {
 

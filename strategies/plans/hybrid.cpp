@@ -12,7 +12,7 @@
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sharded.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/plans/options/tensor_group.h"
 
 namespace convoy {

@@ -23,7 +23,7 @@
 #include "core/context.h"
 #include "strategies/common/memory/flat_parameters.h"
 #include "strategies/common/step/mesh_strategy.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/replicas/bucket_reducer.h"
 #include "strategies/sparse/local_rows.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "strategies/common/layers/parameter.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/sparse/sparse_embedding.h"
 
 namespace convoy {

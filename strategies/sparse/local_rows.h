@@ -18,7 +18,7 @@
 #include "core/communicator.h"
 #include "core/state.h"
 #include "strategies/common/step/update.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/sparse/exchange/row_exchange.h"
 
 namespace convoy {

@@ -4,7 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"

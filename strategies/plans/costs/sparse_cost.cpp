@@ -7,7 +7,7 @@
 #include "core/base/text.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "strategies/plans/costs/replica_cost.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

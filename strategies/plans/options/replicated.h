@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/config/run_config.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 

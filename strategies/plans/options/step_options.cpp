@@ -1,4 +1,4 @@
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 #include <algorithm>
 
