@@ -5,7 +5,7 @@
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/step_options.h"
 
 namespace convoy {

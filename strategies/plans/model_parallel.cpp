@@ -6,7 +6,7 @@
 #include "core/base/text.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/schedule.h"
 #include "strategies/plans/stages.h"

@@ -1,7 +1,7 @@
 // Strategies with a sharded data axis, without LibTorch: options and cost formulas.
 #pragma once
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 
 namespace convoy {
 

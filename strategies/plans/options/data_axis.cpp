@@ -1,4 +1,4 @@
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 
 #include <algorithm>
 
