@@ -6,6 +6,7 @@
 #include "core/config/option_reader.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/step_options.h"
 

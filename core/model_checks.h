@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,14 @@ void check_graph(const Loss& loss, int64_t rows);
 // Returns the metrics as float64 on the layers' device. Names must be unique, consist of letters, digits and _ - . @ /
 // + % :, and differ from names that convoy uses ("loss", "out_of_fold_…"). Shapes are those of a loss.
 std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& layers);
+
+// Finds calls of LibTorch's batch norm, such as torch::batch_norm in a block, with statistics of this rank's own rows.
+// The planner finds modules; functions show only when they run.
+//
+// Layers::batch_norm of synchronised ranks does not call LibTorch's. Instance norm does, with statistics of each row:
+// such a call counts only if it updates running statistics, by which evaluation normalises.
+// Returns the result of `forward` of a block under batch_norm: sync. Throws Error(config) if it makes such a call.
+TensorList refuse_own_batch_norm(const std::string& block, const std::function<TensorList()>& forward);
 
 // Advice after a value that is not finite: keys of the file, or the API for a program of the user.
 std::string divergence_advice(const RunConfig& config);

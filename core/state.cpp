@@ -6,7 +6,6 @@
 #include "core/base/error.h"
 
 namespace convoy {
-
 namespace {
 
 int64_t box_elements(const std::vector<int64_t>& length) {

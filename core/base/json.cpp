@@ -1,7 +1,6 @@
 #include "core/base/json.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int most_levels = 100;

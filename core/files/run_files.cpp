@@ -17,7 +17,6 @@
 #include "core/files/limits.h"
 
 namespace convoy {
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -21,7 +21,6 @@
 #include "core/ranking/item_ranking.h"
 
 namespace convoy {
-
 namespace {
 
 bool one_for_each(const at::Tensor& numbers, const at::Tensor& items) {

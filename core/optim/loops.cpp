@@ -15,7 +15,6 @@
 #include "core/tensors/vectorised.h"
 
 namespace convoy {
-
 namespace {
 
 CONVOY_BODY void adam_body(T* __restrict values, const T* __restrict gradient, T* __restrict mean, T* __restrict square,

@@ -15,7 +15,6 @@
 #include "core/tensors/vectorised.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int64_t scanned = 64;  // scores that are compared with the worst of the list at once

@@ -18,7 +18,6 @@
 #include "core/tensors/tensor_memory.h"
 
 namespace convoy {
-
 namespace {
 
 // CPU time without spinning in waits, divided by the wall time of this rank's cores.

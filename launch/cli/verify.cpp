@@ -26,7 +26,6 @@
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
-
 namespace {
 
 // Smallest eps of Adam: dividing by the root of a square that is only rounding error would amplify noise.

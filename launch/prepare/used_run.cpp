@@ -19,7 +19,6 @@
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
-
 namespace {
 
 namespace fs = std::filesystem;

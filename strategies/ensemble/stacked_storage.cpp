@@ -13,7 +13,6 @@
 #include "strategies/common/model/visit_parts.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector

@@ -6,8 +6,6 @@
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/plans/options/step_options.h"
 namespace convoy {
 namespace {
 

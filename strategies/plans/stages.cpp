@@ -9,7 +9,6 @@
 #include "strategies/plans/options/devices.h"
 
 namespace convoy {
-
 namespace {
 
 bool is_count(const std::string& text) {

@@ -100,23 +100,4 @@ class LocalUpdates {
   NamedTensors local_buffers_;
 };
 
-// LocalData: the DataAxis of a rank that shares its parameters with no other rank and has several devices. Gradients
-// are complete when backward ends. Each device has one bucket, in the order in which parameters were made.
-class LocalData : public DataAxis {
- public:
-  // `every`: steps per update.
-  LocalData(const Context& context, std::vector<ModelPart*> parts, int64_t every);
-
-  void begin(bool first, bool updates) override;
-  void add_loss(const Loss& loss) override;
-  void last_backward(int) override {}
-  void keep() override {}
-  UpdateStatistics update(double nominal, bool log_step) override;
-  void flush() override {}
-  void visit_state(const StateVisitor& visit) override;
-
- private:
-  std::unique_ptr<FlatParameters> flat_;
-};
-
 }  // namespace convoy

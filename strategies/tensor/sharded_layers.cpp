@@ -18,7 +18,6 @@
 #include "strategies/tensor/sharded_product.h"
 
 namespace convoy {
-
 namespace {
 
 // ids [.., B, …] int64 → [.., B, …, dim], whole. Each rank looks up its rows, and the results are summed.

@@ -16,7 +16,6 @@
 #include "core/data/rows.h"
 
 namespace convoy {
-
 namespace {
 
 // Names of all files by first appearance.

@@ -11,7 +11,6 @@
 #include "core/data/sets/interactions.h"
 
 namespace convoy {
-
 namespace {
 
 void check_categories(const Preparation& preparation) {

@@ -22,7 +22,6 @@
 #include "strategies/registry.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int64_t least = 3, most = 400;  // number of exchanges

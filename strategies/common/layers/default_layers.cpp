@@ -24,7 +24,6 @@
 #include "strategies/common/memory/flat_parameters.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int64_t draws_per_counter = 8;  // 16 bits each

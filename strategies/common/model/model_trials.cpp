@@ -14,7 +14,6 @@
 #include "strategies/common/model/model_part.h"
 
 namespace convoy {
-
 namespace {
 
 struct Trace {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/control/channel.h"
+#include "core/model_checks.h"
 #include "strategies/common/layers/batch_norm.h"
 #include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"

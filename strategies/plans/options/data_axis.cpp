@@ -6,6 +6,7 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
+#include "core/optim/catalogue/catalogue.h"
 
 namespace convoy {
 
@@ -22,15 +23,6 @@ void check_memory_options(const RunConfig& config) {
   if (!known) options.fail("recompute", "must be none, blocks, or a list of names of blocks");
 }
 
-void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks) {
-  for (const std::string& name : named) {
-    if (std::find(blocks.begin(), blocks.end(), name) != blocks.end()) continue;
-    const std::string near = nearest(name, blocks);
-    throw ConfigError(SourceLocation{}, "strategy.recompute", "the model has no block '", name, "'; it has ",
-                      join(blocks, ", "), near.empty() ? "" : "; did you mean " + near + "?");
-  }
-}
-
 void check_micro_batches(const RunConfig& config, int64_t data_degree) {
   const Options& options = config.strategy.options;
   if (!options.has("micro_batches")) return;
@@ -38,33 +30,6 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree) {
   const int64_t slices = options.integer("micro_batches");
   if (slices > rows)
     options.fail("micro_batches", "is ", slices, ", and the global batch has ", rows, " rows; take at most that");
-}
-
-bool Recompute::includes(const std::string& block) const {
-  return all || std::find(names.begin(), names.end(), block) != names.end();
-}
-
-namespace {
-constexpr double mib = 1024 * 1024;
-}
-
-double bucket_cap(double gradient_bytes) { return std::clamp(gradient_bytes / 4, 1.0 * mib, 25.0 * mib); }
-
-StepOptions step_options(const Options& strategy) {
-  StepOptions step;
-  const bool cap = strategy.has("bucket_cap_mb") && !strategy.is_auto("bucket_cap_mb");
-  if (strategy.has("micro_batches")) step.micro_batches = strategy.integer("micro_batches");
-  step.sync = sync_policy(strategy);
-  if (strategy.has("recompute")) {
-    step.recompute.all = strategy.at("recompute") == "blocks";
-    if (strategy.at("recompute").is_array()) step.recompute.names = strategy.texts("recompute");
-  }
-  if (strategy.has("first_bucket_mb")) step.first_bytes = strategy.real("first_bucket_mb") * mib;
-  if (cap) step.cap_bytes = strategy.real("bucket_cap_mb") * mib;
-  if (strategy.has("overlap")) step.overlap = strategy.boolean("overlap");
-  if (strategy.has("buffers")) step.buffers = strategy.text("buffers");
-  step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
-  return step;
 }
 
 std::vector<Option> joined(const std::vector<std::vector<Option>>& lists) {
@@ -136,6 +101,144 @@ Option sync_option() {
            .between(1, 1 << 20)
            .in("steps"),
        describe::text("what", "what ranks synchronise: gradients, for every update", "gradients")});
+}
+
+namespace {
+
+const SyncGroup defaults;
+
+// Options of the section itself and of each of its groups.
+std::vector<Option> group_options(const std::string& every) {
+  return {
+      describe::integer("every", every, defaults.every).between(1, 1 << 20).in("steps"),
+      describe::choice("what",
+                       "what ranks synchronise: gradients, for every update; parameters, averaged after local updates "
+                       "(local SGD); or diloco, an outer step along the mean change of local updates",
+                       sync_kinds(), sync_kinds().front()),
+      describe::integer("start_after", "parameters, diloco: first updates that sum gradients instead",
+                        defaults.start_after)
+          .between(0, most_steps)
+          .in("updates"),
+      describe::choice("moments", "parameters, diloco: the optimizer's moments stay local, or are averaged too",
+                       {"local", "averaged"}, "local"),
+      describe::section(
+          "outer", "diloco: the outer step",
+          {describe::real("lr", "learning rate; 1 without momentum takes the mean", defaults.outer_rate).above(0),
+           describe::real("momentum", "momentum of the outer steps", defaults.outer_momentum).between(0, 1),
+           describe::boolean("nesterov", "use Nesterov momentum", defaults.nesterov)}),
+  };
+}
+
+// Checks the section or one of its groups.
+void check_group(const Options& section, std::vector<std::string>& left_out) {
+  const std::string what = section.json().value("what", sync_kinds().front());
+  const auto refuse = [&](const std::string& key, const std::string& reason) {
+    refuse_without_effect(section, key, reason, {section.location("what")}, &left_out);
+  };
+  if (what == sync_kinds().front())
+    for (const char* key : {"start_after", "moments"})
+      refuse(key,
+             "needs ranks with local updates, but what is gradients; write what: parameters or diloco, or "
+             "leave it out");
+  if (what != "diloco") refuse("outer", str("needs what: diloco, but what is ", what, "; leave one of them out"));
+  if (!section.json().contains("match")) return;
+  NamePattern{section};
+}
+
+// Checks that all groups of gradients accumulate the same number of steps.
+void check_every(const Options& sync, const SyncPolicy& policy) {
+  const std::vector<Options> groups = sync.sections("groups");
+  const SyncGroup& rest = policy.groups.back();
+  std::string other = rest.what == SyncKind::gradients ? "sync.every" : "";
+  int64_t every = rest.every;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const SyncGroup& group = policy.groups[i];
+    if (group.what != SyncKind::gradients) continue;
+    if (!other.empty() && group.every != every)
+      groups[i].fail("every", "is ", group.every, ", which conflicts with ", other, " = ", every,
+                     ": one update of all parameters needs gradients of equally many steps; write equal numbers, "
+                     "or what: parameters for one of them");
+    if (other.empty()) other = str("sync.groups.", i, ".every");
+    every = group.every;
+  }
+}
+
+}  // namespace
+
+Option replica_sync_option() {
+  Option group;
+  group.type = OptionType::section;
+  group.help = "parameters with a matching name; keys that are left out have their defaults, not the section's values";
+  group.options =
+      group_options("gradients: equal to sync.every; parameters, diloco: updates between two synchronisations");
+  group.options.insert(group.options.begin(), describe::text("match", NamePattern::help).must());
+  std::vector<Option> options = group_options(
+      "gradients: steps that are accumulated for one update; parameters, diloco: updates between two synchronisations");
+  options.push_back(describe::list("groups", "parameters with other synchronisation", group));
+  options.push_back(describe::choice("compress",
+                                     "number format of sent gradients; the rounding error is added to the next ones",
+                                     compressions(), compressions().front()));
+  return describe::section("sync", "how often ranks synchronise, and what", options);
+}
+
+std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
+  std::vector<std::string> left_out;
+  const Options& strategy = config.strategy.options;
+  if (!strategy.has("sync")) return left_out;
+  const Options sync = strategy.section("sync");
+  if (!copies) {
+    for (const char* key : {"groups", "start_after", "moments", "outer", "compress"})
+      refuse_without_effect(sync, key,
+                            str("needs a data axis of whole replicas, but strategy ", config.strategy.name,
+                                " has none here; leave it out"),
+                            {strategy.location("mesh"), strategy.location("name")}, &left_out);
+    return left_out;
+  }
+  check_group(sync, left_out);
+  for (const Options& group : sync.sections("groups")) check_group(group, left_out);
+  const SyncPolicy policy = sync_policy(strategy);
+  check_every(sync, policy);
+  if (policy.compress == Compression::none) return left_out;
+  if (policy.always_local())
+    sync.fail("compress", "needs gradients that ranks send, but these ranks average parameters; leave it out");
+  if (config.precision == "fp16")
+    sync.fail("compress",
+              "conflicts with precision fp16: the rounding error would have another loss scale when it is added; "
+              "take bf16 or fp32, or leave it out");
+  return left_out;
+}
+
+void check_sparse_embeddings(const RunConfig& config, bool supported) {
+  const Options& model = config.model.options;
+  const bool shares = wants_sharded_rows(model);
+  if (!shares && (!model.json().contains("rows") || model.at("rows") != true)) return;
+  if (!supported)
+    model.fail("rows", "is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
+               " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
+  const Options& optimizer = config.optimizer.options;
+  // With parameter groups, only the tables' names determine their weight decay.
+  const bool groups = optimizer.json().contains("groups") && !optimizer.sections("groups").empty();
+  const SparseObstacle obstacle =
+      row_obstacle(config.optimizer.name, optimizer, groups ? 0 : optimizer.real("weight_decay"));
+  if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
+  if (!shares) return;
+  if (sync_policy(config.strategy.options).ever_local())
+    model.fail("rows",
+               "conflicts with local updates (strategy.sync), for which each rank needs its own tables; take "
+               "rows: true, or what: gradients");
+}
+
+std::vector<std::string> sparse_warnings(const RunConfig& config) {
+  const Options& model = config.model.options;
+  if (!model.json().contains("rows") || !model.at("rows").is_boolean() || !model.boolean("rows")) return {};
+  const SyncPolicy policy = sync_policy(config.strategy.options);
+  if (std::none_of(policy.groups.begin(), policy.groups.end(),
+                   [](const SyncGroup& group) { return group.what == SyncKind::diloco; }))
+    return {};
+  return {
+      "model.rows is true, but embeddings under strategy.sync what: diloco stay dense, because an outer step changes "
+      "all "
+      "rows; take what: parameters for sparse embeddings that are averaged"};
 }
 
 }  // namespace convoy

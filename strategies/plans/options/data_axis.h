@@ -1,33 +1,13 @@
-// Options of a step that several strategies have, and their checks. Without LibTorch.
+// Options of strategies with a data axis, and their checks before a start. Without LibTorch.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "core/config/run_config.h"
+#include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/step_options.h"
 
 namespace convoy {
-
-// Blocks with activation checkpointing.
-struct Recompute {
-  bool all = false;
-  std::vector<std::string> names = {};  // names of blocks, if not all
-
-  bool includes(const std::string& block) const;
-};
-
-// Typed values of a strategy's section. A key that the strategy lacks has the value here.
-struct StepOptions {
-  int64_t micro_batches = 1;
-  SyncPolicy sync = {};
-  Recompute recompute = {};
-  double first_bytes = 0;           // size of the first bucket
-  double cap_bytes = 0;             // size of the others; 0: bucket_cap decides
-  bool overlap = true;              // send during the backward pass
-  std::string buffers = "local";    // batch norm's buffers after an update: broadcast | mean | local
-  bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
-};
-StepOptions step_options(const Options& strategy);
 
 // Throws ConfigError at the key for a malformed `recompute`, and for fp16 if the strategy has no loss scaler.
 void check_memory_options(const RunConfig& config);
@@ -35,12 +15,18 @@ void check_memory_options(const RunConfig& config);
 // Throws ConfigError at the key for more micro-batches than a global batch has rows.
 void check_micro_batches(const RunConfig& config, int64_t data_degree);
 
-// Returns the default of bucket_cap_mb: a quarter of the gradients, so that most of them overlap with the backward
-// pass, between 1 and 25 MiB. Smaller messages cost latency; larger ones gain nothing.
-double bucket_cap(double gradient_bytes);
+// Returns the section `sync` of strategies with replicas.
+Option replica_sync_option();
 
-// Throws ConfigError at strategy.recompute for a name that is not a block of the model.
-void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks);
+// Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis have
+// whole replicas. Throws ConfigError at the key. Returns a line for each key that --set left without effect.
+std::vector<std::string> check_sync(const RunConfig& config, bool copies);
+
+// Checks a model with `rows: true` against this configuration. `supported`: the strategy supports sparse embeddings.
+// Throws ConfigError at the key that prevents them.
+void check_sparse_embeddings(const RunConfig& config, bool supported);
+// Returns warnings about tables that stay dense although the model requests sparse ones.
+std::vector<std::string> sparse_warnings(const RunConfig& config);
 
 // Joins lists of options.
 std::vector<Option> joined(const std::vector<std::vector<Option>>& lists);

@@ -1,6 +1,7 @@
-// Synchronisation of replicas: the section `sync` of a strategy. Without LibTorch.
+// Typed values of the options of a step, as ranks and the planner read them: synchronisation, activation checkpointing,
+// buckets. Their descriptions and checks are in data_axis.h. Without LibTorch.
 //
-// Each group of parameters, selected by name pattern, has one rule:
+// Synchronisation of replicas (section `sync`): each group of parameters, selected by name pattern, has one rule:
 //   gradients   are summed for every update, so all ranks make the same update;
 //   parameters  are averaged after every k local updates (local SGD: Stich, "Local SGD Converges Fast and
 //               Communicates Little", ICLR 2019);
@@ -17,6 +18,7 @@
 namespace convoy {
 
 enum class SyncKind { gradients, parameters, diloco };
+const std::vector<std::string>& sync_kinds();  // names in the order of SyncKind
 
 struct SyncGroup {
   // Regular expression, searched anywhere in a parameter's name; "": parameters that no earlier group matches.
@@ -42,6 +44,7 @@ struct SyncGroup {
 
 enum class Compression { none, fp16, bf16 };
 const std::string& name_of(Compression compression);
+const std::vector<std::string>& compressions();  // names in the order of Compression
 
 struct SyncPolicy {
   int64_t every = 1;                           // steps per update
@@ -59,11 +62,32 @@ struct SyncPolicy {
 // Reads a checked section of a strategy. Missing keys have their defaults.
 SyncPolicy sync_policy(const Options& strategy);
 
-// Returns the section `sync` of strategies with replicas.
-Option replica_sync_option();
+// Blocks with activation checkpointing.
+struct Recompute {
+  bool all = false;
+  std::vector<std::string> names = {};  // names of blocks, if not all
 
-// Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis have
-// whole replicas. Throws ConfigError at the key. Returns a line for each key that --set left without effect.
-std::vector<std::string> check_sync(const RunConfig& config, bool copies);
+  bool includes(const std::string& block) const;
+};
+
+// Typed values of a strategy's section. A key that the strategy lacks has the value here.
+struct StepOptions {
+  int64_t micro_batches = 1;
+  SyncPolicy sync = {};
+  Recompute recompute = {};
+  double first_bytes = 0;           // size of the first bucket
+  double cap_bytes = 0;             // size of the others; 0: bucket_cap decides
+  bool overlap = true;              // send during the backward pass
+  std::string buffers = "local";    // batch norm's buffers after an update: broadcast | mean | local
+  bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
+};
+StepOptions step_options(const Options& strategy);
+
+// Returns the default of bucket_cap_mb: a quarter of the gradients, so that most of them overlap with the backward
+// pass, between 1 and 25 MiB. Smaller messages cost latency; larger ones gain nothing.
+double bucket_cap(double gradient_bytes);
+
+// Throws ConfigError at strategy.recompute for a name that is not a block of the model.
+void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks);
 
 }  // namespace convoy
