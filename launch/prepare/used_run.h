@@ -32,8 +32,8 @@ UsedRun used_run(const std::string& name, const std::string& command);
 std::string why_unusable(const std::string& folder, const std::string& command);
 
 // Checks the checkpoint that train.resume names as a path, before any rank starts. Throws ConfigError at train.resume
-// if the path has no checkpoint or no such member. Also throws it at keys of the model that differ from the checkpoint's
-// and must be equal. Other differences are allowed: ranks report them, and refuse wrong shapes. Returns lines for the
+// if the path has no checkpoint or no such member. Also throws it at keys of the model that must be
+// equal and differ. Other differences are allowed: ranks report them, and refuse wrong shapes. Returns lines for the
 // user: settings of ensemble members that this run changes; none if `resume` is auto or never. `resolved` is this run's
 // configuration with source locations.
 std::vector<std::string> check_resume_path(const std::string& resume, const Json& resolved);
