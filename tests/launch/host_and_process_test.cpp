@@ -205,7 +205,7 @@ TEST_F(LimitsTest, HasNoLimitsWithoutGroups) {
   EXPECT_FALSE(limits.cores || limits.memory);
 }
 
-TEST(Sweep, RemovesOnlyUnusedLeftovers) {
+TEST(Leftovers, RemovesOnlyUnusedLeftovers) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-", getpid());
   const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
   const std::string segment = str("vader_segment.", host_name(), ".0.1.");
@@ -227,7 +227,7 @@ TEST(Sweep, RemovesOnlyUnusedLeftovers) {
   fs::remove_all(root);
 }
 
-TEST(Sweep, RemovesTheSessionOfADeadMpirun) {
+TEST(Leftovers, RemovesTheSessionOfADeadMpirun) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-session-", getpid());
   const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
   const pid_t gone = 4194304 + 1;  // beyond any pid
@@ -245,7 +245,7 @@ TEST(Sweep, RemovesTheSessionOfADeadMpirun) {
   fs::remove_all(root);
 }
 
-TEST(Sweep, RemovesTheSegmentOfADeadRank) {
+TEST(Leftovers, RemovesTheSegmentOfADeadRank) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-own-", getpid());
   fs::create_directories(root);
   const std::string segment = str("vader_segment.", host_name(), ".", geteuid(), ".1ada0001.");
@@ -307,9 +307,9 @@ TEST(DataAddress, StaysOnTheHostWithTheControlChannel) {
   EXPECT_EQ(data_address("", "::1"), "::1");
   // Several hosts: this host's address in that direction, if there is a route. A configured address may belong to
   // another host.
-  const std::string way = data_address("", "10.1.2.3");
-  EXPECT_TRUE(way.empty() || !local_address_of(way).empty()) << way;
-  EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), way);
+  const std::string address = data_address("", "10.1.2.3");
+  EXPECT_TRUE(address.empty() || !local_address_of(address).empty()) << address;
+  EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), address);
 }
 
 TEST(ExitCodes, AreDistinctForFailuresAndSignals) {

@@ -234,7 +234,7 @@ TEST(WithoutEffect, RefusesKeysOfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: \"[\", lr: 1.0}]"}).rfind("optimizer.groups.0.match", 0), 0u);
 }
 
-TEST(Misfits, RefuseRowsThatTheModelCannotRead) {
+TEST(KeysWithoutEffect, RefuseRowsThatTheModelCannotRead) {
   EXPECT_EQ(refused(with_model("{name: gpt}", "{name: synthetic}")), in(model, "model.name"));
   EXPECT_EQ(refused(with_model("{name: ncf}", "{name: synthetic}")), in(model, "model.name"));
   EXPECT_EQ(refused(with_model("{name: mlp}", "{name: synthetic, kind: tokens}")), in(model, "model.name"));
@@ -248,7 +248,7 @@ TEST(Misfits, RefuseRowsThatTheModelCannotRead) {
 }
 
 // Columns that the model does not use.
-TEST(Misfits, RefuseNumbersForAnNcfWithoutMlp) {
+TEST(KeysWithoutEffect, RefuseNumbersForAnNcfWithoutMlp) {
   const auto without_mlp = [](const std::string& rows) {
     return refused(with_model("{name: ncf, mlp_dim: 0}", "{name: " + rows + "}"));
   };
@@ -262,7 +262,7 @@ TEST(Misfits, RefuseNumbersForAnNcfWithoutMlp) {
             in(data, "data.item_features.path"));
 }
 
-TEST(Misfits, RefuseTransformsAndLosses) {
+TEST(KeysWithoutEffect, RefuseTransformsAndLosses) {
   const std::string image = "features: [3, 8, 6]";
   const auto transformed = [&](const std::string& rows, const std::string& list) {
     return refused(with_data("{name: synthetic, " + rows + ", transforms: [" + list + "]}"));
@@ -284,7 +284,7 @@ TEST(Misfits, RefuseTransformsAndLosses) {
             in(data, "data.negatives"));
 }
 
-TEST(Misfits, RefuseSyntheticTablesBeyondMemory) {
+TEST(KeysWithoutEffect, RefuseSyntheticTablesBeyondMemory) {
   const auto kind = [](const std::string& keys, const std::string& chosen) {
     return refused(with_data("{name: synthetic, " + keys + "}", "{name: " + chosen + "}"));
   };
@@ -293,7 +293,7 @@ TEST(Misfits, RefuseSyntheticTablesBeyondMemory) {
   EXPECT_EQ(kind("rows: 1099511627776", "mlp"), "") << "these rows are computed when they are read";
 }
 
-TEST(Misfits, RefuseFilesWithTooFewRows) {
+TEST(KeysWithoutEffect, RefuseFilesWithTooFewRows) {
   Folder folder;
   const std::string story = folder.file("story.txt", "twelve bytes");
   const auto text = [&](const std::string& more) {
@@ -324,7 +324,7 @@ std::string npy(const std::string& shape, size_t bytes = 4096) {
 }
 
 // Sizes from a file's header, before anything is loaded.
-TEST(Misfits, CompareFilesWithTransformsAndModels) {
+TEST(KeysWithoutEffect, CompareFilesWithTransformsAndModels) {
   Folder folder;
   const std::string images = folder.file("images.npy", npy("4, 3, 8, 8")), target = folder.file("y.npy", npy("4,")),
                     flat = folder.file("flat.npy", npy("4, 7"));
@@ -366,7 +366,7 @@ TEST(Misfits, CompareFilesWithTransformsAndModels) {
   EXPECT_EQ(fashion("{name: shift, pixels: 4}, flip"), "");
 }
 
-TEST(Misfits, RefuseFilesThatAreNotText) {
+TEST(KeysWithoutEffect, RefuseFilesThatAreNotText) {
   Folder folder;
   const auto text = [&](const std::string& name, const std::string& bytes) {
     return refused(with_data("{name: text, length: 2, path: " + folder.file(name, bytes) + "}", "{name: gpt}"));

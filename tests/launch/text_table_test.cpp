@@ -8,7 +8,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class Folding : public ::testing::Test {
+class FoldedText : public ::testing::Test {
  protected:
   void add(int rank, const std::string& line, const std::string& host = "h") { folder_.add(now_, host, rank, line); }
   std::vector<std::string> printed_;
@@ -16,7 +16,7 @@ class Folding : public ::testing::Test {
   LineMerger::Clock::time_point now_{};
 };
 
-TEST_F(Folding, MergesEqualLinesOfAllRanks) {
+TEST_F(FoldedText, MergesEqualLinesOfAllRanks) {
   add(0, "2026-01-02 03:04:05.678 info: hello");
   add(2, "2026-01-02 03:04:05.679 info: hello");
   EXPECT_THAT(printed_, IsEmpty());
@@ -24,7 +24,7 @@ TEST_F(Folding, MergesEqualLinesOfAllRanks) {
   EXPECT_THAT(printed_, ElementsAre("h:0-2 | 2026-01-02 03:04:05.678 info: hello"));
 }
 
-TEST_F(Folding, PrintsALineOfOneRankAfterTheWindow) {
+TEST_F(FoldedText, PrintsALineOfOneRankAfterTheWindow) {
   add(1, "alone");
   folder_.flush(now_ + std::chrono::milliseconds(50));
   EXPECT_THAT(printed_, IsEmpty());
@@ -32,7 +32,7 @@ TEST_F(Folding, PrintsALineOfOneRankAfterTheWindow) {
   EXPECT_THAT(printed_, ElementsAre("h:1 | alone"));
 }
 
-TEST_F(Folding, KeepsTheOrderOfLines) {
+TEST_F(FoldedText, KeepsTheOrderOfLines) {
   add(0, "a");
   add(0, "b");
   for (int rank : {1, 2}) add(rank, "b");
@@ -41,14 +41,14 @@ TEST_F(Folding, KeepsTheOrderOfLines) {
   EXPECT_THAT(printed_, ElementsAre("h:0 | a", "h:0-2 | b"));
 }
 
-TEST_F(Folding, PrintsRepeatedLinesOfARank) {
+TEST_F(FoldedText, PrintsRepeatedLinesOfARank) {
   add(0, "again");
   add(0, "again");
   folder_.flush_all();
   EXPECT_THAT(printed_, ElementsAre("h:0 | again", "h:0 | again"));
 }
 
-TEST_F(Folding, DoesNotPrintDroppedLines) {
+TEST_F(FoldedText, DoesNotPrintDroppedLines) {
   add(0, "2026-01-02 03:04:05.678 error: x");
   add(1, "2026-01-02 03:04:05.678 error: x y");
   folder_.drop("error: x");
@@ -56,7 +56,7 @@ TEST_F(Folding, DoesNotPrintDroppedLines) {
   EXPECT_THAT(printed_, ElementsAre("h:1 | 2026-01-02 03:04:05.678 error: x y"));
 }
 
-TEST_F(Folding, NamesHosts) {
+TEST_F(FoldedText, NamesHosts) {
   add(0, "x", "a");
   add(1, "x", "b");
   add(2, "x", "b");
