@@ -214,7 +214,7 @@ class Training {
     best_owed_ = false;
   }
 
-  // A run that begins from another run's checkpoint compares its own evaluations only.
+  // A run that begins from another run's checkpoint compares only evaluations that it made itself.
   void restore_watched(const CheckpointInfo& info) {
     if (!progress_.owns(info)) return;
     keep_best_.restore(info.trainer.value("keep_best", Json()));

@@ -1,5 +1,5 @@
 // JSON, and values of options as JSON. Without LibTorch.
-// Only convoy's own sources include it. Headers for plugins and programs use OptionValue instead, so that an
+// Only sources of convoy include it. Headers for plugins and programs use OptionValue instead, so that an
 // installation does not expose nlohmann/json.hpp.
 #pragma once
 #include <nlohmann/json.hpp>

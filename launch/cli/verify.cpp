@@ -179,7 +179,7 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
                                           std::vector<std::string>& notes) {
   std::vector<std::string> overrides = {
       str("precision=", arguments.precision),
-      "randomness=exact",  // else every rank draws its own dropout
+      "randomness=exact",  // else ranks draw different dropout
       str("train.max_steps=", arguments.steps),
       "train.epochs=~",
       "train.evaluate_every=never",

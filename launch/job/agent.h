@@ -1,6 +1,6 @@
 // Agent: the processes that this `convoy` started, with their output and their ends; none of them survives it.
 //
-// Threads: the event loop's. Every process has its own process group; killing a process kills its group.
+// Threads: the event loop's. Every process leads a process group; killing a process kills its group.
 #pragma once
 #include <functional>
 #include <map>

@@ -285,7 +285,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
 // --- `convoy run` with backend mpi and without a launcher: mpirun is a child and starts one `convoy` per rank ---
 //
 // The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
-// user decides about mpirun's own checks: whether root may run it, and the number of slots.
+// user decides about the checks of mpirun: whether root may run it, and the number of slots.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// ensemble: many small models of one kind at once, each with its own seed, rows and learning rate.
+// ensemble: many small models of one kind at once, with different seeds, rows and learning rates.
 #include <algorithm>
 #include <map>
 

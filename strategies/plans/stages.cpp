@@ -257,7 +257,7 @@ std::vector<std::string> device_texts(const Options& options) {
   return texts;
 }
 
-// Costs to balance: shares of time, and of memory if each device has its own.
+// Costs to balance: shares of time, and of memory if devices do not share it.
 std::vector<double> placement_costs(const ModelDescription& model, bool separate_memory) {
   std::vector<double> costs = block_costs(model);
   if (!separate_memory) return costs;

@@ -379,7 +379,7 @@ Layer ShardedLayers::row_linear(const std::string& name, int64_t in, int64_t out
   return row_of(name, in, out, options, weight, inputs);
 }
 
-// The tied weight decides the sharding; the layer's own request has no effect. Only a row-parallel layer must fit its
+// The tied weight decides the sharding; the request of the layer has no effect. Only a row-parallel layer must fit its
 // input.
 Layer ShardedLayers::tied_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
                                  const TensorShard& shard) {

@@ -368,7 +368,7 @@ void ModelPart::backward(const Roots& roots, const TensorList& gradients, const 
   if (hooks_ != nullptr) hooks_->end_backward();
 }
 
-// Runs `work` as a part of the strategy's own backward.
+// Runs `work` as a part of the strategy's backward.
 void ModelPart::collect(const std::function<void()>& work) {
   const auto end = [this] {
     state()->collecting = false;
