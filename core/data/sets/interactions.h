@@ -59,10 +59,12 @@ struct InteractionSplit {
   std::vector<int32_t> train;
   std::vector<int32_t> held_out;  // by user; for one user in time order or, with random, in the order of the source
 };
-// latest: holds out the last of each user in time; for equal times, the last in the source. random: one drawn. With a
-// `fraction`: that share of a user's interactions, rounded, at least one. time: holds out the last `fraction` of all
-// interactions; those of users without an earlier one are neither trained nor evaluated. Error(config) if there are no
-// times.
+// Chooses the interactions to hold out:
+//   latest   the last one of each user in time; of equal times, the last in the source
+//   random   one of each user, drawn
+//   time     the last `fraction` of all interactions. Interactions of users without an earlier one are left out.
+// With a `fraction`, latest and random hold out that share of a user's interactions, rounded, at least one.
+// Error(config) if the data has no times and the choice needs them.
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed, double fraction = 0);
 
 struct RankingOptions {

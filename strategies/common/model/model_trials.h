@@ -15,8 +15,8 @@
 
 namespace convoy {
 
-// Returns the names of a fresh model's metrics on the CPU, in order, from an evaluation of the batch. Throws the
-// model's exceptions.
+// Evaluates the batch with a new model on the CPU and returns the names of its metrics, in order. Throws the model's
+// exceptions.
 std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch);
 
 // Checks that a loss is a sum over rows, so that shares, micro-batches and accumulated steps add up. Returns "" if loss
