@@ -56,8 +56,8 @@ std::vector<double> stage_times(const ModelDescription& model, const std::vector
 std::vector<Option> placement_options();
 
 // Returns the devices in `devices`, or else those in `placement`, in order. Empty: the strategy chooses. Throws
-// ConfigError for a device that the host lacks, for a repeated GPU or core, and for a placement on a device that is not
-// in `devices`.
+// ConfigError for a device that the host lacks and for a repeated GPU or core. Also throws it for a placement on a
+// device that is not in `devices`.
 std::vector<DevicePlan> listed_devices(const Options& options, const Host& host);
 
 // Consecutive blocks on one device of the rank.

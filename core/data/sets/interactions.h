@@ -4,9 +4,10 @@
 // among the candidates. Batch tensors:
 //   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
 //   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
-// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], with
-// `excluded` [B, items] bool for the user's training positives, which the strategy leaves out, and `held_out` [B] int64
-// for the number of held-out items, if that may differ from one (core/metrics/model_metrics.h).
+// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], and two
+// more fields may exist (core/metrics/model_metrics.h):
+//   excluded [B, items] bool: training positives of the user, which the strategy leaves out
+//   held_out [B] int64: number of held-out items, if that may differ from one
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>

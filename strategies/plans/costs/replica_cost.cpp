@@ -84,8 +84,9 @@ double buffer_bytes(const ModelDescription& description) {
 
 namespace {
 
-// Adds one all-gather of a count and two numbers per channel in forward (twice with activation checkpointing), and one
-// all-reduce of two numbers per channel in backward. Numbers are doubles in every precision.
+// Adds the messages of synchronised batch norm. Forward sends one all-gather of a count and two numbers per channel,
+// twice with activation checkpointing. Backward sends one all-reduce of two numbers per channel. Numbers are doubles in
+// every precision.
 void add_batch_norms(const StepOptions& step, const ModelDescription& description, int ranks, RankCost& cost) {
   if (!step.synchronises_norms) return;
   constexpr double number = 8;
