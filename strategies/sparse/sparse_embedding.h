@@ -4,12 +4,15 @@
 // finds the rows of its ids. Rows in the table may be stale, so the optimizer computes current values
 // (RowOptimizer::look_up). The embedding keeps them until `begin`; backward adds to their gradients. So several
 // look-ups of one row, by micro-batches, layers or a checkpointed block, share one position and their gradients add up.
-// A row counts as touched from its first look-up on. Sharded tables (SparseRowBlocks): the value has this rank's rows,
-// and a RowSource fetches others. Rows are numbered as in the whole table, except in `update`, which uses local
-// indices. Shared tables (shared_rows.h): all ranks of a host look rows up in one copy, and each updates some. The
-// parameter's value anchors the graph: the look-up's node leads to its accumulator and passes no gradient. Call order:
-// connect (and set_source); then for each update begin, look-ups and their backwards, take (or merge), the optimizer's
-// update. Threads: the rank's thread, and its backward. Failure: Error(training) for an id outside the table.
+// A row counts as touched from its first look-up on.
+// Sharded tables (SparseRowBlocks): the value has this rank's rows, and a RowSource fetches others. Rows are numbered
+// as in the whole table, except in `update`, which uses local indices.
+// Shared tables (shared_rows.h): all ranks of a host look rows up in one copy, and each updates some.
+// The parameter's value anchors the graph: the look-up's node leads to its accumulator and passes no gradient.
+// Call order: connect (and set_source); then for each update begin, look-ups and their backwards, take (or merge), the
+// optimizer's update.
+// Threads: the rank's thread, and its backward.
+// Failure: Error(training) for an id outside the table.
 #pragma once
 #include <ATen/core/Tensor.h>
 
