@@ -42,7 +42,7 @@ struct StateEntry {
 
 using StateVisitor = std::function<void(const StateEntry&)>;
 
-// Copies between pieces of one tensor with any boxes or flat ranges, so that any layout reads any other.
+// --- Copies between pieces of one tensor with any boxes or flat ranges, so that any layout reads any other ---
 
 // Returns "" if the piece is valid: a box within its global shape, a flat range within the box, no overflow. Otherwise
 // returns the reason.

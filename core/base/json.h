@@ -42,10 +42,9 @@ const Json& value_of(const Options& options, const std::string& name);
 inline decltype(auto) Options::json() const { return values_.json(); }
 inline decltype(auto) Options::at(const std::string& name) const { return value_of(*this, name); }
 
-// Parses JSON of files that people or other programs may have changed.
-
-// Returns a discarded value (is_discarded()) if the text is malformed, or nested deeper than 100 levels. Functions that
-// walk a deeper value recursively would overflow the stack.
+// Parses JSON of files that people or other programs may have changed. Returns a discarded value (is_discarded()) if
+// the text is malformed, or nested deeper than 100 levels. Functions that walk a deeper value recursively would
+// overflow the stack.
 Json parsed_json(std::string_view text);
 
 }  // namespace convoy

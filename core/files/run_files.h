@@ -32,8 +32,10 @@ class FolderLock {
   int fd_ = -1;
 };
 
-// The checkpoint that a user names: RUN, RUN@best, RUN@step-40, RUN@member3, RUN@best@member3. RUN is a run folder, its
-// checkpoints folder or a step-N folder. Without LibTorch.
+// --- The checkpoint that a user names ---
+//
+// RUN, RUN@best, RUN@step-40, RUN@member3 or RUN@best@member3. RUN is a run folder, its checkpoints folder or a step-N
+// folder.
 
 // Files of a run's checkpoints folder that hold the name of a step-N folder.
 inline constexpr char latest_file[] = "latest";

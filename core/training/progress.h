@@ -33,8 +33,7 @@
 
 namespace convoy {
 
-// ResourceUsage: time, CPU time and bytes that this rank used, for the summary.
-// Threads: the rank's thread.
+// --- Time, CPU time and bytes of this rank, for the summary ---
 
 // Resources used up to a moment, or between two moments. CPU time covers the whole process.
 struct ResourceUsage {
@@ -54,6 +53,8 @@ struct DataTime {
 Json rank_statistics(const Context& context, const ResourceUsage& loop, int64_t steps, const DataTime& data);
 // Collective. Adds the value of the slowest or busiest rank to the job's summary, so that one number shows a problem.
 void add_statistics(const Context& context, const Json& rank, Json& summary);
+
+// --- The progress of a training ---
 
 struct TrainingResult {
   bool stopped = false;  // a request stopped the run; a checkpoint exists

@@ -12,8 +12,9 @@
 
 namespace convoy {
 
-// Request and results of a measurement (`convoy explain --calibrate`), which rank processes execute. Plain data, sent
-// as JSON over the control channel. Without LibTorch.
+// --- Request and results of a measurement (`convoy explain --calibrate`), which rank processes execute ---
+//
+// Plain data, sent as JSON over the control channel.
 
 // In JSON an exchange has its name.
 inline void to_json(Json& json, Exchange kind) { json = name_of(kind); }

@@ -1,4 +1,6 @@
-// Kills orphans: processes that survive a SIGKILLed `convoy` because they left their rank's process group and session.
+// Removes what a SIGKILLed launcher leaves: processes and files.
+//
+// Orphans are processes that survive a SIGKILLed `convoy` because they left their rank's process group and session.
 // The kernel's death signal and a kill of the group do not reach them.
 //
 // The guard is a small child of `convoy` that waits on a pipe for the end of `convoy`. It recognises orphans by their
@@ -58,7 +60,7 @@ class OrphanGuard {
   pid_t pid_ = -1;
 };
 
-// Removes leftovers of a SIGKILLed mpirun: shared-memory segments and session folders that no process uses.
+// --- Leftovers of a SIGKILLed mpirun: shared-memory segments and session folders that no process uses ---
 
 struct LeftoverPaths {
   std::string shared_memory = "/dev/shm";

@@ -18,8 +18,9 @@
 
 namespace convoy {
 
-// Parameters that are sharded over the ranks of a tensor group. Their initial values equal those of the whole tensor
-// bit for bit.
+// --- Parameters that are sharded over the ranks of a tensor group ---
+//
+// Their initial values equal those of the whole tensor bit for bit.
 
 // DimensionShard: sharding of one dimension of a tensor over the ranks of a tensor group. Plain data.
 struct DimensionShard {

@@ -1,4 +1,4 @@
-// A file mapped read-only. Copies share the mapping; the last copy unmaps it. Thread-safe.
+// Files of data: mapped into memory, or several of them by one pattern. Without LibTorch.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,6 +7,7 @@
 
 namespace convoy {
 
+// A file mapped read-only. Copies share the mapping; the last copy unmaps it. Thread-safe.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);  // Error(io) with the cause; an empty file gives an empty text
@@ -29,9 +30,8 @@ class MappedFile {
   std::shared_ptr<Mapping> mapping_;
 };
 
-// A path that may name several files by a pattern: part-*.csv, data/{may,june}.csv. Without LibTorch.
-
-// Sorted by name. A path without *, ?, [ and {, or of a file that exists, is itself. Error(config) if no file matches.
+// Returns the files of a path that may be a pattern (part-*.csv, data/{may,june}.csv), sorted by name. A path without
+// *, ?, [ and {, or of a file that exists, is itself. Error(config) if no file matches.
 std::vector<std::string> files_of(const std::string& path);
 
 }  // namespace convoy

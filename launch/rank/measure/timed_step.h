@@ -1,4 +1,5 @@
-// Times the reference strategy's step of a configured model on this process's rows alone, for `--calibrate`.
+// Measurements for `--calibrate` and `convoy bench`: exchanges of a group, and the reference strategy's step of a
+// configured model on this process's rows alone.
 //
 // Threads: one rank's thread. Ownership: owns data set, model and optimizer state of one whole replica.
 // Failure: exceptions of the model, the data set or the strategy.
@@ -19,7 +20,6 @@
 
 namespace convoy {
 
-// Times exchanges of a backend among the ranks of a group. Collective.
 using Clock = std::chrono::steady_clock;
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -33,8 +33,8 @@ struct ExchangeTimes {
 // Waits until the device has done its work; at once for a CPU.
 void synchronise(const at::Device& device);
 
-// `bytes`: bytes of the tensor that a rank sends in one exchange. Repeats for about `limit` seconds, equally often on
-// every rank, at least three times.
+// Collective: times exchanges among the ranks of a group. `bytes`: bytes of the tensor that a rank sends in one.
+// Repeats for about `limit` seconds, equally often on every rank, at least three times.
 ExchangeTimes time_exchange(Communicator& group, Exchange kind, int64_t bytes, double limit, at::Device device);
 
 // Answers `convoy-rank --describe metrics`: evaluates a new model on a few rows of each kind. Returns nothing if the

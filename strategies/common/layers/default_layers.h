@@ -19,8 +19,10 @@
 
 namespace convoy {
 
-// Dropout with a mask that is a function of (seed, step, layer name, global row, element in the row). Every layout of
-// the same global batch, and a checkpointed forward, drops the same elements.
+// --- Dropout ---
+//
+// The mask is a function of (seed, step, layer name, global row, element in the row). Every layout of the same global
+// batch, and a checkpointed forward, drops the same elements.
 
 // Elements of a row in a tensor: all, or [begin, begin + n) of `whole` if a layer's output is sharded.
 struct DropoutCut {
@@ -32,6 +34,8 @@ struct DropoutCut {
 // dimensions: each has numel ÷ state.rows elements. p is rounded to 1/65536.
 at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& name, const ForwardState& state,
                         const DropoutCut& cut = {});
+
+// --- Layers ---
 
 // BlockBoundaries: observes a forward through the blocks of a model part, and may change tensors between blocks. For
 // layers that depend on more than their input.
