@@ -1,4 +1,4 @@
-#include "core/ranking/recommendation_writer.h"
+#include "core/ranking/recommendation_files.h"
 
 #include <ATen/Dispatch.h>
 
