@@ -10,7 +10,6 @@
 #include "core/data/rows.h"
 #include "core/ranking/item_ranking.h"
 #include "core/ranking/recommendation_files.h"
-#include "core/ranking/user_file.h"
 
 namespace convoy {
 namespace {
