@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "tests/support/torch/model_subjects.h"
 
