@@ -350,7 +350,7 @@ void set_crash_rank(StateFile* file, int rank) {
   StateFile* none = nullptr;
   if (file != nullptr) some_file.compare_exchange_strong(none, file);
   rank_of_this_thread = {file, rank};
-  // Each thread needs its own signal stack; the main thread has one.
+  // Each thread needs a signal stack; the main thread has one.
   stack_t stack{};
   sigaltstack(nullptr, &stack);
   if (file != nullptr && (stack.ss_flags & SS_DISABLE) != 0) {

@@ -66,7 +66,7 @@ class EmbeddedServer {
     if (!orderly)
       end_job({Failure::training, rank, -1, 0, "", str("rank ", rank, " is gone: its process ended before the job")});
   }
-  // Every rank answers an inquiry from a thread of its own, so also a rank that is stalled.
+  // Every rank answers an inquiry from a separate thread, so also a rank that is stalled.
   void posted(const std::string& topic, const Json& body) {
     if (topic == protocol::slow_collective && body.at("over").get<bool>() && !slow_) {
       slow_ = body.get<SlowCollective>();

@@ -11,7 +11,7 @@
 #include "core/checkpoint/weight_source.h"
 #include "core/config/node.h"
 #include "core/config/reader.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 #include "core/files/weight_files.h"
 
 namespace convoy {

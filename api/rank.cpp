@@ -31,7 +31,7 @@ std::string short_json(Abort reason) {
   return text;
 }
 
-// Maps a device of the plan to this process's GPU numbers: the launcher shows each process only its own GPUs.
+// Maps a device of the plan to this process's GPU numbers: the launcher shows a process only its GPUs.
 at::Device device_of(const std::vector<std::string>& shown, const DevicePlan& plan) {
   if (plan.kind != DevicePlan::Kind::gpu) return at::Device(at::kCPU);
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu_index_in(shown, plan)));

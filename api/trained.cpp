@@ -9,8 +9,8 @@
 #include "convoy/replicas.h"
 #include "convoy/shards.h"
 #include "core/base/error.h"
-#include "strategies/common/model/model_checks.h"
-#include "strategies/common/step/precision.h"
+#include "core/model_checks.h"
+#include "core/optim/precision.h"
 #include "strategies/replicas/replicated_data.h"
 #include "strategies/shards/sharded_data.h"
 

@@ -6,8 +6,9 @@
 #include "core/config/option_reader.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

@@ -15,10 +15,10 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
+#include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/precision.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

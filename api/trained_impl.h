@@ -10,7 +10,7 @@
 #include "api/trained_config.h"
 #include "convoy/trained.h"
 #include "core/context.h"
-#include "core/loss_check.h"
+#include "core/model_checks.h"
 #include "core/optim/torch_optimizer.h"
 #include "core/strategy.h"
 #include "strategies/common/model/model_part.h"

@@ -1,5 +1,5 @@
 // Context: the run as one rank sees it. Each rank has one and passes it on; there are no mutable globals.
-// Threads: const after construction; the objects that it points to document their own rules.
+// Threads: const after construction; the headers of the objects that it points to have their rules.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,6 @@
 // Named state: the view of a strategy that checkpoints, `verify`, hashes and norms use, independent of its layout.
 #pragma once
 #include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -42,5 +41,18 @@ struct StateEntry {
 };
 
 using StateVisitor = std::function<void(const StateEntry&)>;
+
+// --- Copies between pieces of one tensor with any boxes or flat ranges, so that any layout reads any other ---
+
+// Returns "" if the piece is valid: a box within its global shape, a flat range within the box, no overflow. Otherwise
+// returns the reason.
+std::string piece_error(const Piece& piece);
+
+// Returns the shape of the tensor with a piece: the box, or [end - begin] for a flat range.
+std::vector<int64_t> tensor_shape(const Piece& piece);
+
+// Copies the elements that are in both pieces; returns their number. Both are contiguous CPU tensors of one dtype, with
+// equal global shapes. Cost: one memcpy per run of elements that is contiguous in both.
+int64_t copy_overlap(const Piece& to_piece, at::Tensor to, const Piece& from_piece, const at::Tensor& from);
 
 }  // namespace convoy

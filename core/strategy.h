@@ -34,7 +34,7 @@ struct Sampling {
   int64_t count = 1;          // data-parallel degree
   int64_t micro_batches = 1;  // micro-batches of the global batch; the rank reads its share of each
   int64_t members = 0;        // members that this rank trains now; 0: no ensemble, or all have finished
-  // Row samples of these members: each trains on its own rows, and training batches are [members, rows, …].
+  // Row samples of these members: each trains on other rows, and training batches are [members, rows, …].
   // Evaluation batches have no member dimension: all members see the same rows.
   std::vector<MemberSample> samples = {};
   int64_t job_members = 0;  // members that the whole job trains now, for counts; 0: no ensemble

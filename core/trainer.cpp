@@ -6,11 +6,10 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"
-#include "core/loss_check.h"
+#include "core/model_checks.h"
 #include "core/rank_state/position.h"
 #include "core/resume.h"
 #include "core/training/evaluation.h"
-#include "core/training/watched_metric.h"
 
 namespace convoy {
 namespace {
@@ -215,7 +214,7 @@ class Training {
     best_owed_ = false;
   }
 
-  // A run that begins from another run's checkpoint compares its own evaluations only.
+  // A run that begins from another run's checkpoint compares only evaluations that it made itself.
   void restore_watched(const CheckpointInfo& info) {
     if (!progress_.owns(info)) return;
     keep_best_.restore(info.trainer.value("keep_best", Json()));

@@ -18,7 +18,7 @@
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/text_table.h"
-#include "launch/cli/use_commands.h"
+#include "launch/cli/use.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/prepare/describe.h"

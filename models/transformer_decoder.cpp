@@ -147,7 +147,7 @@ class TransformerDecoder : public TokenDecoder {
     return key_at(head) + (sizes_.key_heads == 0 ? sizes_.heads : 1) * sizes_.head_size();
   }
 
-  // Writes x [size], turned by the angles of `position` (models/attention.h), to `to`.
+  // Writes x [size], turned by the angles of `position` (models/transformer.h), to `to`.
   void turn(const float* x, int64_t position, float* to) const {
     const int64_t size = sizes_.head_size(), half = size / 2;
     if (!sizes_.rotary) {

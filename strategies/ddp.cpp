@@ -6,9 +6,9 @@
 // The weight and the sum of the loss travel at the front of bucket 0. So uneven shares and ranks without rows need no
 // extra message.
 // Memory per rank: P·e·(2 + k) with k moments, and the activations of the share.
-// Sparse embeddings are the exception. A rank holds 1/N of the rows and moments of a sharded one
+// Sparse embeddings are the exception. A rank holds 1/N of the rows and moments of a sharded embedding
 // (strategies/sparse/sharded_rows.h).
-// Ranks of a host share one copy of the others and divide their updates (strategies/sparse/shared_rows.h).
+// Ranks of a host share one copy of other embeddings and divide their updates (strategies/sparse/shared_rows.h).
 // Buckets: strategies/replicas/replicated_data.h.
 #include "core/strategy.h"
 

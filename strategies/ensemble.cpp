@@ -1,4 +1,4 @@
-// ensemble: many small models of one kind at once. Each has its own seed, rows, learning rate and weight decay.
+// ensemble: many small models of one kind at once. Members differ in seed, rows, learning rate and weight decay.
 //
 // Replicated: nothing. Sharded: the members, in contiguous ranges over the ranks of the axis `members`.
 // Sent per step: nothing; per evaluation batch, the sums over members for the vote.
@@ -21,8 +21,8 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/metrics/accumulator.h"
+#include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/precision.h"
 #include "strategies/ensemble/stacked_members.h"
 #include "strategies/ensemble/stacked_update.h"
 #include "strategies/sparse/sparse_embeddings.h"

@@ -1,12 +1,8 @@
 #include "strategies/registry.h"
 
-#include <ATen/core/grad_mode.h>
-
-#include "core/communicator.h"
+#include "core/optim/precision.h"
 #include "strategies/common/memory/block_counts.h"
 #include "strategies/common/memory/fake_tensors.h"
-#include "strategies/common/model/model_part.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 
@@ -29,18 +25,6 @@ ModelDescription describe_model(const Model& model, const std::string& precision
     // The block may need values of its tensors.
     return count_blocks(model, element_bytes);
   }
-}
-
-std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model, LossPtr loss,
-                                      const Batch& batch) {
-  at::NoGradGuard no_grad;
-  Context context;
-  context.config = config;
-  context.world = make_single_communicator();
-  ModelPart part(context, model, std::move(loss));
-  std::vector<std::string> names;
-  for (const Metric& metric : part.metrics(part.evaluate(batch), batch)) names.push_back(metric.name);
-  return names;
 }
 
 }  // namespace convoy

@@ -1,5 +1,5 @@
 // Batches: reads one rank's rows of each global batch, from a data set or as indices alone.
-// Threads: the rank's thread. A loader may read ahead on its own. Errors: those of the data set.
+// Threads: the rank's thread. A loader may read ahead on another thread. Errors: those of the data set.
 #pragma once
 #include <memory>
 #include <optional>

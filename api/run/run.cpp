@@ -93,7 +93,7 @@ void Run::Impl::keep(const std::string& name, std::function<std::string()> save,
                      std::function<void(const std::string&)> load) {
   if (settings) throw Error(Failure::config, "keep: share was called before; keep '", name, "' before it");
   const auto [entry, is_new] = kept_.emplace(name, Stored{std::move(save), std::move(load)});
-  if (!is_new) throw Error(Failure::config, "keep: '", name, "' is kept already; give each object a name of its own");
+  if (!is_new) throw Error(Failure::config, "keep: '", name, "' is kept already; give each object another name");
   restore_kept(name, entry->second);
 }
 

@@ -41,7 +41,7 @@ bool ChannelBackedStore::check(const std::vector<std::string>& keys) {
   return true;
 }
 
-// The channel does not count keys; c10d calls this only for its own debug output.
+// The channel does not count keys; c10d calls this only for debug output.
 int64_t ChannelBackedStore::getNumKeys() { CONVOY_CHECK(false, "the control channel does not count its keys"); }
 
 void ChannelBackedStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout_); }

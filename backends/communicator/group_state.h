@@ -1,5 +1,5 @@
 // GroupState: state of a communicator and its works: identity, time limits, counters, and the failure of the group.
-// Threads: thread-safe. Ownership: a Work may outlive its communicator, so both own it.
+// Threads: thread-safe. Ownership: a Work may outlive its communicator, so both hold the state.
 #pragma once
 #include <atomic>
 #include <exception>

@@ -1,9 +1,10 @@
 // JSON, and values of options as JSON. Without LibTorch.
-// Only convoy's own sources include it. Headers for plugins and programs use OptionValue instead, so that an
+// Only sources of convoy include it. Headers for plugins and programs use OptionValue instead, so that an
 // installation does not expose nlohmann/json.hpp.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -40,5 +41,10 @@ const Json& value_of(const Options& options, const std::string& name);
 
 inline decltype(auto) Options::json() const { return values_.json(); }
 inline decltype(auto) Options::at(const std::string& name) const { return value_of(*this, name); }
+
+// Parses JSON of files that people or other programs may have changed. Returns a discarded value (is_discarded()) if
+// the text is malformed, or nested deeper than 100 levels. Functions that walk a deeper value recursively would
+// overflow the stack.
+Json parsed_json(std::string_view text);
 
 }  // namespace convoy

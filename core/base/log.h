@@ -1,6 +1,6 @@
 // The log of one process. Only core/base/log.cpp includes spdlog.
 // Rank processes write to stderr: the supervisor stores it in logs/rankN.log and forwards it with the prefix
-// host:rank. `convoy` writes to its own stderr.
+// host:rank. `convoy` writes to stderr.
 // Thread-safe. Each line has its time and level. Messages below the set level are dropped.
 #pragma once
 #include <string>

@@ -16,7 +16,7 @@
 #include "core/checkpoint/save_coordination.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 
 namespace convoy {
 namespace {

@@ -7,11 +7,11 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "core/checkpoint/pieces.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/control/channel.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
+#include "core/state.h"
 
 namespace convoy {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
-#include "core/checkpoint/pieces.h"
 #include "core/config/node.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
+#include "core/state.h"
 #include "core/tensors/random.h"
 
 namespace convoy {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/checkpoint/manifest.h"
-#include "core/checkpoint/pieces.h"
 #include "core/state.h"
 
 namespace convoy {

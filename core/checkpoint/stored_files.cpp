@@ -8,10 +8,10 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/checkpoint_directory.h"
-#include "core/checkpoint/pieces.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
+#include "core/state.h"
 
 namespace convoy {
 namespace {

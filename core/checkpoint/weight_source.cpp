@@ -8,13 +8,13 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 #include "core/files/weight_files.h"
 
 namespace convoy {

@@ -17,7 +17,7 @@ struct Node;  // core/config/node.h
 
 struct Component {
   std::string name;
-  Options options;  // checked, with defaults: `name`, its own options, and the common ones of its kind
+  Options options;  // checked, with defaults: `name`, the options of the component, and those of its kind
 };
 
 // Interval in steps or epochs, or never.

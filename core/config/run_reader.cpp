@@ -125,7 +125,7 @@ void check_address(const Options& launch) {
     launch.fail("address", "is ", shown(text), ", which means every interface; give the address of one, or auto");
 }
 
-// Another host may lack the file, so its own agent looks for it.
+// Another host may lack the file, so the agent of that host looks for it.
 void check_program(const Options& run) {
   const std::vector<std::string> words = run.texts("program");
   if (words.empty()) run.fail("program", "is empty; write program: [./mine, argument, …], or leave the key out");

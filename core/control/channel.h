@@ -135,7 +135,7 @@ class SupervisedChannel : public Channel {
   // heartbeat is not sent if `body` returns nothing. Runs on the channel's thread and must not block.
   virtual void on_heartbeat(std::function<std::optional<Json>()> body) = 0;
 
-  // CPU time that the channel's own threads have used in this process.
+  // CPU time that the threads of the channel have used in this process.
   virtual double cpu_seconds() = 0;
 };
 

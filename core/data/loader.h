@@ -1,4 +1,4 @@
-// Loader: assembles this rank's share of the next batches ahead of time, on its own thread.
+// Loader: assembles this rank's share of the next batches ahead of time, on a separate thread.
 //
 // If both threads would share one core, it assembles each batch on the calling thread instead. A loader thread would
 // occupy the core for several batches, and ranks that wait for each other would wait for every rank's loader.

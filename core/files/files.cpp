@@ -16,9 +16,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/base/json.h"
 #include "core/control/channel.h"
 #include "core/files/limits.h"
-#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {
@@ -224,7 +224,7 @@ void check_writers(const std::string& plugin, const std::string& path, bool fold
     refuse_plugin(
         Failure::refused, plugin,
         str(path, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
-  const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: users can replace only their own files
+  const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: users can replace only files that they own
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
     refuse_plugin(Failure::refused, plugin,
                   str(path, " can be written by others; type: chmod go-w ", shell_word(path)));

@@ -113,7 +113,7 @@ Limits cgroup_limits(const std::string& root) {
 
 int64_t memory_kills(const std::string& root) {
   int64_t kills = -1;
-  // The killed process's own group counts, whichever limit was reached: ancestors also count kills of other groups.
+  // The group of the killed process counts, whichever limit was reached: ancestors also count kills of other groups.
   const auto read = [&kills](const std::string& folder, Limits&) {
     for (const char* name : {"/memory.events", "/memory.oom_control"}) {
       std::ifstream file(folder + name);

@@ -15,8 +15,8 @@
 
 namespace convoy {
 
-// Refuses a result before any work: Error(output) if the file exists and `replace` is false, if it is no regular file,
-// or if its folder does not exist or cannot be written. `option`: for the message, "--to".
+// Checks the path of a result before any work. Error(output) if the file exists and `replace` is false, or if it is no
+// regular file. Also Error(output) if its folder does not exist or cannot be written. `option`: for messages, "--to".
 void check_output_path(const std::string& path, bool replace, const std::string& option);
 // Error(command_line) if the path has none of these endings, which choose a format. `option`: as above.
 void check_output_ending(const std::string& path, const std::vector<std::string>& endings, const std::string& option);

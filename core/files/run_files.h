@@ -1,7 +1,11 @@
 // Folder of a run: no other user can redirect its files, and one run at a time locks it. Threads: any. Failure:
 // Error(output) for an unusable folder, Error(refused) for one that others may write.
 #pragma once
+#include <optional>
 #include <string>
+#include <vector>
+
+#include "core/base/ensemble_members.h"
 
 namespace convoy {
 
@@ -27,5 +31,26 @@ class FolderLock {
   std::string path_;
   int fd_ = -1;
 };
+
+// --- The checkpoint that a user names ---
+//
+// RUN, RUN@best, RUN@step-40, RUN@member3 or RUN@best@member3. RUN is a run folder, its checkpoints folder or a step-N
+// folder.
+
+// Files of a run's checkpoints folder that hold the name of a step-N folder.
+inline constexpr char latest_file[] = "latest";
+inline constexpr char best_file[] = "best";
+
+// Turns @best and @step-N into the path of the step-N folder. Other paths are unchanged; callers then take the newest
+// intact checkpoint. Error(config) with `key` ("train.resume", "RUN") if the run has no best checkpoint or no such
+// step; the message lists those that it has.
+MemberPath checkpoint_path(const std::string& text, const std::string& key);
+
+// Steps of the step-N folders in a checkpoints folder, ascending; by name only.
+std::vector<int64_t> checkpoint_steps(const std::string& folder);
+// The checkpoints folder that `path` means: itself, or the one below it; "" if it has none.
+std::string checkpoints_folder(const std::string& path);
+// The step that FOLDER/best or FOLDER/latest names; nullopt if there is no such file, or if its checkpoint is gone.
+std::optional<int64_t> pointed_step(const std::string& folder, const char* file);
 
 }  // namespace convoy

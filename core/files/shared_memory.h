@@ -29,8 +29,8 @@ class SharedMemory {
   };
   // Collective among `count` participants; `label` is unique within the job. `prepare` runs once, before others see the
   // memory.
-  // Returns null on all participants if they run on different kernels, may not open each other's memory, cannot
-  // allocate it, or if one is not `willing`. Throws CommError if a participant does not call it in time.
+  // Returns null on all participants if one is not `willing` or cannot allocate the memory, if they run on different
+  // kernels, or if one may not open another's memory. Throws CommError if a participant does not call it in time.
   static std::shared_ptr<SharedMemory> create_together(Channel& channel, const std::string& label, int participant,
                                                        int count, int64_t bytes, Timeout timeout, bool willing = true,
                                                        const std::function<void(char*)>& prepare = {},

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <map>
 
+#include "core/base/json.h"
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
 #include "core/files/limits.h"
-#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {

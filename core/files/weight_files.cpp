@@ -8,8 +8,7 @@
 #include "core/base/json.h"
 #include "core/base/options.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 
 namespace convoy {
 namespace {

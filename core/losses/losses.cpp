@@ -33,8 +33,8 @@ at::Tensor fitted(const at::Tensor& prediction, const at::Tensor& target, int64_
               "; choose a loss that fits the model's output, or a model that fits the data");
 }
 
-// Expands a weight per row ([B], [members, B]) or per element, with or without members, to the shape and dtype of
-// `elements` ([.., B, …], members in front).
+// Expands a weight to the shape and dtype of `elements` ([.., B, …], members in front). The weight is per row ([B],
+// [members, B]) or per element, with or without members.
 at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, int64_t members) {
   const int64_t lead = members > 0 ? 1 : 0;
   // If the weight is per row, the missing dimensions are the row's elements; else they are the members.

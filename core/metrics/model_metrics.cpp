@@ -1,16 +1,26 @@
 // Finds a rank by comparisons and sums, without sorting.
 #include "core/metrics/model_metrics.h"
 
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/log2.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
-
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <algorithm>
 #include <limits>
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/ranking/item_ranking.h"
 
 namespace convoy {
-
 namespace {
 
 bool one_for_each(const at::Tensor& numbers, const at::Tensor& items) {
@@ -77,6 +87,147 @@ Metric accuracy(const at::Tensor& logits, const at::Tensor& target, const at::Te
   const at::Tensor hit = layers.target_rank(logits, target).eq(0).to(at::kDouble);
   const at::Tensor each = weight.defined() ? weight.to(at::kDouble).expand_as(hit) : at::ones_like(hit);
   return {"accuracy", (hit * each).sum(-1), each.sum(-1)};
+}
+
+// Metrics of rankings with one or several held-out items per row.
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// Ranks of held-out items and what follows from them, per row.
+class HeldOutRanks {
+ public:
+  // ranks [.., B, P]; held_out [B] or [.., B].
+  HeldOutRanks(at::Tensor ranks, const at::Tensor& held_out)
+      : ranks_(std::move(ranks)), held_out_(held_out.to(at::kDouble)) {
+    const at::Tensor places = ranks_.to(at::kDouble);
+    gain_ = at::log2(places + 2).reciprocal();
+    number_ = at::arange(1, ranks_.size(-1) + 1, places.options());
+    precision_ = number_ / (places + 1);
+    best_gain_ = at::log2(number_ + 1).reciprocal().cumsum(0);
+  }
+
+  // [.., B]
+  at::Tensor value(const std::string& name, int64_t k) const {
+    const at::Tensor hit = (ranks_.lt(k) & number_.le(held_out_.unsqueeze(-1))).to(at::kDouble);
+    const at::Tensor first = hit.select(-1, 0);
+    if (name == "hr") return first;
+    if (name == "recall") return hit.sum(-1) / held_out_;
+    if (name == "precision") return hit.sum(-1) / double(k);
+    if (name == "mrr") return first / (ranks_.select(-1, 0).to(at::kDouble) + 1);
+    const at::Tensor most = held_out_.clamp_max(double(k));
+    if (name == "map") return (hit * precision_).sum(-1) / most;
+    CONVOY_CHECK(name == "ndcg", "no ranking metric '", name, "'");
+    const at::Tensor index = most.to(at::kLong) - 1;
+    return (hit * gain_).sum(-1) / best_gain_.index_select(0, index.reshape(-1)).view_as(index);
+  }
+
+ private:
+  at::Tensor ranks_, held_out_;
+  at::Tensor gain_, precision_;    // of each held-out item, if it is a hit
+  at::Tensor number_, best_gain_;  // [P]: 1, 2, …; the largest sum of that number of gains
+};
+
+// Ids of the k best items, scores [B, N] by id → int64 [B, k]; −1 and −∞ mark that there are fewer. On the CPU the
+// smaller of two ids with equal scores is first.
+at::Tensor best_ids(const at::Tensor& scores, int64_t k) {
+  if (!scores.is_cpu()) {
+    const auto [values, ids] = scores.topk(k, -1);
+    return ids.masked_fill(values.eq(-infinity) | values.isnan(), -1);
+  }
+  const at::Tensor plain = scores.contiguous();
+  TopItems top(scores.size(0), k, scores.scalar_type());
+  AT_DISPATCH_FLOATING_TYPES(plain.scalar_type(), "best_ids", [&] {
+    const scalar_t* from = plain.const_data_ptr<scalar_t>();
+    const int64_t items = plain.size(1);
+    at::parallel_for(0, plain.size(0), 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) top.offer(row, 0, from + row * items, items);
+    });
+  });
+  return top.items.masked_fill(top.scores.eq(-infinity), -1);
+}
+
+// How often each item is among the k best, for each k: [.., N].
+std::vector<at::Tensor> recommended(const at::Tensor& scores, const Batch& batch, const std::vector<int64_t>& ks) {
+  const at::Tensor* item = batch.find("item");
+  const bool all = batch.find("excluded") != nullptr && item != nullptr &&
+                   (item->sizes() == scores.sizes() || item->sizes() == scores.sizes().slice(scores.dim() - 2));
+  if (!all)
+    throw Error(Failure::config,
+                "coverage and gini count the best of all items; set data.ranking: full, or leave them out of "
+                "model.metrics");
+  const int64_t items = scores.size(-1), rows = scores.size(-2);
+  const at::Tensor order = item->expand(scores.sizes());
+  const at::Tensor by_id = at::full_like(scores, -infinity).scatter(-1, order, scores).reshape({-1, items});
+  const int64_t most = std::min(items, *std::max_element(ks.begin(), ks.end()));
+  const at::Tensor ids = best_ids(by_id, most).view({-1, rows, most});
+  std::vector<at::Tensor> counts;
+  for (const int64_t k : ks) {
+    const at::Tensor lists = ids.narrow(-1, 0, std::min(k, items)).reshape({ids.size(0), -1});
+    // Element 0 counts missing items.
+    at::Tensor count = at::zeros({ids.size(0), items + 1}, scores.options().dtype(at::kDouble));
+    count.scatter_add_(-1, lists + 1, at::ones(lists.sizes(), count.options()));
+    count = count.narrow(-1, 1, items);
+    counts.push_back(scores.dim() == 2 ? count.select(0, 0) : count);
+  }
+  return counts;
+}
+
+bool counts_items(const std::string& name) { return name == "coverage" || name == "gini"; }
+
+}  // namespace
+
+const std::vector<std::string>& ranking_metric_names() {
+  static const std::vector<std::string> names{"hr", "ndcg", "recall", "precision", "mrr", "map", "coverage", "gini"};
+  return names;
+}
+
+at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_out) {
+  const int64_t items = scores.size(-1);
+  const int64_t most = held_out.numel() == 0 ? 1 : std::max<int64_t>(1, held_out.max().item<int64_t>());
+  if (most == 1) return rank_of_first(scores).unsqueeze(-1);
+  const at::Tensor valid = at::arange(most, held_out.options()).lt(held_out.unsqueeze(-1));  // [B, P]
+  const at::Tensor first = scores.narrow(-1, 0, most);
+  const at::Tensor own = at::where(valid & first.isnan().logical_not(), first, -infinity);
+  const at::Tensor sorted = std::get<0>(own.sort(-1)).contiguous();  // the worst first
+
+  // Scores of other items; NaN counts as the best. Held-out items get the lowest score, so that they count as none.
+  at::Tensor others = at::where(scores.isnan(), infinity, scores);
+  const at::Tensor is_own = at::arange(items, held_out.options()).lt(held_out.unsqueeze(-1));
+  others = others.masked_fill(is_own, -infinity).contiguous();
+  // Number of held-out items that are not above an other item, then for each one the number of such others.
+  const at::Tensor passed = at::searchsorted(sorted, others, false, /*right=*/true);
+  std::vector<int64_t> shape = sorted.sizes().vec();
+  shape.back() = most + 1;
+  at::Tensor numbers = at::zeros(shape, passed.options());
+  numbers.scatter_add_(-1, passed, is_own.logical_not().to(at::kLong).expand_as(passed));
+  const at::Tensor upwards = numbers.flip(-1).cumsum(-1);  // others that pass the best held-out item first
+  const at::Tensor above = upwards.narrow(-1, 0, most);    // [.., B, P], best held-out item first
+  const at::Tensor ranks = above + at::arange(most, above.options());
+  return at::where(valid, ranks, items);
+}
+
+std::vector<Metric> ranking_metrics(const at::Tensor& scores, const Batch& batch, const std::vector<std::string>& names,
+                                    const std::vector<int64_t>& ks) {
+  const at::Tensor* counts = batch.find("held_out");
+  const at::Tensor held_out = counts != nullptr ? *counts : at::ones({batch.rows}, scores.options().dtype(at::kLong));
+  const HeldOutRanks ranks(ranks_of_held_out(scores, held_out), held_out);
+  const bool lists = std::any_of(names.begin(), names.end(), counts_items);
+  const std::vector<at::Tensor> recommendations = lists ? recommended(scores, batch, ks) : std::vector<at::Tensor>();
+  std::vector<Metric> metrics;
+  for (size_t i = 0; i < ks.size(); ++i)
+    for (const std::string& name : names) {
+      const at::Tensor each = ranks.value(counts_items(name) ? "hr" : name, ks[i]);
+      Metric metric{str(name, "@", ks[i]), each.sum(-1), at::ones_like(each).sum(-1)};
+      if (counts_items(name)) {
+        metric.sum = recommendations[i];
+        metric.form = name == "gini" ? Metric::Form::gini : Metric::Form::coverage;
+        metric.lower_is_better = name == "gini";
+      }
+      metrics.push_back(std::move(metric));
+    }
+  return metrics;
 }
 
 }  // namespace convoy

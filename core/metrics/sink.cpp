@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/json.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
-#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {

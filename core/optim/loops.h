@@ -1,5 +1,6 @@
 // One pass over parameters, gradients and moments: the optimizers' arithmetic on the CPU. Pure loops over [0, n).
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <cstdint>
 
 namespace convoy {
@@ -32,5 +33,23 @@ void sgd_loop(double* values, const double* gradient, double* velocity, int64_t 
 // overflow.
 double square_sum(const float* values, int64_t n, bool* finite);
 double square_sum(const double* values, int64_t n, bool* finite);
+
+// Sum of squares and finiteness of a flat buffer, in one pass, as tensors on its device, without a read to the host.
+
+struct SquareSum {
+  at::Tensor sum;     // float64 [members]
+  at::Tensor finite;  // bool [members]: true if every element is finite
+};
+
+// `values`: [members, …] contiguous, or any shape for one member; any float dtype. Empty: 0 and true. On the CPU,
+// ranges of fixed size are summed in order. So the result is equal for any number of threads and any instruction set.
+SquareSum square_sum(const at::Tensor& values, int64_t members = 1);
+
+// Does the same for one member on the CPU, as plain numbers; makes no tensor for float or double.
+struct HostSquareSum {
+  double sum = 0;
+  bool finite = true;
+};
+HostSquareSum host_square_sum(const at::Tensor& values);
 
 }  // namespace convoy

@@ -9,8 +9,7 @@
 #include "core/base/error.h"
 #include "core/data/rows.h"
 #include "core/ranking/item_ranking.h"
-#include "core/ranking/recommendation_writer.h"
-#include "core/ranking/user_file.h"
+#include "core/ranking/recommendation_files.h"
 
 namespace convoy {
 namespace {

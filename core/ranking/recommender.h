@@ -37,7 +37,7 @@ struct RecommendReport {
 
 constexpr int64_t users_together = 1024;
 
-// Writes the lists to `out` and commits it (core/ranking/recommendation_writer.h). `progress` receives the number of
+// Writes the lists to `out` and commits it (core/ranking/recommendation_files.h). `progress` receives the number of
 // lists done, and their total.
 RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
                           const std::function<void(int64_t done, int64_t total)>& progress = nullptr);

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/json.h"
+#include "core/config/run_config.h"
 #include "core/context.h"
 #include "core/data/dataset.h"
 #include "core/data/loader.h"
@@ -67,5 +69,33 @@ class Evaluation {
 
 // The share of training and evaluation batches that this rank reads.
 LoaderOptions share_options(const Context& context, const Sampling& sampling);
+
+// WatchedMetric: the best value that a metric has had in the evaluations of a run: for train.keep_best and
+// train.early_stop. Equal on all ranks, because all get the same metrics. Pure data.
+class WatchedMetric {
+ public:
+  // `key`: "train.early_stop", for messages.
+  WatchedMetric(std::string key, WatchConfig config) : key_(std::move(key)), config_(std::move(config)) {}
+
+  bool watches() const { return !config_.metric.empty(); }
+  // Takes the metrics of the state after `step` steps. True if the value is the best so far; NaN never is. Always false
+  // if nothing is watched. Error(config) that lists the metrics if the watched one is missing.
+  bool add(const std::map<std::string, MetricValue>& metrics, int64_t step);
+  // True if the last `patience` evaluations brought no improvement.
+  bool exhausted() const { return watches() && config_.patience > 0 && waited_ >= config_.patience; }
+
+  // Best value and its step, for checkpoints and the summary; null before the first value.
+  Json json() const;
+  // Continues from a checkpoint; does nothing if that watched another metric.
+  void restore(const Json& json);
+  std::string text() const;  // "accuracy 0.97 of step 40"
+
+ private:
+  std::string key_;
+  WatchConfig config_;
+  bool any_ = false;
+  double best_ = 0;
+  int64_t step_ = 0, waited_ = 0;
+};
 
 }  // namespace convoy

@@ -7,7 +7,6 @@
 // Errors: those of checkpoints, communication and files; CommError(peer_lost) from check_aborted.
 #pragma once
 #include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/json.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/context.h"
 #include "core/control/fault.h"
@@ -30,9 +30,31 @@
 #include "core/strategy.h"
 #include "core/tensors/random.h"
 #include "core/training/length.h"
-#include "core/training/usage.h"
 
 namespace convoy {
+
+// --- Time, CPU time and bytes of this rank, for the summary ---
+
+// Resources used up to a moment, or between two moments. CPU time covers the whole process.
+struct ResourceUsage {
+  double wall = 0, cpu = 0, supervision_cpu = 0, waits = 0, wait_cpu = 0;  // seconds
+  int64_t bytes = 0;                                                       // bytes sent
+
+  static ResourceUsage now(const Context& context);
+  ResourceUsage operator-(const ResourceUsage& before) const;
+};
+
+// Seconds that a training spent on its data.
+struct DataTime {
+  double waited = 0, cpu = 0;
+};
+
+// Returns this rank's part of the summary; `loop`: usage of the `steps` steps of the loop.
+Json rank_statistics(const Context& context, const ResourceUsage& loop, int64_t steps, const DataTime& data);
+// Collective. Adds the value of the slowest or busiest rank to the job's summary, so that one number shows a problem.
+void add_statistics(const Context& context, const Json& rank, Json& summary);
+
+// --- The progress of a training ---
 
 struct TrainingResult {
   bool stopped = false;  // a request stopped the run; a checkpoint exists

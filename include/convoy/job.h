@@ -52,7 +52,7 @@ class Job {
   // Collective. Creates one rank on each MPI process of the communicator, and duplicates the communicator. Include
   // convoy/mpi.h.
   // The application calls MPI_Init_thread with at least MPI_THREAD_SERIALIZED before, and MPI_Finalize after the
-  // destruction. Its own MPI calls must not run at the same time as those of the job.
+  // destruction. Other MPI calls of the program must not run at the same time as those of the job.
   // There is no supervisor: nothing is restarted, and a rank that fails ends the waits of the others.
   // `settings` are values of `convoy run --set`, such as "seed=3" or "launch.collective=60".
   explicit Job(const MpiCommunicator& communicator, const std::vector<std::string>& settings = {});

@@ -6,8 +6,8 @@
 // The model comes whole from a checkpoint of any layout, on one device, in evaluation mode: no dropout, no gradients,
 // stored batch-norm statistics. The training data is not needed. docs/using.md shows a whole program.
 // Threads: one thread at a time per object. Different objects are independent; they share no memory.
-// Errors: Error(command_line) for a path that is no run, Error(corrupt_data) for a damaged checkpoint, Error(config)
-// for a checkpoint without a description of its rows, a plugin that moved, and rows that do not fit the model.
+// Errors: Error(command_line) for a path that is no run. Error(corrupt_data) for a damaged checkpoint. Error(config)
+// for a checkpoint without a description of its rows, for a plugin that moved, and for rows that do not fit the model.
 #pragma once
 #include <ATen/core/Tensor.h>
 

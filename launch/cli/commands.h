@@ -168,8 +168,8 @@ struct VerifyArguments {
   std::string against;              // folder of tools/dump_reference.py: compare with that instead; "": no
 };
 
-// `--against DIR`: runs one step on the batch in DIR with the weights there, and compares every layer, the loss and the
-// gradients, in the precision of the weights. `tolerance` is then 1e-10 in fp64 and 1e-5 in fp32 by default.
+// `--against DIR`: runs one step on the batch in DIR with the weights there, in the precision of the weights. Compares
+// every layer, the loss and the gradients. `tolerance` is then 1e-10 in fp64 and 1e-5 in fp32 by default.
 int verify_against(const VerifyArguments& arguments);
 struct AgainstResult {
   bool agree = false;

@@ -13,7 +13,7 @@
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "launch/prepare/leftovers.h"
+#include "launch/process/orphan_guard.h"
 
 namespace convoy {
 namespace {

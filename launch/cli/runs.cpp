@@ -11,10 +11,10 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "launch/cli/text_table.h"
 

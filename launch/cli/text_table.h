@@ -39,7 +39,7 @@ struct TypedCommand {
   std::string program = {};  // " -- PROGRAM ARGUMENT…", or ""
 };
 
-// The typed command without --output, --inject and train.resume: hints append their own values of these.
+// The typed command without --output, --inject and train.resume: hints append other values of these.
 TypedCommand typed_command(const RunArguments& arguments);
 
 // --- Terminal-safe output ---

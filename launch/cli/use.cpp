@@ -38,7 +38,7 @@ class UseFolder {
     path_ = (temporary_folder() / str("convoy-", command, "-", getpid(), "-XXXXXX")).string();
     if (mkdtemp(path_.data()) == nullptr)
       throw Error(Failure::io, path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder");
-    fs::remove(path_);  // the run makes it, with its own checks
+    fs::remove(path_);  // the run makes it, with the usual checks
   }
   ~UseFolder() {
     if (!owner_) return;

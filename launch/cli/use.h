@@ -12,6 +12,10 @@
 #include "core/base/json.h"
 #include "launch/prepare/used_run.h"
 
+namespace CLI {
+class App;
+}
+
 namespace convoy {
 
 struct UseArguments {
@@ -97,5 +101,15 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
 // The configuration with which ranks use the run: without keys of training. If the run names a member, that member is a
 // single model.
 Json configuration_to_use(const UsedRun& run, bool by_strategy);
+
+// --- Command lines of the commands that use trained runs: evaluate, runs, compare, … (use_commands.cpp) ---
+
+struct ParsedCommand {
+  CLI::App* line = nullptr;  // converts to true if the user typed this command
+  std::function<int()> run;  // after parsing; returns the exit code
+};
+
+// Adds the commands. The values that they parse live as long as the results.
+std::vector<ParsedCommand> add_use_commands(CLI::App& app);
 
 }  // namespace convoy

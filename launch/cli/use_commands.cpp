@@ -1,4 +1,3 @@
-#include "launch/cli/use_commands.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>

@@ -6,8 +6,7 @@
 #include "core/control/exit_codes.h"
 #include "core/data/catalogue/text_files.h"
 #include "core/data/formats/bpe_trainer.h"
-#include "core/data/formats/file_pattern.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/files/output_file.h"
 #include "launch/cli/commands.h"
 

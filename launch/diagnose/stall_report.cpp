@@ -53,7 +53,7 @@ std::string thread_words(const ThreadStack& stack) {
   return "";
 }
 
-// Stacks of a stalled rank: its own thread, then threads of its process that are busy.
+// Stacks of a stalled rank: the rank's thread, then threads of its process that are busy.
 std::string stalled_rank_stacks(int rank, const std::vector<RankStatus>& statuses,
                                 const std::vector<ThreadStack>& stacks) {
   std::string text;

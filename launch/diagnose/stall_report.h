@@ -51,7 +51,7 @@ std::string short_call(const std::string& call);       // "all-reduce bucket 2" 
 std::string rank_list(const std::vector<int>& ranks);  // "rank 1", "ranks 0-2, 5"
 
 // Table with one line per position, stalled ranks first, then stacks: all of the first stalled rank, and shortened ones
-// of the other ranks' own threads. Every line but the last ends with a newline.
+// of the threads of the other ranks. Every line but the last ends with a newline.
 std::string stall_report(const std::vector<RankStatus>& statuses, const StallDiagnosis& diagnosis,
                          const std::vector<ThreadStack>& stacks);
 // For summary.json: {ranks: […], stacks: […]}, with function names in place of addresses.

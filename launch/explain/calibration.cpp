@@ -8,11 +8,11 @@
 #include <fstream>
 #include <numeric>
 
+#include "core/base/json.h"
 #include "core/base/version.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {

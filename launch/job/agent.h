@@ -1,6 +1,6 @@
 // Agent: the processes that this `convoy` started, with their output and their ends; none of them survives it.
 //
-// Threads: the event loop's. Every process has its own process group; killing a process kills its group.
+// Threads: the event loop's. Every process leads a process group; killing a process kills its group.
 #pragma once
 #include <functional>
 #include <map>
@@ -70,8 +70,8 @@ struct AgentEvents {
 
 class Agent {
  public:
-  // `kills` counts processes that the kernel killed for lack of memory (core/files/limits.h). `longest_kill` is the
-  // longest time between that count and the end of a process, which may have much memory to free.
+  // `kills` counts processes that the kernel killed for lack of memory (core/files/limits.h). A killed process is
+  // counted at once, but ends later, because its memory must be freed: at most `longest_kill` later.
   Agent(
       EventLoop& loop, AgentEvents events, std::function<int64_t()> kills = [] { return memory_kills(); },
       std::chrono::milliseconds longest_kill = std::chrono::seconds(5));

@@ -78,7 +78,7 @@ class RankAgent : public SupervisedAgent {
     }
   }
 
-  // Makes the run folder: hosts without shared storage have their own logs and state files.
+  // Makes the run folder: hosts without shared storage each have logs and state files.
   void make_folder(const std::string& folder) const {
     refuse_writable_by_others(folder);
     try {

@@ -4,18 +4,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "launch/cli/commands.h"
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "launch/prepare/leftovers.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
+#include "launch/process/orphan_guard.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -285,7 +285,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
 // --- `convoy run` with backend mpi and without a launcher: mpirun is a child and starts one `convoy` per rank ---
 //
 // The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
-// user decides about mpirun's own checks: whether root may run it, and the number of slots.
+// user decides about the checks of mpirun: whether root may run it, and the number of slots.
 
 namespace {
 

@@ -118,7 +118,7 @@ std::optional<LaunchedAs> open_mpi(const Reader& read) {
   return as;
 }
 
-// True for a task of srun's own step. Slurm gives step numbers from 0xfffffff0 on to the batch script, an interactive
+// True for a task of the step of srun. Slurm gives step numbers from 0xfffffff0 on to the batch script, an interactive
 // shell and the extern step, which are no ranks.
 bool slurm_task(const Reader& read) {
   if (!read.has("SLURM_STEP_ID")) return false;

@@ -109,7 +109,7 @@ struct GpuShare {
 };
 
 // Use of the GPUs in `readings` by `processes`. `all_watched`: the processes of all pipelines. If the driver lists none
-// of them for a GPU, as in a container with its own process ids, the result counts the whole device. `alone`: no other
+// of them for a GPU, as in a container with separate process ids, the result counts the whole device. `alone`: no other
 // pipeline has these GPUs; work that the driver attributes to no process then counts for this one.
 GpuShare share_of(const std::vector<GpuReading>& readings, const std::vector<pid_t>& processes,
                   const std::unordered_set<pid_t>& all_watched, bool alone);

@@ -101,7 +101,7 @@ void divide_between_devices(RankPlan& rank) {
   }
 }
 
-// True if several threads of the rank compute on its cores, each with its own helper threads.
+// True if several threads of the rank compute on its cores, each with helper threads.
 bool several_core_devices(const RankPlan& rank) {
   return std::count_if(rank.devices.begin(), rank.devices.end(),
                        [](const DevicePlan& device) { return device.kind == DevicePlan::Kind::cores; }) > 1;

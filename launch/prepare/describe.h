@@ -23,7 +23,7 @@ void check_plugins(RunConfig& config, const std::string& rank_program);
 inline constexpr char describe_stack_line[] = "convoy-stack ";
 int describe_stacks_signal();
 
-// A child that answers requests ends each error of its own with {describe_failed_key: kind} on standard output. An end
+// A child that answers requests ends each of its errors with {describe_failed_key: kind} on standard output. An end
 // without it, or without the line of a crash report, is one that code of a plugin made, as by _exit.
 inline constexpr char describe_failed_key[] = "failed";
 

@@ -298,7 +298,7 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   }
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);
-  // A command that reads other rows than those of training has its own checks.
+  // A command that reads other rows than those of training has other checks.
   if (!arguments.use.is_null() && !arguments.use.at("reads_data").get<bool>()) return run;
   check_components(run.config);
   // Other hosts need not have the file, and all ranks find the same mistakes: rank 0 reports them.

@@ -11,16 +11,16 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
-#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "core/rank_state/state_file.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
 
 namespace convoy {
 namespace {

@@ -1,5 +1,5 @@
-// UsedRun: a trained run that a command uses, as far as `convoy` itself can read it. Ranks read its tensors and check
-// their hashes.
+// Checkpoints that the user names, in a command or as train.resume, as far as `convoy` itself can read them. Ranks read
+// the tensors and check their hashes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -30,5 +30,25 @@ UsedRun used_run(const std::string& name, const std::string& command, bool of_pr
 
 // Why `folder` is neither a run nor a checkpoint; "" if it is one.
 std::string why_unusable(const std::string& folder, const std::string& command);
+
+// Checks the checkpoint that train.resume names as a path, before any rank starts. Throws ConfigError at train.resume
+// if the path has no checkpoint or no such member. Also throws it at keys of the model that must be
+// equal and differ. Other differences are allowed: ranks report them, and refuse wrong shapes. Returns lines for the
+// user: settings of ensemble members that this run changes; none if `resume` is auto or never. `resolved` is this run's
+// configuration with source locations.
+std::vector<std::string> check_resume_path(const std::string& resume, const Json& resolved);
+
+struct StoredConfig {
+  std::string manifest;  // its path; "": no manifest can be read
+  Json config;
+  int64_t world_size = 0;  // of the run that wrote the checkpoint; 0: unknown
+  int64_t step = 0;
+};
+// Configuration of one step-N folder; `config` is null if its manifest cannot be read.
+StoredConfig stored_config(const std::string& step_folder);
+// Configuration of the newest checkpoint with a readable manifest in a run folder.
+StoredConfig newest_config(const std::string& folder);
+// Configuration of the checkpoint from which a run in `folder` resumes: its newest, else that of the path `resume`.
+StoredConfig resumed_config(const std::string& folder, const std::string& resume);
 
 }  // namespace convoy

@@ -18,7 +18,7 @@ class DataChecker {
       : data_(data), check_(check), config_(check.config), mine_(data->contents()) {}
 
   DatasetPtr run() {
-    std::string numbers;  // the checkpoint whose numbers are used; "": the data's own
+    std::string numbers;  // the checkpoint whose numbers are used; "": those of the data
     DatasetPtr used = data_;
     if (const auto resumed = check_.first ? resumed_data(config_.train.resume, check_.folder) : std::nullopt) {
       used = resume_data(*resumed);

@@ -6,7 +6,7 @@
 //                            activations, `--describe metrics` the metrics of its evaluations
 //   convoy-rank --against    reads a request from standard input, compares with Python (launch/rank/against.h)
 //   convoy-rank --export     reads a request from standard input, writes weights for Python (core/checkpoint/export.h)
-//   convoy-rank --calibrate  one process of a calibration (launch/explain/measurement.h); environment as for a job
+//   convoy-rank --calibrate  one process of a calibration (launch/explain/calibration.h); environment as for a job
 #include <unistd.h>
 
 #include <cstdio>

@@ -17,7 +17,7 @@
 #include "core/base/error.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
-#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/layers/default_layers.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
 

@@ -13,9 +13,9 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/optim/precision.h"
 #include "core/tensors/init.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 namespace {

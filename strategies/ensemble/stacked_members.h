@@ -13,7 +13,7 @@
 #include "strategies/common/step/gradient_collector.h"
 #include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
-#include "strategies/ensemble/best_members.h"
+#include "strategies/ensemble/stacked_storage.h"
 #include "strategies/ensemble/stacked_update.h"
 
 namespace convoy {
@@ -47,8 +47,8 @@ class StackedMembers {
   void finish(const std::vector<int64_t>& numbers);
 
   void visit_state(const StateVisitor& visit);
-  // Execution mode that a trial chose, for checkpoints; writable. int64, one for each member of this rank: the number
-  // of the rank's members if they are stacked, its negative if they run one by one; 0: no trial.
+  // Execution mode that a trial chose, for checkpoints; writable: int64, one value for each of the rank's n members,
+  // all equal. n: they are stacked; −n: they run one by one; 0: no trial.
   at::Tensor chosen_by_trial() const { return chosen_by_trial_; }
   // Uses the execution mode of the checkpoint, if it has one for this many members.
   void restored();

@@ -15,8 +15,8 @@
 
 #include "core/losses/losses.h"
 #include "core/metrics/model_metrics.h"
-#include "core/optim/norm.h"
-#include "strategies/common/model/model_checks.h"
+#include "core/model_checks.h"
+#include "core/optim/loops.h"
 #include "strategies/common/model/model_part.h"
 
 namespace convoy {

@@ -5,8 +5,8 @@
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/replicated.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/data_axis.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 
@@ -71,7 +71,7 @@ Exchange exchange_named(const std::string& name) {
 }
 
 bool wants_blocks(const StrategyEntry& entry, const JobPlan& job) {
-  if (!job.config.program.empty()) return false;  // a program has its own model
+  if (!job.config.program.empty()) return false;  // the program has the model
   const StepOptions step = step_options(job.config.strategy.options);
   return entry.check || (entry.sparse_embeddings && sparse_check_wants_blocks(job)) || !step.recompute.names.empty() ||
          synchronises_norms(job) || !step.sync.patterns.empty();

@@ -167,7 +167,7 @@ std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, cons
 const std::vector<StrategyEntry>& strategy_catalogue();
 std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);
-// Returns the strategy of a configuration. For a program it only plans: equal ranks, each a process.
+// Returns the strategy of a configuration. For a run with a program the result only plans: equal ranks, each a process.
 const StrategyEntry& strategy_of(const RunConfig& config);
 // Returns the strategy with which `convoy verify` compares all others.
 const StrategyEntry& reference_strategy();

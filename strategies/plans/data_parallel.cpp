@@ -8,8 +8,8 @@
 #include "core/base/text.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/mesh_plan.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
 

@@ -4,10 +4,8 @@
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/mesh_plan.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/replicated.h"
-#include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/plans/options/sync.h"
 namespace convoy {
 namespace {
 

@@ -1,4 +1,4 @@
-// ensemble: many small models of one kind at once, each with its own seed, rows and learning rate.
+// ensemble: many small models of one kind at once, with different seeds, rows and learning rates.
 #include <algorithm>
 #include <map>
 
@@ -8,9 +8,9 @@
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/ensemble.h"
-#include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {
 namespace {

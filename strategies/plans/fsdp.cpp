@@ -2,8 +2,8 @@
 // sharded over them.
 
 #include "strategies/plans/mesh_plan.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sharded.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 namespace convoy {

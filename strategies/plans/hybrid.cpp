@@ -7,12 +7,12 @@
 #include "core/base/json.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/pipeline.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sharded.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/plans/options/tensor_group.h"
 
 namespace convoy {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/base/text.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/devices.h"
-#include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {

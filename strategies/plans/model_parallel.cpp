@@ -4,12 +4,12 @@
 #include <set>
 
 #include "core/base/text.h"
-#include "strategies/plans/block_placement.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/schedule.h"
+#include "strategies/plans/stages.h"
 
 namespace convoy {
 namespace {
@@ -113,7 +113,7 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
   for (const PlacedBlocks& one : placed) durations.of_stage.push_back(total_share(shares, one.blocks));
   const StepSchedule steps = placed_schedule(device_of, micro);
   const ScheduleReport report = examine(steps, micro, durations);
-  // Devices wait for each other within this rank, so waits count as its own time.
+  // Devices wait for each other within this rank, so waits count as time of the rank.
   cost.work.span = cost.work.busy = report.span / (durations.forward + durations.backward);
   const double rows = rows_per_rank(job.config, 1);
   add_tied_gradients(placed, description, cost);

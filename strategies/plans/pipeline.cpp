@@ -2,7 +2,7 @@
 
 #include "strategies/plans/options/pipeline.h"
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 namespace convoy {
 namespace {

@@ -1,7 +1,7 @@
 // tensor_parallel: one replica; its linear layers and embeddings are sharded over the ranks.
 
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/tensor_group.h"
 namespace convoy {
 namespace {

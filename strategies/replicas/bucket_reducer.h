@@ -11,7 +11,7 @@
 #include "core/communicator.h"
 #include "core/state.h"
 #include "strategies/common/memory/flat_parameters.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 

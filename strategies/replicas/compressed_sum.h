@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/communicator.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/replicas/bucket_reducer.h"
 
 namespace convoy {

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
-#include "core/loss_check.h"
+#include "core/model_checks.h"
 #include "strategies/common/model/visit_parts.h"
 
 namespace convoy {
@@ -310,45 +310,5 @@ void LocalUpdates::visit(const StateVisitor& visit) {
   visit(replica_entry("own_updates", StateKind::counter, update_.local_count(), replica, first));
   visit(replica_entry("weight_since_agreement", StateKind::counter, weight_since_, replica, first));
 }
-
-LocalData::LocalData(const Context& context, std::vector<ModelPart*> parts, int64_t every)
-    : DataAxis(context, std::move(parts), every) {
-  std::vector<ParameterPtr> parameters;
-  std::vector<at::Device> devices;
-  std::vector<std::vector<int>> buckets;  // by device
-  for (const ModelPart* part : parts_) {
-    for (const ParameterPtr& parameter : part->parameters()) {
-      size_t bucket = 0;
-      while (bucket < devices.size() && devices[bucket] != parameter->value.device()) ++bucket;
-      if (bucket == devices.size()) {
-        devices.push_back(parameter->value.device());
-        buckets.emplace_back();
-      }
-      buckets[bucket].push_back(int(parameters.size()));
-      parameters.push_back(parameter);
-    }
-    collectors_.push_back(std::make_unique<GradientCollector>(part->parameters(), part->state(), [](int) {}));
-  }
-  if (buckets.empty()) buckets.emplace_back();
-  flat_ = std::make_unique<FlatParameters>(std::move(parameters), buckets, context.config.optimizer);
-  update_.attach(*flat_);
-}
-
-void LocalData::begin(bool first, bool) {
-  if (!first) return;
-  for (auto& collector : collectors_) collector->begin();
-  flat_->header().zero_();
-}
-
-void LocalData::add_loss(const Loss& loss) { flat_->add_to_header(loss.weight, loss.sum.detach(), false); }
-
-UpdateStatistics LocalData::update(double nominal, bool /*log_step*/) {
-  for (auto& collector : collectors_) collector->finish();
-  update_.begin(nominal);
-  for (int bucket = 0; bucket < int(flat_->buckets().size()); ++bucket) update_.reduced(bucket);
-  return update_.finish();
-}
-
-void LocalData::visit_state(const StateVisitor& visit) { visit_parts(parts_, *flat_, update_, {}, visit); }
 
 }  // namespace convoy

@@ -23,7 +23,7 @@
 #include "core/context.h"
 #include "strategies/common/memory/flat_parameters.h"
 #include "strategies/common/step/mesh_strategy.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/replicas/bucket_reducer.h"
 #include "strategies/sparse/local_rows.h"
 
@@ -98,25 +98,6 @@ class LocalUpdates {
   FlatShadow local_values_;
   std::map<int, NamedTensors> local_moments_;
   NamedTensors local_buffers_;
-};
-
-// LocalData: the DataAxis of a rank that shares its parameters with no other rank and has several devices. Gradients
-// are complete when backward ends. Each device has one bucket, in the order in which parameters were made.
-class LocalData : public DataAxis {
- public:
-  // `every`: steps per update.
-  LocalData(const Context& context, std::vector<ModelPart*> parts, int64_t every);
-
-  void begin(bool first, bool updates) override;
-  void add_loss(const Loss& loss) override;
-  void last_backward(int) override {}
-  void keep() override {}
-  UpdateStatistics update(double nominal, bool log_step) override;
-  void flush() override {}
-  void visit_state(const StateVisitor& visit) override;
-
- private:
-  std::unique_ptr<FlatParameters> flat_;
 };
 
 }  // namespace convoy

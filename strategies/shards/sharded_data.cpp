@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/precision.h"
 #include "strategies/common/step/start_checks.h"
 
 namespace convoy {

@@ -203,7 +203,7 @@ void ShardedUnit::reduce() {
   const at::Tensor whole =
       shard_ == Shard::optimizer ? whole_gradients_ : numbers_in(borrowed_, layout_.whole(), dtype_);
   at::Tensor result = gradients_;
-  // The first sum needs no addition. With `optimizer` the result would overwrite its own input.
+  // The first sum needs no addition. With `optimizer` the result would overwrite the input.
   if (!fresh_ || shard_ == Shard::optimizer) {
     sum_ = pool_->take(layout_.shard_size() * bytes_of(dtype_));
     result = numbers_in(sum_, layout_.shard_size(), dtype_);

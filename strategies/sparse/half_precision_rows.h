@@ -1,7 +1,7 @@
 // HalfPrecisionRows: gradients of a table's rows in half precision, for a message.
 //
-// The sender keeps the rounding error of a row and adds it to the row's next gradient that it sends (error feedback, as
-// for dense gradients: compressed_sum.h). So the sum over many updates is off by one rounding per row. CPU tables are
+// The sender keeps the rounding error of a row and adds it to the next gradient of that row (error feedback, as for
+// dense gradients in compressed_sum.h). So the sum over many updates is off by one rounding per row. CPU tables are
 // encoded by bytes, from fp32 or fp64. Other tables use tensor operations; messages and decoded rows are on their
 // device. Threads: the rank's thread.
 #pragma once
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "strategies/common/layers/parameter.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/sparse/sparse_embedding.h"
 
 namespace convoy {

@@ -1,5 +1,5 @@
-// LocalRows: sparse embeddings (sparse_embedding.h) that ranks update from their own rows and average periodically
-// (local_updates.h).
+// LocalRows: sparse embeddings (sparse_embedding.h) that each rank updates from its share of the rows. Ranks average
+// them periodically (local_updates.h).
 //
 // While a group of tables is local, its rows are not exchanged: the update uses the rows that this rank touched. A
 // synchronisation averages the rows that any rank touched since the last one. Ranks exchange the row numbers, catch the
@@ -18,7 +18,7 @@
 #include "core/communicator.h"
 #include "core/state.h"
 #include "strategies/common/step/update.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/sparse/exchange/row_exchange.h"
 
 namespace convoy {

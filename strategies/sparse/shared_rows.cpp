@@ -12,7 +12,7 @@
 #include "core/files/limits.h"
 #include "core/tensors/init.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {

@@ -1,10 +1,10 @@
 // SparseEmbedding: an embedding whose steps touch only the rows that they look up.
 //
 // It belongs to a Parameter (Parameter::table) outside the flat buffers, without a dense gradient. A training forward
-// finds the rows of its ids and gets their current values from the optimizer (RowOptimizer::look_up), because rows in
-// the table may be stale. It keeps them until `begin`; backward adds to their gradients. So several look-ups of one
-// row, by micro-batches, layers or a checkpointed block, share one position and their gradients add up. A row counts as
-// touched from its first look-up on.
+// finds the rows of its ids. Rows in the table may be stale, so the optimizer computes current values
+// (RowOptimizer::look_up). The embedding keeps them until `begin`; backward adds to their gradients. So several
+// look-ups of one row, by micro-batches, layers or a checkpointed block, share one position and their gradients add up.
+// A row counts as touched from its first look-up on.
 // Sharded tables (SparseRowBlocks): the value has this rank's rows, and a RowSource fetches others. Rows are numbered
 // as in the whole table, except in `update`, which uses local indices.
 // Shared tables (shared_rows.h): all ranks of a host look rows up in one copy, and each updates some.

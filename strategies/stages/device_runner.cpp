@@ -20,8 +20,8 @@
 #include "core/base/error.h"
 #include "core/files/limits.h"
 #include "strategies/common/memory/block_counts.h"
-#include "strategies/plans/block_placement.h"
 #include "strategies/plans/schedule.h"
+#include "strategies/plans/stages.h"
 #include "strategies/stages/stage_loop.h"
 
 namespace convoy {

@@ -45,7 +45,7 @@ RankLink::RankLink(const Context& context, at::Device device) : device_(device) 
   const CommunicatorPtr group = context.axis("pipeline");
   rank_ = group->rank();
   down_ = up_ = group;
-  // On a GPU a posted receive occupies the stream of its pair of ranks. So each direction needs its own group.
+  // On a GPU a posted receive occupies the stream of its pair of ranks. So each direction needs a separate group.
   if (device.is_cuda()) {
     down_ = group->split(0, rank_, {"pipeline, down", {}});
     up_ = group->split(0, rank_, {"pipeline, up", {}});

@@ -14,11 +14,10 @@
 #include "core/base/error.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
-#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/layers/default_layers.h"
 #include "strategies/tensor/sharded_product.h"
 
 namespace convoy {
-
 namespace {
 
 // ids [.., B, …] int64 → [.., B, …, dim], whole. Each rank looks up its rows, and the results are summed.
@@ -380,7 +379,7 @@ Layer ShardedLayers::row_linear(const std::string& name, int64_t in, int64_t out
   return row_of(name, in, out, options, weight, inputs);
 }
 
-// The tied weight decides the sharding; the layer's own request has no effect. Only a row-parallel layer must fit its
+// The tied weight decides the sharding; the request of the layer has no effect. Only a row-parallel layer must fit its
 // input.
 Layer ShardedLayers::tied_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
                                  const TensorShard& shard) {

@@ -15,7 +15,7 @@
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/memory/block_counts.h"
 #include "strategies/common/model/model_part.h"
-#include "strategies/tensor/sharded_parameter.h"
+#include "strategies/tensor/group_functions.h"
 #include "strategies/tensor/sharding_state.h"
 
 namespace convoy {

@@ -23,7 +23,6 @@
 
 #include "strategies/common/memory/block_counts.h"
 #include "strategies/tensor/group_functions.h"
-#include "strategies/tensor/sharded_parameter.h"
 
 namespace convoy {
 

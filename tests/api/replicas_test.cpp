@@ -263,7 +263,7 @@ TEST(ReplicasErrors, EndARankThatTakesAnExtraStep) {
   EXPECT_THAT(error, ::testing::AnyOf(HasSubstr("gradients, bucket 0"), HasSubstr("barrier")));
 }
 
-TEST(ReplicasErrors, NameAStepOfTheProgramsOwn) {
+TEST(ReplicasErrors, ReportAStepThatTheProgramMade) {
   const auto error_with = [](const std::string& optimizer, bool before) {
     return error_on(1, [&](Job& job) {
       const Net net = odd_net();

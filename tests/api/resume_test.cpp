@@ -9,13 +9,13 @@
 namespace convoy::testing {
 namespace {
 
-struct Way {
+struct Layout {
   std::string name;
   int stage = 0;  // 0: replicas
   ReplicaOptions options = {};
 };
 
-std::vector<Way> ways() {
+std::vector<Layout> layouts() {
   ReplicaOptions local;
   local.sync.what = "parameters";
   local.sync.every = 3;
@@ -28,15 +28,16 @@ std::vector<Way> ways() {
           {"stage 1", 1}, {"stage 2", 2},      {"stage 3", 3}};
 }
 
-std::unique_ptr<Trained> make_trained(Job& job, const Net& net, torch::optim::Optimizer& optimizer, const Way& way) {
-  if (way.stage == 0) return std::make_unique<Replicas>(job, *net.module, optimizer, way.options);
+std::unique_ptr<Trained> make_trained(Job& job, const Net& net, torch::optim::Optimizer& optimizer,
+                                      const Layout& layout) {
+  if (layout.stage == 0) return std::make_unique<Replicas>(job, *net.module, optimizer, layout.options);
   ShardOptions options;
-  options.stage = way.stage;
+  options.stage = layout.stage;
   return std::make_unique<Shards>(job, *net.module, optimizer, options);
 }
 
-std::function<at::Tensor(const at::Tensor&)> forward_of(Trained& trained, const Net& net, const Way& way) {
-  if (way.stage < 3) return net.forward;
+std::function<at::Tensor(const at::Tensor&)> forward_of(Trained& trained, const Net& net, const Layout& layout) {
+  if (layout.stage < 3) return net.forward;
   return [&trained](const at::Tensor& input) { return static_cast<Shards&>(trained).forward(input); };
 }
 
@@ -63,26 +64,26 @@ void restore(Trained& trained, const State& state) {
 TEST(TrainedState, ContinuesBitForBit) {
   Schedule schedule;
   schedule.batches = {16, 5, 2, 12, 7, 1, 16, 3};
-  for (const Way& way : ways())
+  for (const Layout& layout : layouts())
     for (const auto& [name, make] : optimizers()) {
-      SCOPED_TRACE(way.name + ", " + name);
+      SCOPED_TRACE(layout.name + ", " + name);
       test_jobs(2, [&, &make = make](Job& job) {
-        const auto make_net = [&](uint64_t seed) { return way.stage == 3 ? sequential_net(seed) : odd_net(seed); };
+        const auto make_net = [&](uint64_t seed) { return layout.stage == 3 ? sequential_net(seed) : odd_net(seed); };
         const Net net = make_net(1);
         const OptimizerPtr optimizer = make(*net.module);
-        const auto whole = make_trained(job, net, *optimizer, way);
-        steps_on(job, *whole, forward_of(*whole, net, way), schedule, 0, 5);
+        const auto whole = make_trained(job, net, *optimizer, layout);
+        steps_on(job, *whole, forward_of(*whole, net, layout), schedule, 0, 5);
         const State half = saved(*whole);
         optimizer->param_groups()[0].options().set_lr(0.01);
-        steps_on(job, *whole, forward_of(*whole, net, way), schedule, 5);
+        steps_on(job, *whole, forward_of(*whole, net, layout), schedule, 5);
         const State end = saved(*whole);
 
         const Net again = make_net(2);
         const OptimizerPtr fresh = make(*again.module);
-        const auto resumed = make_trained(job, again, *fresh, way);
+        const auto resumed = make_trained(job, again, *fresh, layout);
         restore(*resumed, half);
         fresh->param_groups()[0].options().set_lr(0.01);
-        steps_on(job, *resumed, forward_of(*resumed, again, way), schedule, 5);
+        steps_on(job, *resumed, forward_of(*resumed, again, layout), schedule, 5);
         EXPECT_SAME(saved(*resumed), end, 0);
       });
     }
@@ -106,20 +107,20 @@ TEST(TrainedState, ContinuesBitForBitWithTiedParameters) {
                  return module->last->forward(at::tanh(at::mm(at::tanh(module->first->forward(x)), module->tied)));
                }};
   };
-  for (const Way& way : ways())
+  for (const Layout& layout : layouts())
     for (const auto& [name, make] : optimizers()) {
-      if (way.stage == 3) continue;
-      SCOPED_TRACE(way.name + ", " + name);
+      if (layout.stage == 3) continue;
+      SCOPED_TRACE(layout.name + ", " + name);
       test_jobs(2, [&, &make = make](Job& job) {
         const Net net = make_net(1), again = make_net(2);
         ASSERT_EQ(net.module->parameters().size(), 5u);
         ASSERT_TRUE(net.module->named_parameters()["tied"].is_same(net.module->named_parameters()["first.weight"]));
         const OptimizerPtr optimizer = make(*net.module), fresh = make(*again.module);
-        const auto whole = make_trained(job, net, *optimizer, way);
+        const auto whole = make_trained(job, net, *optimizer, layout);
         steps_on(job, *whole, net.forward, {}, 0, 4);
         const State half = saved(*whole);
         steps_on(job, *whole, net.forward, {}, 4);
-        const auto resumed = make_trained(job, again, *fresh, way);
+        const auto resumed = make_trained(job, again, *fresh, layout);
         restore(*resumed, half);
         steps_on(job, *resumed, again.forward, {}, 4);
         EXPECT_SAME(saved(*resumed), saved(*whole), 0);

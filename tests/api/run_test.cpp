@@ -539,7 +539,7 @@ TEST(Run, NamesTrainingWithoutEffect) {
   EXPECT_NE(train("skipped", false).find("3 batches of this loop ended without step()"), std::string::npos);
 }
 
-TEST(Run, HasOneTrainedAndSaysSo) {
+TEST(Run, RefusesASecondTrained) {
   const TestFolder folder;
   const std::string log = log_of([&] {
     test_jobs(1, [&](Job& job) {

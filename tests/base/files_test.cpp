@@ -13,7 +13,7 @@
 #include <functional>
 
 #include "core/base/error.h"
-#include "core/files/parsed_json.h"
+#include "core/base/json.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
 

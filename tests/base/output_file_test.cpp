@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/files/run_reference.h"
+#include "core/files/run_files.h"
 #include "tests/support/errors.h"
 #include "tests/support/failing_files.h"
 #include "tests/support/temporary_folder.h"

@@ -1,4 +1,4 @@
-#include "core/training/watched_metric.h"
+#include "core/training/evaluation.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -266,7 +266,7 @@ TEST(Sync, SparseEmbeddingsAreAveragedLikeDenseOnes) {
   };
   const std::string plain = "{name: sgd, lr: 0.3}", adagrad = "{name: adagrad, lr: 0.05, eps: 1.0e-5}";
   const std::string adam = "{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1}";
-  const std::vector<ExecutionMode> ways = {
+  const std::vector<ExecutionMode> modes = {
       {plain, "what: parameters"},
       {plain, "what: parameters, every: 3, start_after: 2"},
       {plain, "groups: [{match: user, what: parameters, every: 4}]"},
@@ -275,16 +275,16 @@ TEST(Sync, SparseEmbeddingsAreAveragedLikeDenseOnes) {
       {adagrad, "what: parameters, every: 4, moments: averaged"},
       {adam, "what: parameters, moments: averaged"},
   };
-  for (const ExecutionMode& way : ways)
+  for (const ExecutionMode& mode : modes)
     for (int ranks : {1, 2, 3})
       for (int64_t rows : {16, 4, 2}) {
-        if (way.optimizer == adam && rows < ranks) continue;  // a rank without rows makes no update, so rows differ
-        SCOPED_TRACE(way.optimizer + ", " + way.sync + " on " + std::to_string(ranks) + ", " + std::to_string(rows) +
+        if (mode.optimizer == adam && rows < ranks) continue;  // a rank without rows makes no update, so rows differ
+        SCOPED_TRACE(mode.optimizer + ", " + mode.sync + " on " + std::to_string(ranks) + ", " + std::to_string(rows) +
                      " rows");
         Training training = sgd(rows);
-        training.optimizer = way.optimizer;
-        expect_close(train(ddp(ranks, way.sync), ranking_subject(true), training),
-                     train(ddp(ranks, way.sync), ranking_subject(false), training));
+        training.optimizer = mode.optimizer;
+        expect_close(train(ddp(ranks, mode.sync), ranking_subject(true), training),
+                     train(ddp(ranks, mode.sync), ranking_subject(false), training));
       }
 }
 

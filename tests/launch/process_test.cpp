@@ -131,7 +131,7 @@ TEST_F(ProcessTest, IsBoundBeforeItRuns) {
   EXPECT_THAT(seen_.lines, ElementsAre("Cpus_allowed_list:0"));
 }
 
-TEST_F(ProcessTest, OwnGroup) {
+TEST_F(ProcessTest, LeadsAProcessGroup) {
   shell("ps -o pgid= -p $$ | tr -d ' '; echo $$");
   finish();
   ASSERT_EQ(seen_.lines.size(), 2u);

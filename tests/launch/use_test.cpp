@@ -118,7 +118,7 @@ TEST_F(UseTest, AnotherVersionIsANote) {
   EXPECT_THAT(used_run(at("old"), "convoy evaluate").notes.front(), HasSubstr("convoy 0.0.1 trained this run"));
 }
 
-TEST_F(UseTest, TheConfigurationLosesWhatConcernsTrainingOnly) {
+TEST_F(UseTest, RemovesKeysOfTrainingFromTheConfiguration) {
   UsedRun run;
   run.config = {{"launch", {{"ranks", 8}}},
                 {"backend", "mpi"},

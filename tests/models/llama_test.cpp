@@ -12,9 +12,9 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
-#include "models/attention.h"
 #include "models/registry.h"
-#include "strategies/common/layers/keyed_dropout.h"
+#include "models/transformer.h"
+#include "strategies/common/layers/default_layers.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
 #include "tests/models/plain_formulas.h"

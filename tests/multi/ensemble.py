@@ -19,14 +19,14 @@ def close(a, b, tolerance=1e-11):
 
 
 with runs.workspace() as folder:
-    ways = {}
+    summaries = {}
     for how, ranks in (("stacked", None), ("threads", 2), ("processes", 2), ("auto", None)):
-        ways[how] = runs.run(CONFIG, folder / how, [*SETS, f"strategy.how={how}"], ranks=ranks)
-        figures = ways[how]["metrics"]
-        runs.check(len(members(ways[how])) == 4, f"{how}: {figures['loss']}")
+        summaries[how] = runs.run(CONFIG, folder / how, [*SETS, f"strategy.how={how}"], ranks=ranks)
+        figures = summaries[how]["metrics"]
+        runs.check(len(members(summaries[how])) == 4, f"{how}: {figures['loss']}")
         runs.check({"mean_loss", "mean_accuracy", "vote_accuracy"} <= set(figures), f"{how}: {sorted(figures)}")
-        runs.check(ways[how]["samples"] == 4 * 2 * 500, f"{how}: {ways[how]['samples']} samples")
-        runs.check(close(members(ways[how]), members(ways["stacked"])), f"{how}: {members(ways[how])}")
+        runs.check(summaries[how]["samples"] == 4 * 2 * 500, f"{how}: {summaries[how]['samples']} samples")
+        runs.check(close(members(summaries[how]), members(summaries["stacked"])), f"{how}: {members(summaries[how])}")
     print("stacked, threads, processes, auto: the same members")
 
     # Member 2 of the first epoch's checkpoint, loaded alone, ends with the state of the ensemble's member 2.
@@ -35,15 +35,15 @@ with runs.workspace() as folder:
     rate = 1e-3 * 8 ** (2 / 3)
     alone = ["strategy={name: single}", "seed=3", "data.seed=1", f"optimizer.lr={rate!r}", *SETS]
     other = runs.run(CONFIG, folder / "resumed", [*alone, f"train.resume={first}@member2"])
-    runs.check(close([other["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"resumed: {other['metrics']}")
+    runs.check(close([other["metrics"]["loss"]["last"]], [members(summaries["stacked"])[2]]), f"resumed: {other['metrics']}")
     whole = runs.run(CONFIG, folder / "alone", alone)
-    runs.check(close([whole["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"alone: {whole['metrics']}")
+    runs.check(close([whole["metrics"]["loss"]["last"]], [members(summaries["stacked"])[2]]), f"alone: {whole['metrics']}")
     print("member 2 alone, from its checkpoint and from the start: the same")
 
     # Without steps left it is evaluated, and leaves an ordinary checkpoint; settings that differ are reported.
     last = folder / "stacked"
     still = runs.run(CONFIG, folder / "still-alone", [*alone, f"train.resume={last}@member2"])
-    runs.check(close([still["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"nothing left: {still['metrics']}")
+    runs.check(close([still["metrics"]["loss"]["last"]], [members(summaries["stacked"])[2]]), f"nothing left: {still['metrics']}")
     runs.check(runs.weights(folder / "still-alone"), "it left no checkpoint")
     again = runs.run(CONFIG, folder / "from-it", [*alone, f"train.resume={folder / 'still-alone'}", "train.epochs=3"])
     runs.check(again["steps"] == 3 * still["steps"] // 2, f"went on to step {again['steps']}")
@@ -94,7 +94,7 @@ with runs.workspace() as folder:
 
     lines = [json.loads(line) for line in (folder / "stacked" / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluate"][-1]
-    runs.check(close(last["members"]["loss"], members(ways["stacked"])), f"metrics.jsonl: {last}")
+    runs.check(close(last["members"]["loss"], members(summaries["stacked"])), f"metrics.jsonl: {last}")
 
     # At learning rate 0 no member improves: they end at the second evaluation.
     still = runs.run(CONFIG, folder / "still", [*SETS, "strategy.lr=0", "strategy.early_stop={patience: 1}", "train.epochs=9"])

@@ -29,7 +29,8 @@ with runs.workspace() as work:
     blocks = changed_copy(tree)
     settings = [f"-D{setting}" for setting in SETTINGS.findall((runs.BUILD / "CMakeCache.txt").read_text())]
     run("configures", ["cmake", "-S", ".", "-B", "build", "-G", "Ninja", *settings], tree)
-    run("builds", ["cmake", "--build", "build", "--target", "convoy", "convoy-rank", "conformance_tests"], tree)
+    run("builds", ["cmake", "--build", "build", "--target", "convoy", "convoy-rank", "conformance_tests",
+                   "equivalence_tests"], tree)
     for kind, name, text in blocks:
         if kind != "sh":
             continue
@@ -37,6 +38,8 @@ with runs.workspace() as work:
         folder = runs.TOP if name == "plugin" else tree
         output = run(f"{name} runs", ["bash", "-euo", "pipefail", "-c", text], folder, WORK=str(work),
                      CONVOY_BUILD=str(runs.BUILD))
+        if name == "command":
+            runs.check(re.search(r"^\S+\.weight \d+\.\d{4}$", output, re.M), f"{PAGE}: {name} printed {output}")
         summary = runs.summary(tree / "runs" / name)
         if "--set name=" in text:
             runs.check(summary and summary["status"] == "done", f"{PAGE}: {name}: {summary}")

@@ -8,14 +8,14 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import places
+import simulated_hosts as sim
 import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "ncf.yaml"
 SHORT = ["model.rows=true", "train.max_steps=30", "train.checkpoint_every=10 steps", "train.evaluate_every=7 steps",
          "train.log_every=4"]
 APART = ["launch.host_memory=false"]
-RSH = f"launch.remote_shell=[{places.HOSTS},rsh]"
+RSH = f"launch.remote_shell=[{sim.HOSTS},rsh]"
 
 
 def shared_by(summary):
@@ -55,7 +55,7 @@ def verified(title, ranks, sets):
 
 
 def on_hosts(title, hosts, output, sets):
-    line = places.on("nodea1", *runs.command(CONFIG, output, [*SHORT, "launch.bind=none", "launch.cores_per_rank=1", RSH, *sets]),
+    line = sim.on("nodea1", *runs.command(CONFIG, output, [*SHORT, "launch.bind=none", "launch.cores_per_rank=1", RSH, *sets]),
                      "--hosts", hosts)
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
@@ -83,7 +83,7 @@ with runs.workspace() as work:
         runs.run(CONFIG, again, [*SHORT, *sets, "backend=gloo", f"train.resume={runs.newest_checkpoint(before)}"], ranks=2)
         same(f"resumed {sets}", again, work / "shared0")
 
-    with places.hosts(2):
+    with sim.hosts(2):
         two = work / "two_hosts"
         runs.check(shared_by(on_hosts("two hosts", "nodea1:2,nodea2:2", two, [])) == [2] * 4, "two hosts: not by two each")
         copies = work / "two_hosts_apart"

@@ -14,7 +14,6 @@
 #include "core/model.h"
 #include "core/tensors/init.h"
 #include "strategies/common/layers/default_layers.h"
-#include "strategies/common/layers/keyed_dropout.h"
 #include "strategies/common/step/gradient_collector.h"
 #include "tests/support/errors.h"
 #include "tests/support/torch/random_tensors.h"

@@ -1,5 +1,5 @@
 // The dynamic loss scaler, and strategies with gradients that overflow fp16.
-#include "strategies/common/step/precision.h"
+#include "core/optim/precision.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>

@@ -9,8 +9,8 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
+#include "core/optim/precision.h"
 #include "strategies/common/step/gradient_collector.h"
-#include "strategies/common/step/precision.h"
 #include "tests/strategies/sharded_pair.h"
 
 namespace convoy::testing {

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "core/base/error.h"
-#include "strategies/plans/block_placement.h"
 
 namespace convoy {
 namespace {

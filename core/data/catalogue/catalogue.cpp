@@ -61,7 +61,7 @@ Entry images_entry() {
 
 // --- interactions ---
 
-// The options of a data set of interactions: its own, then those of the ranking.
+// The options of a data set of interactions, then those of the ranking.
 std::vector<Option> with_ranking_options(std::vector<Option> options, std::vector<Option> evaluate = {}) {
   evaluate.push_back(describe::integer("users", "number of users, drawn by the seed; all by default")
                          .between(1, 2147483647)

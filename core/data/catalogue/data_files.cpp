@@ -15,8 +15,7 @@
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/catalogue/text_files.h"
-#include "core/data/formats/file_pattern.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/files/limits.h"
 

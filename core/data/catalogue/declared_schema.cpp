@@ -6,10 +6,9 @@
 #include <filesystem>
 
 #include "core/base/describe.h"
-#include "core/data/formats/file_pattern.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/base/json.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
-#include "core/files/parsed_json.h"
 
 namespace convoy {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/token_file.h"
 #include "core/data/formats/tokenizer.h"
 #include "core/data/formats/vocabulary.h"

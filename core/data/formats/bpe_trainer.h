@@ -45,7 +45,7 @@ class BpeTrainer {
   int64_t pieces_ = 0;
 };
 
-// The letters that stand for the 256 bytes in files of byte-level BPE: a printable byte is its own letter, the others
+// The letters that stand for the 256 bytes in files of byte-level BPE: a printable byte stays, the others
 // follow from U+0100.
 const std::vector<std::string>& byte_letters();
 // Content of tokenizer.json of a byte-level BPE. `use_regex`: texts are cut by the expression of GPT-2.

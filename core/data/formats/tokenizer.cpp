@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/data/formats/bpe_trainer.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 
 namespace convoy {
 namespace {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/preparation.h"
 
 namespace convoy {
@@ -58,8 +58,8 @@ bool all_below(const at::Tensor& numbers, int64_t end);
 void add_words(Columns& columns, const std::vector<ColumnWords>& words);
 // Returns the words by column of the table; no list if none are stored.
 std::vector<ColumnWords> words_of(const Columns& columns, size_t width);
-// For a ColumnCheck: true if words are stored if and only if they are `wanted`, and the float table `values` [rows,
-// width] has valid numbers in columns of words.
+// For a ColumnCheck. `wanted`: words must be stored; else they must not be. True if this holds, and if the float table
+// `values` [rows, width] has valid numbers in columns of words.
 bool are_valid_words(const Columns& columns, bool wanted, const at::Tensor& values);
 
 }  // namespace convoy

@@ -42,7 +42,7 @@ Columns columns_of(const Interactions& all) {
   return columns;
 }
 
-// True if they are as columns_of makes them, with all numbers within their ranges.
+// True if columns_of could have made these columns: names, dtypes and shapes are right, and all numbers are in range.
 bool are_valid_columns(const Columns& columns, const InteractionColumns& how) {
   if (!has_column(columns, "user", at::kInt, {-1}) || !has_column(columns, "counts", at::kLong, {2})) return false;
   const int64_t rows = columns.at("user").numel();

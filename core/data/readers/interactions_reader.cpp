@@ -15,7 +15,7 @@
 
 #include "core/base/log.h"
 #include "core/data/formats/delimited.h"
-#include "core/data/formats/file_pattern.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/sets/features.h"
 

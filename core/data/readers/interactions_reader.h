@@ -28,7 +28,7 @@ struct InteractionColumns : TextFormat {
 // Throws Error(corrupt_data) with file:line:column; Error(config) for a missing column.
 Interactions parse_interactions(const std::string& path, std::string_view text, const InteractionColumns& columns);
 
-// Uses the column cache. `path` may be a pattern of several files (core/data/formats/file_pattern.h).
+// Uses the column cache. `path` may be a pattern of several files (core/data/formats/input_files.h).
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
 
 // Returns rows begin … begin + rows − 1, as views; without features and names.
@@ -39,7 +39,7 @@ Columns columns_of(const Interactions& all);
 bool are_valid_columns(const Columns& columns, const InteractionColumns& how);
 Interactions interactions_of(const Columns& columns);
 
-// One table of the interactions of several files (joined_interactions.cpp).
+// One table of the interactions of several files (joined_files.cpp).
 Interactions joined_interactions(std::vector<Interactions> parts, const std::vector<std::string>& paths);
 
 // Joins the files' columns to the features of the interactions, by id. Ignores a file without a path.

@@ -10,7 +10,7 @@
 
 #include "core/checkpoint/safetensors.h"
 #include "core/data/formats/delimited.h"
-#include "core/data/formats/file_pattern.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/readers/column_cache.h"
 #include "core/data/rows.h"

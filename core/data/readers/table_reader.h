@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/options.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/preparation.h"
 
 namespace convoy {
@@ -42,14 +42,14 @@ struct TableData : TableNames {
   int64_t rows() const { return features.size(0); }
 };
 
-// Reads by the extension of `path`, which may be a pattern of several files (core/data/formats/file_pattern.h): their
+// Reads by the extension of `path`, which may be a pattern of several files (core/data/formats/input_files.h): their
 // rows follow each other, in the order of the first file's columns. Throws Error(corrupt_data) with file:line:column,
 // Error(io), Error(config).
 TableData read_table(const std::string& path, const TableOptions& options);
 // Converts classes, columns and words to the numbers and the order of `names`. Error(corrupt_data) names `path` and
 // the name that is unknown there.
 void number_as(TableData& data, const TableNames& names, const std::string& path);
-// One table of the tables of several files. These two are in joined_tables.cpp.
+// One table of the tables of several files. These two are in joined_files.cpp.
 TableData joined_tables(std::vector<TableData> parts, const std::vector<std::string>& paths);
 TableData read_table_csv(const std::string& path, const TableOptions& options);
 

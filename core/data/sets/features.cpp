@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "core/data/formats/delimited.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/preparation.h"
 #include "core/data/rows.h"

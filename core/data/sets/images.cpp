@@ -22,7 +22,7 @@
 #include "core/base/hash.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/contents.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/sampler.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"

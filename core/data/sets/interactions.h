@@ -4,9 +4,10 @@
 // among the candidates. Batch tensors:
 //   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
 //   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
-// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], with
-// `excluded` [B, items] bool for the user's training positives, which the strategy leaves out, and `held_out` [B] int64
-// for the number of held-out items, if that may differ from one (core/metrics/model_metrics.h).
+// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], and two
+// more fields may exist (core/metrics/model_metrics.h):
+//   excluded [B, items] bool: training positives of the user, which the strategy leaves out
+//   held_out [B] int64: number of held-out items, if that may differ from one
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -59,10 +60,12 @@ struct InteractionSplit {
   std::vector<int32_t> train;
   std::vector<int32_t> held_out;  // by user; for one user in time order or, with random, in the order of the source
 };
-// latest: holds out the last of each user in time; for equal times, the last in the source. random: one drawn. With a
-// `fraction`: that share of a user's interactions, rounded, at least one. time: holds out the last `fraction` of all
-// interactions; those of users without an earlier one are neither trained nor evaluated. Error(config) if there are no
-// times.
+// Chooses the interactions to hold out:
+//   latest   the last one of each user in time; of equal times, the last in the source
+//   random   one of each user, drawn
+//   time     the last `fraction` of all interactions. Interactions of users without an earlier one are left out.
+// With a `fraction`, latest and random hold out that share of a user's interactions, rounded, at least one.
+// Error(config) if the data has no times and the choice needs them.
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed, double fraction = 0);
 
 struct RankingOptions {

@@ -12,7 +12,7 @@
 
 #include "core/base/options.h"
 #include "core/data/dataset.h"
-#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/formats/token_file.h"
 #include "core/data/formats/tokenizer.h"
 

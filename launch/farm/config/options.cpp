@@ -132,7 +132,7 @@ QueueOptions with_queue_options(QueueOptions queue, const Options& written) {
     const Devices found = devices_of(written, "gpus", "GPUs");
     queue.gpus = found.count;
     queue.gpu_list = found.list;
-    // For a whole farm, some pipelines may have their own GPUs.
+    // For a whole farm, some pipelines may name GPUs.
     if (found.count == 0 && written.has("gpu_memory") && written.path() != "strategy")
       written.fail("gpu_memory", "limits each of its GPUs, but gpus is 0; leave one of them out");
   }

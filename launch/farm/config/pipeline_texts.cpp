@@ -82,7 +82,7 @@ class FarmReader {
       mistake(section_.location, "strategy.pipelines", "is missing: give pipelines, the runs, or a grid over keys");
   }
 
-  // Reads the section's own keys. A key with an error is reported and has no value.
+  // Reads the keys of the section itself. A key with an error is reported and has no value.
   void read_section() {
     Node whole = map_node(section_.location);
     whole.fields.push_back({"strategy", section_.location, section_});
@@ -179,7 +179,7 @@ class FarmReader {
     mistakes_.emplace_back(location, key, reason);
   }
 
-  // Keys of the farm's file, for a pipeline without a file of its own. `of_program`: it has a program, to which keys of
+  // Keys of the farm's file, for a pipeline without a file. `of_program`: it has a program, to which keys of
   // other pipelines do not apply.
   Node base(bool of_program = false) const {
     Node base = common_;

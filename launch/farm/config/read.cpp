@@ -69,7 +69,7 @@ std::vector<ConfigError> unused_keys(const Node& root, const std::vector<Pipelin
   if (pipelines.empty() || root.kind != Node::Kind::map) return mistakes;
   for (const Node::Field& field : root.fields) {
     if (configures_farm(field.key)) continue;
-    // A pipeline with its own file takes no keys of this one.
+    // A pipeline with a file takes no keys of this one.
     if (std::any_of(pipelines.begin(), pipelines.end(), [&](const PipelineText& text) {
           return text.config.location.file == root.location.file && text.config.find(field.key) != nullptr;
         }))

@@ -10,7 +10,7 @@
 #include "core/data/catalogue/catalogue.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

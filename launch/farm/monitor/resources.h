@@ -7,7 +7,7 @@
 // out. It does not count shared mappings of data. If samples cost more than 0.25 % of a core, they become less
 // frequent; limits are still read at least once a second.
 //
-// Threads: reads in its own thread, so a slow driver blocks nothing. Callbacks run in the loop's thread, by
+// Threads: reads in a separate thread, so a slow driver blocks nothing. Callbacks run in the loop's thread, by
 // EventLoop::post. Construct it after the loop, which blocks the signals, and destroy it before the loop. Call all
 // members from the loop's thread. Failure: a sample leaves out what cannot be read.
 #pragma once

@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
@@ -17,7 +17,7 @@
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_attempt.h"
-#include "launch/prepare/resume_path.h"
+#include "launch/prepare/used_run.h"
 
 namespace convoy {
 namespace {

@@ -14,12 +14,12 @@
 #include <sstream>
 #include <utility>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/base/version.h"
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/control/fault.h"
-#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"

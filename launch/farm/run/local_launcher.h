@@ -1,5 +1,5 @@
-// Starts pipelines on this host. Each is a `convoy run` in its own process group, bound to its cores. It sees only its
-// GPUs and no launcher's rank variables. Watches the resources of each pipeline.
+// Starts pipelines on this host. Each is a `convoy run` in a separate process group, bound to its cores. It sees only
+// its GPUs, and no rank variables of a launcher. Watches the resources of each pipeline.
 //
 // Threads: the event loop's. Construct it before any other thread. The end of this process ends all pipelines: the
 // kernel kills each `convoy` with its parent, and the pipeline's ranks and guard end themselves.

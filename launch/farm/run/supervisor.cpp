@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds tick_interval{500};
 constexpr uint64_t sync_every = 2;      // ticks between flushes of the journal to the disk
 constexpr double kill_slack = 1.5;      // seconds beyond its grace period that a pipeline has to end
-constexpr size_t log_limit = 4u << 20;  // bytes of the log of a pipeline's `convoy`; its ranks have their own logs
+constexpr size_t log_limit = 4u << 20;  // bytes of the log of a pipeline's `convoy`; the ranks have other logs
 constexpr char fault_separator = '/';   // --inject NAME/FAULT
 constexpr char message_prefix[] = "convoy: ";
 constexpr size_t longest_message = 1000;  // characters in a summary
@@ -226,7 +226,7 @@ LaunchSpec FarmSupervisor::launch_spec(const PipelineState& entry, int job) cons
 void FarmSupervisor::write_config(const PipelineState& entry) const {
   const std::string path = entry.folder + "/pipeline.yaml";
   if (entry.starts == 0) return write_whole(path, to_yaml(entry.pipeline.config), false);
-  // Its own checkpoints take precedence over the checkpoint it started from.
+  // Checkpoints of this run take precedence over the one it started from.
   Json config = entry.pipeline.config;
   config["train"]["resume"] = "auto";
   write_whole(path, to_yaml(config), false);

@@ -121,7 +121,7 @@ class Queue {
   std::set<int> lower_priority(int64_t priority) const;  // running jobs that are not stopping
   // True for a preempting request that must wait for jobs it cannot preempt.
   bool is_blocked(const ResourceRequest& request, const Reservation& reservation) const;
-  // Removes reservations of blocked requests that do not bind `next_priority`.
+  // Removes the reservations of blocked requests of a higher priority than the next request: they do not bind it.
   void release(Reservation& reservation, int64_t next_priority) const;
   void reserve_for(const ResourceRequest& request, const Usage& lasting, Reservation& reservation) const;
   // Jobs to preempt for a request. Empty if it fits without, or if no preemption helps.

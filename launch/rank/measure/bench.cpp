@@ -18,8 +18,7 @@
 #include "backends/registry.h"
 #include "core/files/limits.h"
 #include "launch/diagnose/reports.h"
-#include "launch/explain/measurement.h"
-#include "launch/rank/measure/timed_exchange.h"
+#include "launch/explain/calibration.h"
 #include "launch/rank/measure/timed_step.h"
 #include "launch/rank/rank.h"
 
@@ -261,7 +260,7 @@ class Bench {
 
 TrainingResult run_bench(const Context& context, const Json& request) { return Bench(context, request).run(); }
 
-// --- Calibration ---
+// --- CalibrationRun ---
 //
 // Phase 1 measures the reference strategy's step on process 0 alone. Phase 2 measures the same in all processes at
 // once, which compete for cores, caches and memory as ranks do. Phase 3 measures each backend between two processes.
@@ -285,9 +284,9 @@ at::Device device_of(const MeasuredRank& rank) {
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank.gpu));
 }
 
-class Calibration {
+class CalibrationRun {
  public:
-  Calibration(std::shared_ptr<Channel> channel, int process)
+  CalibrationRun(std::shared_ptr<Channel> channel, int process)
       : channel_(std::move(channel)),
         process_(process),
         request_(Json::parse(channel_->get(measurement_key::request, process_limit)).get<MeasurementRequest>()),
@@ -455,6 +454,6 @@ class Calibration {
 
 }  // namespace
 
-void calibrate(const std::shared_ptr<Channel>& channel, int process) { Calibration(channel, process).run(); }
+void calibrate(const std::shared_ptr<Channel>& channel, int process) { CalibrationRun(channel, process).run(); }
 
 }  // namespace convoy

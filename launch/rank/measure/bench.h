@@ -17,7 +17,7 @@ namespace convoy {
 // launch/diagnose/reports.h); the result's summary has all rows under "bench".
 TrainingResult run_bench(const Context& context, const Json& request);
 
-// `convoy-rank --calibrate`: runs one process of a calibration (launch/explain/measurement.h). It reads the request
+// `convoy-rank --calibrate`: runs one process of a calibration (launch/explain/calibration.h). It reads the request
 // from the channel and stores its measurements there. All processes synchronise over the channel. Throws errors of the
 // model, the data and the backend.
 void calibrate(const std::shared_ptr<Channel>& channel, int process);

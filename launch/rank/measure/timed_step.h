@@ -1,13 +1,16 @@
-// Times the reference strategy's step of a configured model on this process's rows alone, for `--calibrate`.
+// Measurements for `--calibrate` and `convoy bench`: exchanges of a group, and the reference strategy's step of a
+// configured model on this process's rows alone.
 //
 // Threads: one rank's thread. Ownership: owns data set, model and optimizer state of one whole replica.
 // Failure: exceptions of the model, the data set or the strategy.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/communicator.h"
 #include "core/context.h"
 #include "core/data/loader.h"
 #include "core/metrics/accumulator.h"
@@ -16,6 +19,23 @@
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct ExchangeTimes {
+  std::vector<double> seconds;  // one value per exchange, on this rank
+  double busy = 0;              // CPU time of this process ÷ elapsed time
+};
+
+// Waits until the device has done its work; at once for a CPU.
+void synchronise(const at::Device& device);
+
+// Collective: times exchanges among the ranks of a group. `bytes`: bytes of the tensor that a rank sends in one.
+// Repeats for about `limit` seconds, equally often on every rank, at least three times.
+ExchangeTimes time_exchange(Communicator& group, Exchange kind, int64_t bytes, double limit, at::Device device);
 
 // Answers `convoy-rank --describe metrics`: evaluates a new model on a few rows of each kind. Returns nothing if the
 // model does not accept so few rows. Throws if the data set or the model cannot be created.

@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/data/sets/interactions.h"
 #include "core/rank_state/position.h"
-#include "core/ranking/forward_scorer.h"
+#include "core/ranking/pair_scorer.h"
 #include "core/ranking/recommender.h"
 #include "launch/rank/use/use.h"
 

@@ -1,10 +1,11 @@
 // DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies use
 // them for all layers that they do not change.
 //
-// Initial values follow core/tensors/init.h, and dropout follows layers/keyed_dropout.h. Linear products write their
+// Initial values follow core/tensors/init.h. Linear products write their
 // gradients to Parameter::gradient if a strategy has set it (layers/linear_function.h).
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,9 +14,28 @@
 #include <vector>
 
 #include "core/model.h"
+#include "strategies/common/layers/parameter.h"
 #include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
+
+// --- Dropout ---
+//
+// The mask is a function of (seed, step, layer name, global row, element in the row). Every layout of the same global
+// batch, and a checkpointed forward, drops the same elements.
+
+// Elements of a row in a tensor: all, or [begin, begin + n) of `whole` if a layer's output is sharded.
+struct DropoutCut {
+  int64_t begin = 0;
+  int64_t whole = 0;  // size of the last dimension; 0: not sharded
+};
+
+// Returns the factors of dropout, 0 or 1 ÷ (1 − p), in the shape, dtype and device of `like`. Rows are its leading
+// dimensions: each has numel ÷ state.rows elements. p is rounded to 1/65536.
+at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& name, const ForwardState& state,
+                        const DropoutCut& cut = {});
+
+// --- Layers ---
 
 // BlockBoundaries: observes a forward through the blocks of a model part, and may change tensors between blocks. For
 // layers that depend on more than their input.

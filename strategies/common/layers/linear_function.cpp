@@ -89,8 +89,8 @@ class LinearBackward : public ProductNode {
   }
 
  private:
-  // Defers the product until the gradients of inputs are sent, and returns true, or returns false. `bytes`: memory that
-  // it keeps alive.
+  // Returns true if it defers the product until the gradients of inputs are sent. `bytes`: memory that a deferred
+  // product keeps alive.
   template <class Product>
   bool later(const ParameterPtr& parameter, double bytes, Product product) {
     WaitingProducts* const waiting = state_->later;

@@ -68,9 +68,9 @@ at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterP
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
                   bool relu = false);
 
-// For running nodes of other products. Returns the gradient of the weight [out, in] from output [rows, out] (a
-// gradient) and input [rows, in], or the gradient of the bias [out] from output. If the strategy collects, it is
-// written to Parameter::gradient and the result is undefined.
+// For running nodes of other products. `output` [rows, out] is a gradient. The first returns the gradient of the weight
+// [out, in], with the input [rows, in]; the second that of the bias [out]. If the strategy collects, they write it to
+// Parameter::gradient and return an undefined tensor.
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input);
 at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output);

@@ -55,7 +55,7 @@ struct WaitingProducts {
   double most = 0;   // limit of `bytes`; further products run at once
 };
 
-// State of the running forward for layers. The rank's Layers own it; the strategy sets it before each forward.
+// State of the running forward for layers. The rank's Layers hold it; the strategy sets it before each forward.
 struct ForwardState {
   uint64_t seed = 0;
   int64_t step = 0;
@@ -65,9 +65,9 @@ struct ForwardState {
   bool exact = true;      // random draws depend on the global row; otherwise on (step, layer, rank)
   bool training = false;
   mutable bool drew = false;         // a draw used a key that the host chose; a CUDA graph cannot repeat it
-  bool collecting = false;           // the strategy's own backward runs: gradients go to Parameter::gradient
+  bool collecting = false;           // the backward of the strategy runs: gradients go to Parameter::gradient
   WaitingProducts* later = nullptr;  // null: no rank waits for the gradients of the part's inputs
-  at::Tensor loss_scale;             // [1]: factor on the loss in backward (step/precision.h); undefined: 1
+  at::Tensor loss_scale;             // [1]: factor on the loss in backward (core/optim/precision.h); undefined: 1
 };
 using StatePtr = std::shared_ptr<const ForwardState>;
 

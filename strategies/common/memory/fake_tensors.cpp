@@ -161,12 +161,12 @@ bool returns_tensors(const c10::FunctionSchema& schema) {
   return schema.returns().empty();
 }
 
-// Runs the operator's own kernel. The operators that it calls reach FakeKernel again.
+// Runs the kernel of the operator. The operators that it calls reach FakeKernel again.
 void run_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, DispatchKey::Fake), stack);
 }
 
-// Runs the operator's own kernel with values.
+// Runs the kernel of the operator with values.
 void run_for_real(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard real(DispatchKey::Fake);
   run_parts(op, keys, stack);

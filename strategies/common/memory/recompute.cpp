@@ -139,7 +139,7 @@ TensorList recomputed(const BlockForward& first, BlockForward again, const Tenso
   {
     at::NoGradGuard no_graph;
     outputs = first(inputs);
-    // An output may be an unchanged input, which has its own history.
+    // An output may be an unchanged input, which has a history already.
     for (at::Tensor& output : outputs)
       if (output.defined()) output = output.detach();
   }

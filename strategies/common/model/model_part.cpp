@@ -16,13 +16,13 @@
 #include "core/data/rows.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
-#include "core/ranking/forward_scorer.h"
+#include "core/model_checks.h"
+#include "core/optim/precision.h"
 #include "core/ranking/item_ranking.h"
+#include "core/ranking/pair_scorer.h"
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
-#include "strategies/common/model/model_checks.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 namespace {
@@ -368,7 +368,7 @@ void ModelPart::backward(const Roots& roots, const TensorList& gradients, const 
   if (hooks_ != nullptr) hooks_->end_backward();
 }
 
-// Runs `work` as a part of the strategy's own backward.
+// Runs `work` as a part of the strategy's backward.
 void ModelPart::collect(const std::function<void()>& work) {
   const auto end = [this] {
     state()->collecting = false;

@@ -22,7 +22,7 @@
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/memory/recompute.h"
 #include "strategies/common/step/gradient_collector.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 

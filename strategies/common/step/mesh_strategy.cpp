@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/control/channel.h"
-#include "strategies/common/layers/synchronised_batch_norm.h"
-#include "strategies/common/model/batch_norm_watch.h"
+#include "core/model_checks.h"
+#include "strategies/common/layers/batch_norm.h"
 #include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/step_graph.h"
 

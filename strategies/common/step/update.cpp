@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/optim/norm.h"
+#include "core/optim/loops.h"
 #include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {

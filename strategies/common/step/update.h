@@ -2,7 +2,7 @@
 //
 // All scalars are device tensors with a leading member dimension; nothing is read to the host. If the loss or a
 // gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the update is skipped without a
-// fault if the loss scaler can help (precision.h).
+// fault if the loss scaler can help (core/optim/precision.h).
 // Call order: attach; then for each update begin → reduced(bucket or slot) in order → finish. Threads: the rank's
 // thread.
 #pragma once
@@ -17,10 +17,10 @@
 
 #include "core/context.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/precision.h"
 #include "core/optim/rows/row_history.h"
 #include "core/optim/rows/row_optimizer.h"
 #include "strategies/common/memory/flat_parameters.h"
-#include "strategies/common/step/precision.h"
 
 namespace convoy {
 

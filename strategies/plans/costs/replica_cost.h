@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/schedule.h"
 
 namespace convoy {
@@ -13,7 +13,7 @@ double parameters_of(const ModelDescription& description);     // elements
 double replicated_bytes(const ModelDescription& description);  // all parameters
 double buffer_bytes(const ModelDescription& description);      // all buffers
 // Returns the cost per rank if every rank has everything. Each step sends one ring all-reduce of the gradients, divided
-// by sync.every: 2·(N−1)/N times their bytes. sync_cost.cpp has other sync policies, and sparse_cost.h has sparse
+// by sync.every: 2·(N−1)/N times their bytes. add_sync_cost has other sync policies, and sparse_cost.h has sparse
 // embeddings, for strategies that support them.
 std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description);
 
@@ -41,7 +41,7 @@ double during_backward(const StepOptions& step, double messages);
 // Returns the bytes of each bucket except the first, for `gradient_bytes` of gradients.
 double bucket_bytes(const StepOptions& step, double gradient_bytes);
 
-// --- What an update sends by the section `sync` (sync_cost.cpp) ---
+// --- What an update sends by the section `sync` ---
 
 // Throws ConfigError at the key for a pattern that matches no parameter.
 void check_sync_names(const JobPlan& job, const ModelDescription& description);

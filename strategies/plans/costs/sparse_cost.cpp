@@ -7,7 +7,7 @@
 #include "core/base/text.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "strategies/plans/costs/replica_cost.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {
@@ -72,7 +72,7 @@ void add_summed(const std::vector<TouchedTable>& tables, bool sharded, const Syn
   std::vector<ShardedTable> touched;
   for (const TouchedTable& table : tables)
     touched.push_back({table.rows, table.width, table.element, table.unique(every, 1), sent_bytes});
-  // Ranks that share tables also send the size of the gradients.
+  // Ranks that share tables also send the size of the gradients, a number of 8 bytes.
   const double head = where.sharing > 1 && sent_bytes == 0 ? 8 : 0;
   const RowCost sent = sharded ? sharded_rows_cost(touched, where.ranks, dense)
                                : gathered_rows_cost(touched, where.ranks, dense + head, where.gpus);

@@ -6,7 +6,8 @@
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "strategies/plans/mesh_plan.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/data_axis.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/stages.h"
 
 namespace convoy {

@@ -6,7 +6,7 @@
 #include "core/base/describe.h"
 #include "core/base/json.h"
 #include "strategies/plans/costs/replica_cost.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 
 namespace convoy {
 namespace {

@@ -1,7 +1,7 @@
 // Strategies with a sharded data axis, without LibTorch: options and cost formulas.
 #pragma once
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 
 namespace convoy {
 
@@ -20,7 +20,7 @@ std::vector<Option> shard_options();
 // Returns shard_options(), overlap, and buffer_options().
 std::vector<Option> sharded_data_options();
 
-// Returns the cost per rank of a job with N ranks that shard P bytes of parameters, m micro-batches, `every` steps per
+// Returns the cost per rank of a job. N ranks shard P bytes of parameters, with m micro-batches, `every` steps per
 // update, and k moments. A unit is the parameters of one block alone, or a tensor that several blocks use.
 //
 // Sent per step, with f = (N−1)/N, plus two all-reduces of a few bytes per update:

@@ -7,10 +7,9 @@
 #include "core/base/name_pattern.h"
 #include "core/base/text.h"
 #include "core/optim/catalogue/catalogue.h"
-#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int64_t least_rows = 65536;
@@ -74,39 +73,6 @@ SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSi
     decision.rows = true;
   }
   return decision;
-}
-
-void check_sparse_embeddings(const RunConfig& config, bool supported) {
-  const Options& model = config.model.options;
-  const bool shares = wants_sharded_rows(model);
-  if (!shares && (!model.json().contains("rows") || model.at("rows") != true)) return;
-  if (!supported)
-    model.fail("rows", "is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
-               " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
-  const Options& optimizer = config.optimizer.options;
-  // With parameter groups, only the tables' names determine their weight decay.
-  const bool groups = optimizer.json().contains("groups") && !optimizer.sections("groups").empty();
-  const SparseObstacle obstacle =
-      row_obstacle(config.optimizer.name, optimizer, groups ? 0 : optimizer.real("weight_decay"));
-  if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
-  if (!shares) return;
-  if (sync_policy(config.strategy.options).ever_local())
-    model.fail("rows",
-               "conflicts with local updates (strategy.sync), for which each rank needs its own tables; take "
-               "rows: true, or what: gradients");
-}
-
-std::vector<std::string> sparse_warnings(const RunConfig& config) {
-  const Options& model = config.model.options;
-  if (!model.json().contains("rows") || !model.at("rows").is_boolean() || !model.boolean("rows")) return {};
-  const SyncPolicy policy = sync_policy(config.strategy.options);
-  if (std::none_of(policy.groups.begin(), policy.groups.end(),
-                   [](const SyncGroup& group) { return group.what == SyncKind::diloco; }))
-    return {};
-  return {
-      "model.rows is true, but embeddings under strategy.sync what: diloco stay dense, because an outer step changes "
-      "all "
-      "rows; take what: parameters for sparse embeddings that are averaged"};
 }
 
 bool wants_sharded_rows(const Options& model) {

@@ -36,12 +36,6 @@ struct SparseDecision {
 };
 SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSize& table);
 
-// Checks a model with `rows: true` against this configuration. `supported`: the strategy supports sparse embeddings.
-// Throws ConfigError at the key that prevents them.
-void check_sparse_embeddings(const RunConfig& config, bool supported);
-// Returns warnings about tables that stay dense although the model requests sparse ones.
-std::vector<std::string> sparse_warnings(const RunConfig& config);
-
 // --- Sizes of rows in messages ---
 
 // Returns the bytes of a row number, in a table of `rows` rows.

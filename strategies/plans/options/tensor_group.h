@@ -1,7 +1,7 @@
 // Tensor parallelism without LibTorch: options, checks, and the cost of a step.
 #pragma once
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/data_axis.h"
 
 namespace convoy {
 

@@ -11,7 +11,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/optim/norm.h"
+#include "core/optim/loops.h"
 #include "strategies/sparse/shared_rows.h"
 
 namespace convoy {

@@ -1,5 +1,5 @@
 // Pieces: boxes and flat ranges, compared with a simple method that marks elements of the whole.
-#include "core/checkpoint/pieces.h"
+#include "core/state.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>

@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/data/formats/file_pattern.h"
+#include "core/data/formats/input_files.h"
 #include "core/data/readers/interactions_reader.h"
 #include "core/data/sets/interactions.h"
 #include "core/data/sets/table.h"

@@ -169,7 +169,7 @@ TEST(Text, TokenFilesAreMappedAndChecked) {
   EXPECT_NE(TextDataset(path, other).contents().fingerprint, data.contents().fingerprint);
 }
 
-TEST(Text, TokenizersEncodeAndAreKept) {
+TEST(Text, EncodesWithATokenizerAndStoresIt) {
   const WrittenFiles files;
   const std::string vocabulary = R"({"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4})", merges = "a b\nĠ ab\n";
   TextDataset::Shape shape;

@@ -1,5 +1,5 @@
 // Sum of squares and finiteness of flat buffers.
-#include "core/optim/norm.h"
+#include "core/optim/loops.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

@@ -204,13 +204,13 @@ TEST(RowOptimizer, DoesNotDependOnThreads) {
 // The path of devices without convoy's loops.
 TEST(RowOptimizer, TensorOperationsMatchLoops) {
   for (const RowCase& one : row_cases()) {
-    RowPaths ways = row_paths(one.optimizer.options);
-    ways.tensors = true;
+    RowPaths paths = row_paths(one.optimizer.options);
+    paths.tensors = true;
     const Options& options = one.optimizer.options;
-    const auto tensors = one.optimizer.name == "sgd" ? make_row_sgd(options, ways)
+    const auto tensors = one.optimizer.name == "sgd" ? make_row_sgd(options, paths)
                          : one.optimizer.name == "adagrad"
-                             ? make_row_adagrad(options, ways)
-                             : make_row_adam(options, one.optimizer.name == "adamw", ways);
+                             ? make_row_adagrad(options, paths)
+                             : make_row_adam(options, one.optimizer.name == "adamw", paths);
     const auto loops = make_row_optimizer(one.optimizer);
     const Trained a = train_rows(one, at::kFloat, 60, *tensors), b = train_rows(one, at::kFloat, 60, *loops);
     EXPECT_LE(relative_to_largest(a.values, b.values), 1e-5) << one.name;

@@ -16,8 +16,8 @@
 #include <fstream>
 #include <limits>
 
-#include "core/ranking/forward_scorer.h"
-#include "core/ranking/recommendation_writer.h"
+#include "core/ranking/pair_scorer.h"
+#include "core/ranking/recommendation_files.h"
 #include "tests/support/failing_files.h"
 
 namespace convoy {

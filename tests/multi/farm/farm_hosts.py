@@ -9,7 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-import places
+import simulated_hosts as sim
 import runs
 
 GRID = runs.TOP / "configs" / "grid.yaml"
@@ -18,7 +18,7 @@ SETS = ["train.epochs=1", "data.rows=2000", "data.evaluate_rows=200",
         "launch.bind=none"]
 HEARTBEAT = 3  # seconds
 MPIRUN = ["mpirun", "--host", "nodea1:1,nodea2:1", "-n", "2", "--bind-to", "none", "--mca", "plm_rsh_agent",
-          f"{places.HOSTS} rsh"]
+          f"{sim.HOSTS} rsh"]
 
 
 def started_on(output):
@@ -60,13 +60,13 @@ def whole(title, line, output, hosts):
 
 def over_hosts(folder):
     output = folder / "hosts"
-    return whole("mpirun over two hosts", places.on("nodea1", *runs.command(GRID, output, SETS, under=MPIRUN)), output,
+    return whole("mpirun over two hosts", sim.on("nodea1", *runs.command(GRID, output, SETS, under=MPIRUN)), output,
                  ["nodea1", "nodea2"])
 
 
 def under_srun(folder):
     output = folder / "srun"
-    line = places.in_slurm("srun", "-N2", "-n2", *runs.command(GRID, output, SETS))
+    line = sim.in_slurm("srun", "-N2", "-n2", *runs.command(GRID, output, SETS))
     return whole("srun over two nodes", line, output, ["sn1", "sn2"])
 
 
@@ -76,16 +76,16 @@ def host_crashes(folder):
     sets = [*SETS[1:], "train.epochs=900", "train.checkpoint_every=200 steps", f"launch.heartbeat={HEARTBEAT}s"]
     keepalive = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
                  for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
-    line = places.on("nodea1", *runs.command(GRID, output, sets, under=[MPIRUN[0], *keepalive, *MPIRUN[1:]]))
+    line = sim.on("nodea1", *runs.command(GRID, output, sets, under=[MPIRUN[0], *keepalive, *MPIRUN[1:]]))
     console = folder / "crash.console"
     with open(console, "w") as out:
         process = subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(), stdout=out, stderr=subprocess.STDOUT)
     runs.wait_for(lambda: set(progressed(output).values()) == {"nodea1", "nodea2"}, 60, "a pipeline on each host")
     began = time.monotonic()
-    places.tell("crash", "nodea2")
+    sim.tell("crash", "nodea2")
     process.wait(timeout=HEARTBEAT + 20)
     seconds = time.monotonic() - began
-    places.tell("heal", "nodea2")
+    sim.tell("heal", "nodea2")
     failure = runs.summary(output)["failure"]
     runs.check(failure and failure["cause"] == "rendezvous" and failure["host"] == "nodea2",
                f"nodea2 crashed: {failure}\n{console.read_text()[-2000:]}")
@@ -122,9 +122,9 @@ strategy:
 if __name__ == "__main__":
     with runs.workspace() as folder:
         with_plugin(folder)
-        with places.hosts(2):
+        with sim.hosts(2):
             mpirun = over_hosts(folder)
             host_crashes(folder)
-        with places.slurm(2):
+        with sim.slurm(2):
             srun = under_srun(folder)
         runs.check(mpirun == srun, f"other leaderboards: {mpirun}, {srun}")

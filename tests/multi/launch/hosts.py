@@ -12,7 +12,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-import places
+import simulated_hosts as sim
 import runs
 
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
@@ -22,14 +22,14 @@ HEARTBEAT, GRACE = 3, 2
 LONG = ["strategy.name=ddp", "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never",
         "train.log_every=1", "launch.bind=none", "launch.cores_per_rank=1", f"launch.heartbeat={HEARTBEAT}s",
         "launch.collective=30s", f"launch.failure_grace={GRACE}s", "launch.rendezvous=60s"]
-RSH = f"launch.remote_shell=[{places.HOSTS},rsh]"
+RSH = f"launch.remote_shell=[{sim.HOSTS},rsh]"
 MPIRUN = ["mpirun", "--host", "nodea1:1,nodea2:1", "-n", "2", "--bind-to", "none", "--mca", "plm_rsh_agent",
-          f"{places.HOSTS} rsh"]
+          f"{sim.HOSTS} rsh"]
 
 
 def line(output, sets, hosts=(), under=(), inject=()):
     command = runs.command(config, output, sets, under=under, inject=inject)
-    return places.on("nodea1", *command, *(["--hosts", hosts] if hosts else []))
+    return sim.on("nodea1", *command, *(["--hosts", hosts] if hosts else []))
 
 
 def whole(title, output, sets, expect=0, **how):
@@ -130,9 +130,9 @@ def train_everywhere(folder):
     console = trains("IPv6", folder / "six", [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both,
                      "gloo", hosts="nodea1-6,nodea2-6")
     # Storage that the hosts do not share: no checkpoint, or only rank 0 has one.
-    private = pathlib.Path(subprocess.run([places.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
+    private = pathlib.Path(subprocess.run([sim.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
     whole("no shared folder", private / "run", [*SHORT, "launch.ranks=2", "backend=gloo", RSH], hosts="nodea1,nodea2")
-    seen = subprocess.run(places.on("nodea1", "ls", private / "run", private / "run" / "checkpoints"), capture_output=True,
+    seen = subprocess.run(sim.on("nodea1", "ls", private / "run", private / "run" / "checkpoints"), capture_output=True,
                           text=True).stdout
     runs.check("summary.json" in seen and "latest" in seen, f"no shared folder: {seen}")
     print("no shared folder: done", flush=True)
@@ -141,13 +141,13 @@ def train_everywhere(folder):
 def with_bridges(folder):
     """Gives each host a container bridge with the same address, on which Open MPI alone would wait for ever."""
     for host in ("nodea1", "nodea2"):
-        subprocess.run(places.on(host, "sh", "-c", "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
+        subprocess.run(sim.on(host, "sh", "-c", "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
                                  "ip link set docker0 up"), check=True)
     for backend in ("mpi", "gloo"):
         trains(f"bridges, {backend}", folder / f"bridges-{backend}", [*SHORT, "launch.ranks=2", f"backend={backend}", RSH],
                ["nodea1", "nodea2"], backend, hosts="nodea1,nodea2")
     for host in ("nodea1", "nodea2"):
-        subprocess.run(places.on(host, "ip", "link", "del", "docker0"), check=True)
+        subprocess.run(sim.on(host, "ip", "link", "del", "docker0"), check=True)
 
 
 def over_ssh(folder):
@@ -163,11 +163,11 @@ def over_ssh(folder):
     (folder / "sshd").write_text(f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
                                  "UsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n")
     os.makedirs("/run/sshd", exist_ok=True)  # the server locks this folder, as the package's service creates it
-    daemon = subprocess.Popen(places.on("nodea2", server, "-D", "-e", "-f", folder / "sshd"), stderr=subprocess.DEVNULL)
+    daemon = subprocess.Popen(sim.on("nodea2", server, "-D", "-e", "-f", folder / "sshd"), stderr=subprocess.DEVNULL)
     try:
         def ssh(known):
             return f"launch.remote_shell=[ssh, -oBatchMode=yes, -oUserKnownHostsFile={known}, -i, {folder}/user]"
-        runs.wait_for(lambda: subprocess.run(places.on("nodea1", "bash", "-c", "exec 3<>/dev/tcp/nodea2/22"),
+        runs.wait_for(lambda: subprocess.run(sim.on("nodea1", "bash", "-c", "exec 3<>/dev/tcp/nodea2/22"),
                                              stderr=subprocess.DEVNULL).returncode == 0, 5, "sshd on nodea2")
         sets = [*SHORT, "launch.ranks=3", "backend=gloo"]
         trains("over ssh", folder / "ssh", [*sets, ssh(folder / "known")], ["nodea1", "nodea2", "nodea2"], "gloo",
@@ -211,33 +211,33 @@ def crashed(folder):
     lines = [(p / "cmdline").read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*") if (p / "cmdline").exists()]
     runs.check(len(secret) >= 16 and not any(secret.encode() in text for text in lines), "the secret is in a command line")
     started = time.monotonic()
-    places.tell("crash", "nodea2")
+    sim.tell("crash", "nodea2")
     ends("--hosts, nodea2 crashed", process, output, (110, 75), BOUND, "nodea2", started)
     nothing_left("--hosts, nodea2 crashed", 2)
-    places.tell("heal", "nodea2")
+    sim.tell("heal", "nodea2")
 
 
 def cut_off(folder):
     output = folder / "cut"
     process = begin("cut", output, [*LONG, "launch.ranks=2", "backend=mpi", RSH], **BOTH)
     started = time.monotonic()
-    places.tell("cut", "nodea2")
+    sim.tell("cut", "nodea2")
     ends("--hosts with mpi, nodea2 cut off", process, output, (110, 75), BOUND, "nodea2", started)
     nothing_left("--hosts with mpi, nodea2 cut off", BOUND)
-    places.tell("heal", "nodea2")
+    sim.tell("heal", "nodea2")
 
 
 def first_crashed(folder):
     """Crashes the host with convoy's supervisor: a remaining process writes the final status into the shared folder."""
     output = folder / "first"
     process = begin("first", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
-    places.tell("crash", "nodea1")
+    sim.tell("crash", "nodea1")
     process.wait()
     nothing_left("--hosts, nodea1 crashed", BOUND)
     summary = runs.summary(output)
     runs.check(summary["exit_code"] in (75, 110) and "10.77.0.1" in summary["failure"]["message"], f"nodea1 crashed: {summary}")
     print(f"--hosts, nodea1 crashed: {summary['exit_code']}: {summary['failure']['message']}", flush=True)
-    places.tell("heal", "nodea1")
+    sim.tell("heal", "nodea1")
 
 
 def shell_killed(folder):
@@ -293,10 +293,10 @@ def mpirun_host_crashed(folder):
              "oob_tcp_keepalive_probes", "2"]
     process = begin("mpirun", output, [*LONG, "backend=mpi"], under=under)
     started = time.monotonic()
-    places.tell("crash", "nodea2")
+    sim.tell("crash", "nodea2")
     ends("mpirun, nodea2 crashed", process, output, (110, 75), BOUND + 10, "nodea2", started)
     nothing_left("mpirun, nodea2 crashed", 3)
-    places.tell("heal", "nodea2")
+    sim.tell("heal", "nodea2")
 
 
 PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, first_crashed, shell_killed, convoy_killed,
@@ -305,7 +305,7 @@ PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, f
 
 if __name__ == "__main__":
     only = sys.argv[1:]
-    with places.hosts(2), runs.workspace() as folder:
+    with sim.hosts(2), runs.workspace() as folder:
         for part in PARTS:
             if not only or part.__name__ in only:
                 part(folder)

@@ -8,7 +8,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-import places
+import simulated_hosts as sim
 import runs
 
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
@@ -19,7 +19,7 @@ SRUN = ["srun", "-N2", "-n2", "--kill-on-bad-exit=1"]
 
 
 def whole(title, under, output, sets, expect=0, inject=()):
-    line = places.in_slurm(*under, *runs.command(config, output, sets, inject=inject))
+    line = sim.in_slurm(*under, *runs.command(config, output, sets, inject=inject))
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=90, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     fits = done.returncode != 0 if expect is None else done.returncode == expect
@@ -54,7 +54,7 @@ def job_id(output):
 
 
 def submit(folder, *words):
-    done = subprocess.run(places.in_slurm("sbatch", "--parsable", f"--chdir={folder}", *words), env=runs.environment(),
+    done = subprocess.run(sim.in_slurm("sbatch", "--parsable", f"--chdir={folder}", *words), env=runs.environment(),
                           capture_output=True, text=True, timeout=30)
     runs.check(done.returncode == 0, f"sbatch: {done.stdout}{done.stderr}")
     return job_id(done.stdout)
@@ -62,7 +62,7 @@ def submit(folder, *words):
 
 def ended(job, folder, seconds):
     def gone():
-        listed = subprocess.run(places.in_slurm("squeue", "-h", "-j", job), capture_output=True, text=True, timeout=30)
+        listed = subprocess.run(sim.in_slurm("squeue", "-h", "-j", job), capture_output=True, text=True, timeout=30)
         return not listed.stdout.strip()
     try:
         runs.wait_for(gone, seconds, f"the end of job {job}")
@@ -81,7 +81,7 @@ def batch(folder):
     output = folder / "runs" / "tiny-mlp"
     job = submit(folder, script, "mine.yaml")
     runs.training(output, step=20)
-    subprocess.run(places.in_slurm("scancel", job), check=True, timeout=30)
+    subprocess.run(sim.in_slurm("scancel", job), check=True, timeout=30)
     ended(job, folder, 20)
     log = (folder / f"slurm-{job}.log").read_text()
     stopped = runs.summary(output)
@@ -93,7 +93,7 @@ def batch(folder):
     # Slurm's warning instead, as --signal sends it when the time is nearly over.
     job = submit(folder, script, "mine.yaml")
     runs.training(output, step=steps + 20)
-    subprocess.run(places.in_slurm("scancel", "--signal=USR1", job), check=True, timeout=30)
+    subprocess.run(sim.in_slurm("scancel", "--signal=USR1", job), check=True, timeout=30)
     ended(job, folder, 20)
     log = (folder / f"slurm-{job}.log").read_text()
     runs.check("continuing the unfinished run" in log, f"the second submission: {log[-3000:]}")
@@ -126,7 +126,7 @@ def rank_pids(ranks):
 def killed(folder, backend, under, victim):
     output = folder / f"kill-{backend}-{victim}"
     console = open(f"{output}.console", "w")
-    process = subprocess.Popen(places.in_slurm(*under, *runs.command(config, output, [*LONG, f"backend={backend}"])),
+    process = subprocess.Popen(sim.in_slurm(*under, *runs.command(config, output, [*LONG, f"backend={backend}"])),
                                cwd=runs.TOP, env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
     runs.training(output, step=20)
     pids = rank_pids(2)
@@ -164,7 +164,7 @@ def hung_up(folder):
     """SIGHUP to the tasks of a step requests a stop."""
     output = folder / "hup"
     with open(f"{output}.console", "w") as console:
-        process = subprocess.Popen(places.in_slurm(*SRUN, *runs.command(config, output, [*LONG, "backend=gloo"])),
+        process = subprocess.Popen(sim.in_slurm(*SRUN, *runs.command(config, output, [*LONG, "backend=gloo"])),
                                    cwd=runs.TOP, env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
     runs.training(output, step=20)
     for pid in rank_pids(2):
@@ -181,7 +181,7 @@ def hung_up(folder):
 
 if __name__ == "__main__":
     only = sys.argv[1:]
-    with places.slurm(2), runs.workspace() as folder:
+    with sim.slurm(2), runs.workspace() as folder:
         for part in (ways_to_start, batch, hung_up, faults):
             if not only or part.__name__ in only:
                 part(folder)

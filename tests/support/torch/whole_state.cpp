@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "core/base/error.h"
-#include "core/checkpoint/pieces.h"
+#include "core/state.h"
 
 namespace convoy::testing {
 

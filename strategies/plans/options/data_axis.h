@@ -1,0 +1,45 @@
+// Options of strategies with a data axis, and their checks before a start. Without LibTorch.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/config/run_config.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/step_options.h"
+
+namespace convoy {
+
+// Throws ConfigError at the key for a malformed `recompute`, and for fp16 if the strategy has no loss scaler.
+void check_memory_options(const RunConfig& config);
+
+// Throws ConfigError at the key for more micro-batches than a global batch has rows.
+void check_micro_batches(const RunConfig& config, int64_t data_degree);
+
+// Returns the section `sync` of strategies with replicas.
+Option replica_sync_option();
+
+// Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis have
+// whole replicas. Throws ConfigError at the key. Returns a line for each key that --set left without effect.
+std::vector<std::string> check_sync(const RunConfig& config, bool copies);
+
+// Checks a model with `rows: true` against this configuration. `supported`: the strategy supports sparse embeddings.
+// Throws ConfigError at the key that prevents them.
+void check_sparse_embeddings(const RunConfig& config, bool supported);
+// Returns warnings about tables that stay dense although the model requests sparse ones.
+std::vector<std::string> sparse_warnings(const RunConfig& config);
+
+// Joins lists of options.
+std::vector<Option> joined(const std::vector<std::vector<Option>>& lists);
+// Returns the options of every strategy with a data axis.
+Option sync_option();
+Option micro_batches_option();
+// Returns the options recompute, loss_scale.
+std::vector<Option> memory_options();
+// Returns the options buffers, batch_norm.
+std::vector<Option> buffer_options();
+// Returns the option overlap. `what`: what overlapping does.
+Option overlap_option(const std::string& what);
+// Returns the options of strategies with a replicated data axis: buckets, overlap, and buffer_options().
+std::vector<Option> replicated_data_options();
+
+}  // namespace convoy
