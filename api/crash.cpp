@@ -36,8 +36,9 @@ TranslatedException translate_exception(Failure unknown) {
   try {
     throw;
   } catch (const CommError& error) {
-    const bool others = error.kind() == Failure::hang || error.kind() == Failure::disagreement ||
-                        error.kind() == Failure::training;  // a group of ranks only knows that it happened
+    // A group of ranks only knows that it happened; these kinds name the rank that failed.
+    const bool others = error.kind() != Failure::peer_lost && error.kind() != Failure::rendezvous &&
+                        error.kind() != Failure::internal;
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
   } catch (const Error& error) {
     return {error.kind(), error.what()};

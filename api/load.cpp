@@ -1,5 +1,7 @@
 #include "convoy/load.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "core/checkpoint/weight_source.h"
 #include "core/config/node.h"
 #include "core/config/reader.h"
+#include "core/data/formats/delimited.h"
 #include "core/files/run_files.h"
 #include "core/files/weight_files.h"
 
@@ -45,6 +48,9 @@ StoredRun stored_run(const MemberPath& named, const LoadOptions& options) {
 }
 
 std::vector<LoadedModel> load_all(const std::string& run, const LoadOptions& options, bool several) {
+  if (!options.device.is_cpu() && !at::hasCUDA())
+    throw Error(Failure::device_missing, "convoy::load: device ", options.device.str(),
+                " is not there: no GPU was found, or this LibTorch is for CPUs; take torch::kCPU");
   const MemberPath named = checkpoint_path(run, "convoy::load");
   StoredRun stored = stored_run(named, options);
   if (stored.members > 0 && named.member < 0 && !several)
@@ -155,6 +161,14 @@ LoadedModel& LoadedModel::operator=(LoadedModel&&) noexcept = default;
 LoadedModel::~LoadedModel() = default;
 
 TensorList LoadedModel::forward(const Batch& batch) const {
+  for (const auto& [name, field] : schema().fields) {
+    if (name == "target" || name == "weight") continue;
+    const auto given = std::find_if(batch.tensors.begin(), batch.tensors.end(),
+                                    [&name = name](const auto& entry) { return entry.first == name; });
+    if (given == batch.tensors.end())
+      throw Error(Failure::config, "LoadedModel::forward: the batch has no field ", name,
+                  ", which rows had in training; LoadedModel::schema() lists the fields");
+  }
   for (const auto& [name, tensor] : batch.tensors)
     if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != batch.rows)
       throw Error(Failure::config, "LoadedModel::forward: field ", name, " is ",
@@ -176,7 +190,10 @@ std::vector<std::string> LoadedModel::names(const std::string& list) const {
   const std::optional<DataContents>& contents = impl_->request.contents;
   if (!contents) return {};
   const auto found = contents->lists.find(list);
-  return found == contents->lists.end() ? std::vector<std::string>() : found->second.names.strings();
+  std::vector<std::string> all;
+  if (found != contents->lists.end())
+    for (const std::string& name : found->second.names.strings()) all.push_back(plain_name(name));
+  return all;
 }
 
 int64_t LoadedModel::step() const { return impl_->step; }

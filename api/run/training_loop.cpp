@@ -165,7 +165,7 @@ void Run::Impl::place(const LoopSettings& wanted) {
     if (!found.empty()) from.notes.push_back("the batches differ from those before: " + found);
     progress->log_notes(from);
     progress->continue_at(strategy, *from_, from.step);
-    if (from.same_evaluation) progress->restore_metrics(from_->trainer.at("metrics"));
+    if (from.same_evaluation && progress->owns(*from_)) progress->restore_metrics(from_->trainer.at("metrics"));
     nothing_left_ = progress->step() >= length.total_steps;
     saved_ = closed() || (progress->owns(*from_) && from_->trainer.value("world_size", context.size) == context.size);
   }

@@ -39,7 +39,10 @@ std::vector<std::string> SaveCoordination::collect(const std::string& phase, con
     const Json answer = Json::parse(answers[rank]);
     if (answer.contains("error")) {
       const std::string who = context_.size > 1 ? convoy::str("rank ", rank, ": ") : "";
-      throw Error(failure_named(answer["kind"]), who + answer["error"].get<std::string>());
+      const std::string text = who + answer["error"].get<std::string>();
+      // The others only heard of it: a CommError names the rank that failed.
+      if (int(rank) != context_.rank) throw CommError(failure_named(answer["kind"]), int(rank), text);
+      throw Error(failure_named(answer["kind"]), text);
     }
     values.push_back(answer["value"]);
   }

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -407,10 +408,15 @@ RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {
 
 std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Catalogues& catalogues,
                                  std::vector<ConfigError>& mistakes) {
+  // A refusal of very many runs names the mistakes that were found in this time.
+  constexpr std::chrono::milliseconds most{700};
+  const auto start = std::chrono::steady_clock::now();
   TreesReader reader(catalogues);
   std::vector<Json> configs;
-  for (const Node* root : roots)
-    configs.push_back(root != nullptr ? reader.read(*root, kinds_left_open(*root)) : Json());
+  for (const Node* root : roots) {
+    const bool ends = !reader.mistakes().empty() && std::chrono::steady_clock::now() - start > most;
+    configs.push_back(root != nullptr && !ends ? reader.read(*root, kinds_left_open(*root)) : Json());
+  }
   mistakes.insert(mistakes.end(), reader.mistakes().begin(), reader.mistakes().end());
   return configs;
 }

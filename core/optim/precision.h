@@ -38,7 +38,7 @@ class AutocastScope {
 // is read to the host. Every rank of the job updates its scaler equally, because all ranks exchange the finite flags.
 class LossScaler {
  public:
-  // `options`: the section `loss_scale` of memory_options() (options/replicated.h). `real`: dtype and device of
+  // `options`: the section `loss_scale` of memory_options() (options/data_axis.h). `real`: dtype and device of
   // scalars.
   LossScaler(const Options& options, const at::TensorOptions& real);
 

@@ -32,16 +32,6 @@ void append_number(std::string& out, Number number) {
   out.append(text, std::to_chars(text, text + sizeof text, number).ptr);
 }
 
-// Undoubles the quotes of an id: readers keep the doubled quotes of CSV.
-std::string plain_id(std::string_view name) {
-  std::string id;
-  for (size_t i = 0; i < name.size(); ++i) {
-    id += name[i];
-    if (name[i] == '"' && i + 1 < name.size() && name[i + 1] == '"') ++i;
-  }
-  return id;
-}
-
 // Calls visit(item, score) for each item of a row's list.
 template <class Visit>
 void each_item(const TopItems& top, int64_t row, const Visit& visit) {
@@ -88,7 +78,7 @@ class CsvWriter : public TextWriter {
     if (names.size() == 0)
       append_number(out, number);
     else
-      append_field(out, plain_id(names[number]), ',');
+      append_field(out, plain_name(names[number]), ',');
   }
   void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
     int64_t rank = 0;
@@ -111,7 +101,7 @@ class JsonLinesWriter : public TextWriter {
 
  private:
   static Json id(const NameList& names, int64_t number) {
-    return names.size() == 0 ? Json(number) : Json(plain_id(names[number]));
+    return names.size() == 0 ? Json(number) : Json(plain_name(names[number]));
   }
   void write_row(std::string& out, int64_t user, const TopItems& top, int64_t row) override {
     Json items = Json::array(), scores = Json::array();
@@ -131,7 +121,7 @@ class JsonLinesWriter : public TextWriter {
 class NpyIds {
  public:
   explicit NpyIds(NameList names) : names_(std::move(names)) {
-    for (int64_t i = 0; i < names_.size(); ++i) width_ = std::max(width_, characters(plain_id(names_[i])).size());
+    for (int64_t i = 0; i < names_.size(); ++i) width_ = std::max(width_, characters(plain_name(names_[i])).size());
   }
   std::string type() const { return names_.size() == 0 ? "<i8" : str("<U", std::max<size_t>(1, width_)); }
   // `number`: −1 for none.
@@ -140,7 +130,7 @@ class NpyIds {
       out.append(reinterpret_cast<const char*>(&number), sizeof number);
       return;
     }
-    std::u32string text = number < 0 ? std::u32string() : characters(plain_id(names_[number]));
+    std::u32string text = number < 0 ? std::u32string() : characters(plain_name(names_[number]));
     text.resize(std::max<size_t>(1, width_));
     out.append(reinterpret_cast<const char*>(text.data()), text.size() * sizeof(char32_t));
   }

@@ -159,8 +159,12 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
   const auto writer = make_recommendation_writer(out, format);
   RecommendReport report;
   std::vector<int64_t> numbers;
-  for (int64_t begin = 0; begin < total; begin += users_together) {
-    const int64_t rows = std::min(users_together, total - begin);
+  // Progress comes after each block, so many items make it smaller. The items' own part of the first layer is computed
+  // once in a block and pays from a few users on.
+  constexpr int64_t least = 16;
+  const int64_t together = std::clamp(pairs_together / std::max<int64_t>(all.items, 1), least, users_together);
+  for (int64_t begin = 0; begin < total; begin += together) {
+    const int64_t rows = std::min(together, total - begin);
     const TopItems top = recommending.lists(begin, rows, numbers);
     report.shorter += top.counts.lt(options.k).sum().item<int64_t>();
     writer->write(numbers.data(), top);

@@ -61,8 +61,7 @@ SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& 
 
 namespace {
 
-// Keys that change only random draws, rounding or names. Runs of one group may differ in them, so runs with other
-// `launch` or `backend` count as other seeds.
+// Keys that change only random draws, rounding or names. Runs of one group may differ in them.
 const std::vector<std::string>& seed_keys() {
   static const std::vector<std::string> keys{"seed",         "data.seed", "strategy.seed", "name",
                                              "train.resume", "log",       "launch",        "backend"};
@@ -72,6 +71,23 @@ const std::vector<std::string>& seed_keys() {
 struct RunGroup {
   std::vector<ListedRun> runs;  // differ in seeds only; the first one was named by the user
 };
+
+// The seeds of a run. A repeated run, a continued one, and one by other ranks tell nothing about the spread over seeds.
+std::string seed_of(const ListedRun& run) {
+  const Json config = without_locations(run.config);
+  Json seeds = Json::array();
+  for (const char* place : {"/seed", "/data/seed", "/strategy/seed"}) {
+    const Json::json_pointer pointer(place);
+    seeds.push_back(config.contains(pointer) ? config[pointer] : Json());
+  }
+  return seeds.dump();
+}
+
+size_t seeds_in(const RunGroup& group) {
+  std::set<std::string> seeds;
+  for (const ListedRun& run : group.runs) seeds.insert(seed_of(run));
+  return seeds.size();
+}
 
 bool same_but_seed(const ListedRun& a, const ListedRun& b) {
   return first_difference(a.config, b.config, seed_keys()).empty();
@@ -91,7 +107,10 @@ void add_siblings(std::vector<RunGroup>& groups) {
       if (run.farm || run.status != "done" || !known.insert(absolute_path(run.folder)).second) continue;
       for (RunGroup& group : groups)
         if (same_but_seed(group.runs.front(), run)) {
-          group.runs.push_back(run);
+          const bool known_seed = std::any_of(group.runs.begin(), group.runs.end(), [&](const ListedRun& other) {
+            return seed_of(other) == seed_of(run);
+          });
+          if (!known_seed) group.runs.push_back(run);
           break;
         }
     }
@@ -99,6 +118,7 @@ void add_siblings(std::vector<RunGroup>& groups) {
 
 std::vector<ListedRun> named_runs(const std::vector<std::string>& folders) {
   std::vector<ListedRun> runs;
+  std::set<std::string> known;
   for (std::string folder : folders) {
     while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
     const std::vector<std::string> pipelines = pipeline_folders(folder);
@@ -109,10 +129,10 @@ std::vector<ListedRun> named_runs(const std::vector<std::string>& folders) {
                     " holds no run; `convoy runs` lists those in runs/");
       if (run && run->status == "unreadable")
         throw Error(Failure::corrupt_data, "convoy compare: ", path, "/summary.json is no summary of convoy");
-      if (run) runs.push_back(*run);
+      if (run && known.insert(absolute_path(path)).second) runs.push_back(*run);
     }
   }
-  if (runs.size() < 2) throw Error(Failure::command_line, "convoy compare: name at least two runs, or a farm");
+  if (runs.size() < 2) throw Error(Failure::command_line, "convoy compare: name at least two different runs, or a farm");
   return runs;
 }
 
@@ -143,8 +163,10 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
 
 std::vector<double> values_of(const RunGroup& group, const std::string& metric, const char* which) {
   std::vector<double> values;
+  std::set<std::string> seeds;  // one run of each
   for (const ListedRun& run : group.runs)
-    if (const double value = value_of_metric(run, metric, which); std::isfinite(value)) values.push_back(value);
+    if (const double value = value_of_metric(run, metric, which); std::isfinite(value))
+      if (seeds.insert(seed_of(run)).second) values.push_back(value);
   return values;
 }
 
@@ -163,8 +185,8 @@ std::vector<std::string> metrics_of(const std::vector<RunGroup>& groups) {
 }
 
 std::string group_name(const RunGroup& group) {
-  return group.runs.size() == 1 ? group.runs.front().folder
-                                : str(group.runs.front().folder, " (", group.runs.size(), " seeds)");
+  const size_t seeds = seeds_in(group);
+  return seeds == 1 ? group.runs.front().folder : str(group.runs.front().folder, " (", seeds, " seeds)");
 }
 
 struct ComparedMetric {
@@ -205,7 +227,9 @@ void print_seeds(const RunGroup& group, const std::vector<ComparedMetric>& metri
     line.push_back(number_or_dash(values.empty() ? unknown : spread_test(values, values).deviation));
     lines.push_back(line);
   }
-  out << text_table(lines, right) << "The runs differ in their seeds only.\n";
+  out << text_table(lines, right) << (seeds_in(group) > 1 ? "The runs differ in their seeds only.\n"
+                                                     : "The runs have equal settings and seeds, so this is no spread over "
+                                                       "seeds: train one again with --set seed=2.\n");
 }
 
 void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunGroup>& groups,

@@ -28,6 +28,7 @@ int run_launched(Node tree, const RunArguments& arguments, const Variables& vari
       return run_as_agent(loop, request, host);
     }
     const PreparedRun run = prepare(std::move(tree), arguments, variables, as);
+    if (as.pmi && as.size > 1 && (run.config.backend == "mpi" || run.config.backend == "auto")) check_mpi_file_limit();
     const Host host = this_host({may_use_gpus(run.config), true});
     EventLoop loop;
     if (as.rank == 0) return run_as_supervisor(loop, run, host);

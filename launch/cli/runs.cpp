@@ -15,6 +15,7 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "launch/cli/text_table.h"
 
@@ -51,6 +52,24 @@ std::string age_text(double seconds) {
 }
 
 bool is_loss_name(const std::string& metric) { return metric == "loss" || ends_in(metric, "loss"); }
+
+// The evaluations so far of a run without a final summary, as a summary has them.
+Json recorded_metrics(const std::string& path) {
+  Json metrics = Json::object();
+  for (const std::string& line : split(read_file_if_any(path), '\n')) {
+    const Json record = parsed_json(line);
+    if (!record.is_object() || text_in(record, "kind") != "evaluate") continue;
+    for (const auto& [name, value] : object_of_key(record, "metrics").items()) {
+      if (!value.is_number()) continue;
+      Json& known = metrics[name];
+      const bool lower = is_loss_name(name);
+      const bool better = known.is_null() || (lower ? value < known["best"] : value > known["best"]);
+      known["last"] = value;
+      if (better) known.update({{"best", value}, {"best_step", record.value("step", 0)}});
+    }
+  }
+  return metrics;
+}
 
 // The metric that the list shows for a run.
 std::string main_metric(const ListedRun& run, const std::string& wanted) {
@@ -94,6 +113,7 @@ std::optional<ListedRun> listed_run(const std::string& folder) {
     run.step = static_cast<int64_t>(number_in(progress, "step", -1));
   }
   run.metrics = run.farm ? Json::object() : object_of_key(summary, "metrics");
+  if (!run.farm && run.metrics.empty()) run.metrics = recorded_metrics(folder + "/metrics.jsonl");
   run.config = object_of_key(summary, "config");
   return run;
 }

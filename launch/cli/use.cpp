@@ -96,6 +96,17 @@ void check_overrides(const UseArguments& arguments) {
                     " does not train; leave it out");
 }
 
+// With data.evaluate.path the held-out rows are those of another file, so another data.path would change nothing.
+void check_evaluated_path(const UseArguments& arguments, const RunConfig& config) {
+  if (!sets_key(arguments.overrides, "data.path") || sets_key(arguments.overrides, "data.evaluate")) return;
+  const Json evaluate = config.data.options.json().value("evaluate", Json());
+  const Json path = evaluate.is_object() ? evaluate.value("path", Json()) : Json();
+  if (!path.is_string() || path.get<std::string>().empty()) return;
+  throw ConfigError(location_of(config.resolved, "data.path"), "data.path",
+                    str("has no effect on the rows that are evaluated, which data.evaluate.path has: ",
+                        path.get<std::string>(), "; type --set data.evaluate.path=FILE"));
+}
+
 // The rank count and the strategy of a run on this host. `config` has the typed overrides.
 struct RankChoice {
   int ranks = 0;
@@ -201,6 +212,7 @@ void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult
   const UseFolder folder(as, arguments.command);
   RunArguments job = run_arguments(arguments, result.run, options, folder.path());
   const RunConfig config = read_run_tree(configuration_tree(job), all_catalogues());
+  check_evaluated_path(arguments, config);
   const RankChoice choice = choose_ranks(arguments, result.run, config, as);
   if (!choice.note.empty()) result.run.notes.push_back(choice.note);
   job.ranks = choice.ranks;

@@ -289,9 +289,11 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
 
 namespace {
 
+}  // namespace
+
 // mpirun and its processes share files of 4 MiB (PMIx's data store). If they do not fit, a process ends with 1 or waits
 // for ever in MPI_Init.
-void check_size_limit() {
+void check_mpi_file_limit() {
   constexpr rlim_t needed = 4 << 20;
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < needed)
@@ -300,10 +302,8 @@ void check_size_limit() {
                 "; raise that limit, or use --set backend=gloo");
 }
 
-}  // namespace
-
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, const MpirunHosts& hosts) {
-  check_size_limit();
+  check_mpi_file_limit();
   const std::string program = executable_path("mpirun",
                                               "install Open MPI (Debian: apt-get install openmpi-bin), or use "
                                               "--set backend=gloo");

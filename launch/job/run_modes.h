@@ -24,6 +24,9 @@ struct MpirunHosts {
 };
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, const MpirunHosts& hosts = {});
 
+// Refuses a limit on the size of files with which MPI would wait for ever in MPI_Init. Error(io).
+void check_mpi_file_limit();
+
 // With --hosts: starts one agent per host through a remote shell; the agent is the parent of the host's ranks.
 int run_on_hosts(EventLoop& loop, PreparedRun run);
 // Node 0 of several: does the same with the agents that join at the rendezvous (launch/job/meeting.h).

@@ -228,17 +228,6 @@ void check_batch_size(const RunConfig& config, double row_elements) {
                     " are possible; use fewer rows");
 }
 
-// Compares the rows with model, transforms and loss, as far as options describe them. Ranks compare those of plugins.
-void check_components(const RunConfig& config) {
-  const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
-  check_model_rows(config.model.name, config.model.options, config.data.options, rows);
-  check_transforms(config.data.options, rows);
-  check_loss_rows(config.loss.options, config.data.options, rows);
-  const double elements = check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
-                                            check_data_sizes(config.data.name, config.data.options));
-  check_batch_size(config, elements);
-}
-
 // Refuses a watched metric that evaluations never give, before the first evaluation.
 void check_watched_metrics(const PreparedRun& run) {
   const TrainConfig& train = run.config.train;
@@ -257,6 +246,17 @@ void check_watched_metrics(const PreparedRun& run) {
 }
 
 }  // namespace
+
+// Ranks compare the rows of plugins.
+void check_components(const RunConfig& config) {
+  const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
+  check_model_rows(config.model.name, config.model.options, config.data.options, rows);
+  check_transforms(config.data.options, rows);
+  check_loss_rows(config.loss.options, config.data.options, rows);
+  const double elements = check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
+                                            check_data_sizes(config.data.name, config.data.options));
+  check_batch_size(config, elements);
+}
 
 bool may_use_gpus(const RunConfig& config) { return config.device != "cpu"; }
 

@@ -61,6 +61,10 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
 // Refuses a configuration with a program, for a command that needs its model. ConfigError at the key.
 void refuse_program(const RunConfig& config, const std::string& command);
 
+// Compares rows with model, transforms and loss, and checks products of sizes, as far as options describe them. Throws
+// ConfigError at the key.
+void check_components(const RunConfig& config);
+
 RunFolderRequest folder_request(const PreparedRun& run);
 
 // True if the configuration may use GPUs, so that a search for them is worth its time.

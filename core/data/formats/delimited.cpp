@@ -112,6 +112,15 @@ double DelimitedReader::number(size_t column) const {
   return value;
 }
 
+std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (size_t i = 0; i < name.size(); ++i) {
+    plain += name[i];
+    if (name[i] == '"' && i + 1 < name.size() && name[i + 1] == '"') ++i;
+  }
+  return plain;
+}
+
 void append_field(std::string& line, std::string_view field, char delimiter) {
   const char special[] = {delimiter, '"', '\r', '\n'};
   if (field.find_first_of(std::string_view(special, sizeof special)) == std::string_view::npos) {

@@ -50,6 +50,9 @@ class DelimitedReader {
   std::vector<std::string_view> fields_;
 };
 
+// Undoubles the quotes of a name: readers keep the doubled quotes of CSV.
+std::string plain_name(std::string_view name);
+
 // Appends a field to a line of delimited text, in quotes if a reader needs them.
 void append_field(std::string& line, std::string_view field, char delimiter);
 

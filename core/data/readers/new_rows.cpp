@@ -292,6 +292,10 @@ class ArrayRows : public NewRows {
     }
     preparation_ = trained.preparation("features", {});
     if (preparation_.columns().empty()) preparation_ = Preparation();
+    for (const std::string& name : field_names())
+      if (std::none_of(fields_.begin(), fields_.end(), [&](const auto& field) { return field.first == name; }))
+        throw Error(Failure::corrupt_data, path, ": has no tensor ", name, "; the model was trained on ",
+                    join(field_names(), ", "));
     for (const auto& [name, tensor] : fields_) check(path, name, tensor);
   }
 
@@ -334,6 +338,36 @@ class ArrayRows : public NewRows {
     if (tensor.size(0) != rows())
       throw Error(Failure::corrupt_data, path, ": has ", tensor.size(0), " rows of ", name, " and ", rows(), " of ",
                   fields_.front().first);
+    check_values(path, name, tensor);
+  }
+
+  // Ids, categories and numbers must be such as the model was trained on: an id out of range would read other memory.
+  void check_values(const std::string& path, const std::string& name, const at::Tensor& tensor) const {
+    const Field& field = schema_.at(name, "convoy predict");
+    const bool whole = !at::isFloatingType(field.dtype) && field.dtype != at::kByte;
+    constexpr int64_t block = 1 << 15;
+    for (int64_t begin = 0; begin < tensor.size(0); begin += block) {
+      const at::Tensor part = tensor.narrow(0, begin, std::min(block, tensor.size(0) - begin));
+      const at::Tensor values = part.to(at::kDouble).reshape({part.size(0), -1});
+      at::Tensor wrong = values.isfinite().logical_not();
+      if (whole) wrong = wrong.logical_or(values.floor().ne(values)).logical_or(values.lt(0));
+      if (whole && field.cardinality > 0) wrong = wrong.logical_or(values.ge(double(field.cardinality)));
+      if (name == "features")
+        for (size_t column = 0; column < preparation_.columns().size(); ++column)
+          if (preparation_.columns()[column].categorical) {
+            const at::Tensor mine = values.select(1, int64_t(column));
+            wrong.select(1, int64_t(column))
+                .logical_or_(mine.floor().ne(mine).logical_or(mine.lt(0)).logical_or(
+                    mine.ge(double(preparation_.columns()[column].categories.size()))));
+          }
+      if (!wrong.any().item<bool>()) continue;
+      const at::Tensor at = wrong.nonzero()[0];
+      const int64_t row = at[0].item<int64_t>(), column = at[1].item<int64_t>();
+      throw Error(Failure::corrupt_data, path, ": ", name, ", row ", begin + row, ", value ", column, ": is ",
+                  values[row][column].item<double>(), ", which is ",
+                  whole ? str("no number of an id or token from 0 to ", field.cardinality - 1)
+                        : "not finite, or no number of a category that was seen in training");
+    }
   }
 
   const NewRowsOptions options_;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "core/base/hash.h"
 #include "core/base/text.h"
@@ -64,11 +66,13 @@ std::string text_of(const Node& value) {
 // Texts of the values of a key. Later values with an equal text get a number.
 std::vector<std::string> texts_of(const Node& values) {
   std::vector<std::string> texts;
+  std::unordered_set<std::string> known;
+  std::unordered_map<std::string, int> next;  // number to try for a text that is taken
   for (const Node& value : values.items) {
     const std::string text = in_a_name(text_of(value)).substr(0, longest_value);
     std::string unique = text;
-    for (int number = 2; std::find(texts.begin(), texts.end(), unique) != texts.end(); ++number)
-      unique = str(text, "-", number);
+    int& number = next.emplace(text, 2).first->second;
+    while (!known.insert(unique).second) unique = str(text, "-", number++);
     texts.push_back(unique);
   }
   return texts;

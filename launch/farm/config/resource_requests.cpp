@@ -10,6 +10,7 @@
 #include "core/data/catalogue/catalogue.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"
+#include "launch/prepare/prepare.h"
 #include "launch/prepare/used_run.h"
 #include "strategies/plans/catalogue.h"
 
@@ -168,6 +169,7 @@ class Checks {
       return;
     attempt(pipeline, [&] {
       const RunConfig config = RunConfig::from_resolved(planned);
+      if (config.program.empty()) check_components(config);
       PlanRequest plan_request;
       plan_request.ranks = static_cast<int>(config.launch.ranks);
       strategy_of(config).plan(config, slot_topology(request), plan_request);

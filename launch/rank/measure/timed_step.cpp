@@ -170,10 +170,14 @@ class TimedBlock : public Block {
 // Returns a state file without a name: a step reports its position, which nothing reads here.
 std::shared_ptr<StateFile> unread_state() {
   const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", random_token(), ".state");
-  auto state = std::make_shared<StateFile>(path.string());
-  std::error_code none;
-  std::filesystem::remove(path, none);
-  return state;
+  struct Removal {  // also if there is no room for the file
+    const std::filesystem::path& path;
+    ~Removal() {
+      std::error_code none;
+      std::filesystem::remove(path, none);
+    }
+  } const removal{path};
+  return std::make_shared<StateFile>(path.string());
 }
 
 // Selects blocks of the model, or all, and times the forward of each.

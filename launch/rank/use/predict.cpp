@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "core/data/formats/delimited.h"
 #include "core/data/prediction_file.h"
 #include "core/data/readers/new_rows.h"
 #include "core/tensors/tensor_memory.h"
@@ -52,7 +53,7 @@ class Predictor {
     std::vector<std::string> names;
     if (const auto& contents = use_.contents())
       if (const auto found = contents->lists.find("classes"); found != contents->lists.end())
-        names = found->second.names.strings();
+        for (const std::string& name : found->second.names.strings()) names.push_back(plain_name(name));
     for (auto number = int64_t(names.size()); number < classes_; ++number) names.push_back(std::to_string(number));
     return names;
   }

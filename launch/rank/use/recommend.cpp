@@ -56,6 +56,7 @@ class RecommendUse : public Use {
     RecommendOptions options = options_of(use);
     options.prepared = use.components().data->prepared_interactions();
     const std::unique_ptr<OutputFile> out = use.output();
+    use.progress(0, 0);  // the model is complete
     const auto start = std::chrono::steady_clock::now();
     const MemoryGrowth memory;
     const RecommendReport report =

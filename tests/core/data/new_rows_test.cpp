@@ -7,9 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/data/formats/delimited.h"
 #include "core/data/prediction_file.h"
 #include "core/data/readers/interactions_reader.h"
 #include "core/data/sets/interactions.h"
@@ -221,6 +224,51 @@ TEST(NewRows, ReadArraysByTheNamesOfFields) {
               HasSubstr("rows of features have the shape [3], and the model was trained on [2]"));
   EXPECT_THAT(refusal_of([&] { open("other.safetensors", "other", at::tensor({1.F})); }),
               HasSubstr("has no tensor of the fields that the model was trained on (features); it has other"));
+}
+
+// An id out of range would read other memory; a fraction would be cut.
+TEST(NewRows, RefuseValuesOfArraysThatTrainingDidNotHave) {
+  WrittenFiles files;
+  Schema schema;
+  schema.fields["user"] = {{}, at::kLong, 60};
+  schema.fields["item"] = {{}, at::kLong, 5};
+  schema.fields["target"] = {{}, at::kFloat, 0};
+  const Component component{"interactions", Options(Json{{"name", "interactions"}})};
+  const auto refusal = [&](const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+    write_safetensors(files.path("ids.safetensors"), tensors, {});
+    return refusal_of([&] { open_new_rows(files.path("ids.safetensors"), {component, schema, nullptr}, {false, 2}); });
+  };
+  const at::Tensor users = at::tensor({0, 59, 3}, at::kLong), items = at::tensor({4, 0, 1}, at::kLong);
+  EXPECT_EQ(refusal({{"user", users}, {"item", items}}), "no failure");
+  EXPECT_THAT(refusal({{"user", users}}), HasSubstr("has no tensor item; the model was trained on item, user"));
+  EXPECT_THAT(refusal({{"user", at::tensor({0, 60, 3}, at::kLong)}, {"item", items}}),
+              HasSubstr("user, row 1, value 0: is 60, which is no number of an id or token from 0 to 59"));
+  EXPECT_THAT(refusal({{"user", at::tensor({0, 1, -1}, at::kLong)}, {"item", items}}), HasSubstr("row 2, value 0: is -1"));
+  EXPECT_THAT(refusal({{"user", at::tensor({0.0, 0.5, 1.0}, at::kDouble)}, {"item", items}}), HasSubstr("is 0.5"));
+}
+
+TEST(NewRows, RefuseUnseenCategoriesAndInfiniteNumbersOfArrays) {
+  TrainedTable trained;
+  const Component component = table_component();
+  const auto refusal = [&](const at::Tensor& values) {
+    write_safetensors(trained.files.path("x.safetensors"), {{"features", values}}, {});
+    return refusal_of([&] {
+      open_new_rows(trained.files.path("x.safetensors"), {component, trained.schema, &trained.contents}, {false, 2});
+    });
+  };
+  const float infinite = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(refusal(at::tensor({1.F, 0.F, 5.F, 1.F}).view({2, 2})), "no failure");
+  for (const float category : {9.F, -1.F, 0.5F})
+    EXPECT_THAT(refusal(at::tensor({1.F, 0.F, 5.F, category}).view({2, 2})), HasSubstr("features, row 1, value 1: is"));
+  EXPECT_THAT(refusal(at::tensor({infinite, 0.F, 5.F, 1.F}).view({2, 2})), HasSubstr("row 0, value 0: is inf"));
+}
+
+TEST(Names, AreWrittenAsTheyWereRead) {
+  EXPECT_EQ(plain_name("oak"), "oak");
+  EXPECT_EQ(plain_name("d\"\"q"), "d\"q");
+  std::string line;
+  append_field(line, plain_name("d\"\"q"), ',');
+  EXPECT_EQ(line, "\"d\"\"q\"");
 }
 
 // --- Files of results ---

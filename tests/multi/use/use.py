@@ -253,6 +253,20 @@ def lists(work):
     loss = compared["metrics"]["loss"][1]
     runs.check(loss["seeds"] == 3 and loss["exceeds_spread"] is True and loss["difference"] < 0, f"compare: {loss}")
     runs.check("exceeds the spread" in convoy("compare", work / "seeds" / "1e-3-1", work / "seeds" / "3e-2-1"), "text of compare")
+    # A repeated run tells nothing about the spread over seeds.
+    pair = work / "repeated"
+    for name, rate in (("a", "1e-3"), ("a-2", "1e-3"), ("b", "3e-2"), ("b-2", "3e-2")):
+        runs.run(TINY / "mlp.yaml", pair / name, ["data.seed=1", f"optimizer.lr={rate}"])
+    repeated = json.loads(convoy("compare", pair / "a", pair / "b", "--json"))["metrics"]["loss"][1]
+    runs.check(repeated["seeds"] == 1 and repeated["exceeds_spread"] is None, f"compare of repeated runs: {repeated}")
+    runs.check("equal settings and seeds" in convoy("compare", pair / "a", pair / "a-2"), "text for equal runs")
+    runs.refused("one run twice", 64, ["two different runs"], [str(runs.CONVOY), "compare", str(pair / "a"), str(pair / "a")])
+    # A killed run has what it recorded.
+    killed = work / "killed"
+    runs.run(TINY / "mlp.yaml", killed, ["train.epochs=50", "train.evaluate_every=1 epoch"], inject=["kill:rank=0@step=60"], expect=137)
+    (killed / "summary.json").write_text(json.dumps({**runs.summary(killed), "metrics": {}, "status": "running"}))
+    entry = next(entry for entry in json.loads(convoy("runs", work, "--json")) if entry["folder"] == str(killed))
+    runs.check(entry["status"] == "ended" and entry["best"] is not None, f"a killed run: {entry}")
     print("runs and compare", flush=True)
 
 
