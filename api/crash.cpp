@@ -37,8 +37,8 @@ TranslatedException translate_exception(Failure unknown) {
     throw;
   } catch (const CommError& error) {
     // A group of ranks only knows that it happened; these kinds name the rank that failed.
-    const bool others = error.kind() != Failure::peer_lost && error.kind() != Failure::rendezvous &&
-                        error.kind() != Failure::internal;
+    const bool others =
+        error.kind() != Failure::peer_lost && error.kind() != Failure::rendezvous && error.kind() != Failure::internal;
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
   } catch (const Error& error) {
     return {error.kind(), error.what()};

@@ -162,7 +162,7 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
   // Progress comes after each block, so many items make it smaller. The items' own part of the first layer is computed
   // once in a block and pays from a few users on.
   constexpr int64_t least = 16;
-  const int64_t together = std::clamp(pairs_together / std::max<int64_t>(all.items, 1), least, users_together);
+  const int64_t together = std::clamp(most_pairs_together / std::max<int64_t>(all.items, 1), least, users_together);
   for (int64_t begin = 0; begin < total; begin += together) {
     const int64_t rows = std::min(together, total - begin);
     const TopItems top = recommending.lists(begin, rows, numbers);

@@ -36,7 +36,7 @@ struct RecommendReport {
 };
 
 constexpr int64_t users_together = 1024;
-constexpr int64_t pairs_together = int64_t{1} << 24;  // of a block, at most; a few seconds of work
+constexpr int64_t most_pairs_together = int64_t{1} << 24;  // of a block, at most; a few seconds of work
 
 // Writes the lists to `out` and commits it (core/ranking/recommendation_files.h). `progress` receives the number of
 // lists done, and their total.

@@ -53,8 +53,8 @@ class Run {
   // has get_batch(indices) or get(index), and size(). The loop makes one step for each batch. It ends after `epochs` or
   // `max_steps`, or earlier if the job receives a stop request; then a checkpoint exists.
   // Another call continues after the last step. So a loop over epochs may call share with 1, 2, … epochs; calls for
-  // epochs before the resumed step make no steps. Code between the calls runs again then, and a checkpoint at the end of
-  // an epoch is written before it. So change kept objects, such as a scheduler, in the body of the loop, where
+  // epochs before the resumed step make no steps. Code between the calls runs again then, and a checkpoint at the end
+  // of an epoch is written before it. So change kept objects, such as a scheduler, in the body of the loop, where
   // ShareBatch::ends_epoch is true; otherwise a resumed run ends with Error(config).
   template <class Dataset, class = detail::EnableForDatasets<Dataset>>
   Share share(Dataset&& dataset, const ShareOptions& options = {}) {

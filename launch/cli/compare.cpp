@@ -107,9 +107,8 @@ void add_siblings(std::vector<RunGroup>& groups) {
       if (run.farm || run.status != "done" || !known.insert(absolute_path(run.folder)).second) continue;
       for (RunGroup& group : groups)
         if (same_but_seed(group.runs.front(), run)) {
-          const bool known_seed = std::any_of(group.runs.begin(), group.runs.end(), [&](const ListedRun& other) {
-            return seed_of(other) == seed_of(run);
-          });
+          const bool known_seed = std::any_of(group.runs.begin(), group.runs.end(),
+                                              [&](const ListedRun& other) { return seed_of(other) == seed_of(run); });
           if (!known_seed) group.runs.push_back(run);
           break;
         }
@@ -132,7 +131,8 @@ std::vector<ListedRun> named_runs(const std::vector<std::string>& folders) {
       if (run && known.insert(absolute_path(path)).second) runs.push_back(*run);
     }
   }
-  if (runs.size() < 2) throw Error(Failure::command_line, "convoy compare: name at least two different runs, or a farm");
+  if (runs.size() < 2)
+    throw Error(Failure::command_line, "convoy compare: name at least two different runs, or a farm");
   return runs;
 }
 
@@ -227,9 +227,10 @@ void print_seeds(const RunGroup& group, const std::vector<ComparedMetric>& metri
     line.push_back(number_or_dash(values.empty() ? unknown : spread_test(values, values).deviation));
     lines.push_back(line);
   }
-  out << text_table(lines, right) << (seeds_in(group) > 1 ? "The runs differ in their seeds only.\n"
-                                                     : "The runs have equal settings and seeds, so this is no spread over "
-                                                       "seeds: train one again with --set seed=2.\n");
+  out << text_table(lines, right)
+      << (seeds_in(group) > 1 ? "The runs differ in their seeds only.\n"
+                              : "The runs have equal settings and seeds, so this is no spread over "
+                                "seeds: train one again with --set seed=2.\n");
 }
 
 void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunGroup>& groups,

@@ -9,7 +9,7 @@
 #include "core/control/exit_codes.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
-#include "launch/job/meeting.h"
+#include "launch/job/node_rendezvous.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"

@@ -15,7 +15,6 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/parsed_json.h"
 #include "core/files/summary.h"
 #include "launch/cli/text_table.h"
 
@@ -59,7 +58,8 @@ Json recorded_metrics(const std::string& path) {
   for (const std::string& line : split(read_file_if_any(path), '\n')) {
     const Json record = parsed_json(line);
     if (!record.is_object() || text_in(record, "kind") != "evaluate") continue;
-    for (const auto& [name, value] : object_of_key(record, "metrics").items()) {
+    const Json values = object_of_key(record, "metrics");
+    for (const auto& [name, value] : values.items()) {
       if (!value.is_number()) continue;
       Json& known = metrics[name];
       const bool lower = is_loss_name(name);

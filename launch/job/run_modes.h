@@ -29,7 +29,7 @@ void check_mpi_file_limit();
 
 // With --hosts: starts one agent per host through a remote shell; the agent is the parent of the host's ranks.
 int run_on_hosts(EventLoop& loop, PreparedRun run);
-// Node 0 of several: does the same with the agents that join at the rendezvous (launch/job/meeting.h).
+// Node 0 of several: does the same with the agents that join at the rendezvous (launch/job/node_rendezvous.h).
 int run_on_nodes(EventLoop& loop, PreparedRun run, const NodeRole& role);
 // The agent on another host: reads its request and plan from standard input (launch/job/agent.h).
 int run_agent_for_host(EventLoop& loop);

@@ -5,7 +5,7 @@
 // chooses an address that all hosts can reach, and sends each agent its processes. Secret and plan go to the remote
 // shell's standard input. With backend mpi, mpirun starts the ranks after the same checks.
 //
-// With one `convoy` per node, the agents of other nodes come by themselves and do the same over a Meeting.
+// With one `convoy` per node, the agents of other nodes come by themselves and do the same over a NodeRendezvous.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -16,7 +16,7 @@
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "launch/job/agent.h"
-#include "launch/job/meeting.h"
+#include "launch/job/node_rendezvous.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
@@ -35,14 +35,14 @@ std::vector<HostShare> node_shares(const NodeRole& role) {
 
 class HostsRun {
  public:
-  // `meeting`: of the nodes; null with --hosts.
-  HostsRun(EventLoop& loop, PreparedRun run, Meeting* meeting)
+  // `rendezvous`: of the nodes; null with --hosts.
+  HostsRun(EventLoop& loop, PreparedRun run, NodeRendezvous* rendezvous)
       : loop_(loop),
         tasks_(loop),
         run_(std::move(run)),
-        meeting_(meeting),
-        source_(meeting == nullptr ? "--hosts" : meeting->role().from),
-        shares_(meeting == nullptr ? host_shares(run_.arguments.hosts) : node_shares(meeting->role())),
+        rendezvous_(rendezvous),
+        source_(rendezvous == nullptr ? "--hosts" : rendezvous->role().from),
+        shares_(rendezvous == nullptr ? host_shares(run_.arguments.hosts) : node_shares(rendezvous->role())),
         remote_shell_(run_.config.launch.remote_shell),
         calls_(shares_.size()),
         agent_(loop, {[this](int host, const std::string& line) { line_received(call(host), line); },
@@ -51,7 +51,7 @@ class HostsRun {
   // Collects the hosts' resources and plans. Returns the error if hosts cannot be reached or if the run was stopped
   // before; throws errors of the run itself.
   std::optional<Error> ask() {
-    if (meeting_ != nullptr) meeting_->begin_attempt();
+    if (rendezvous_ != nullptr) rendezvous_->begin_attempt();
     loop_.on_signal([this](int) { stopped_ = true; });
     const std::vector<int> wanted = wanted_hosts();
     try {
@@ -122,7 +122,7 @@ class HostsRun {
   // --- Collecting the hosts ---
 
   void ask_hosts() {
-    if (meeting_ == nullptr && remote_shell_.empty())
+    if (rendezvous_ == nullptr && remote_shell_.empty())
       throw ConfigError(location_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
                         "is empty, but --hosts needs a program that runs a command on another host");
     const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
@@ -130,8 +130,8 @@ class HostsRun {
     for (size_t i = 0; i < shares_.size(); ++i) {
       Call& one = calls_[i];
       one.name = shares_[i].name;
-      one.here = meeting_ == nullptr ? is_here(one.name) : i == 0;
-      if (meeting_ != nullptr && !one.here) continue;
+      one.here = rendezvous_ == nullptr ? is_here(one.name) : i == 0;
+      if (rendezvous_ != nullptr && !one.here) continue;
       ProcessStart start;
       start.argv = {program_path(), "agent"};
       start.environment = without_ranks(run_.variables);
@@ -143,16 +143,16 @@ class HostsRun {
     const double limit = run_.config.launch.rendezvous;
     loop_.run_until([&] { return stopped_ || answered(); }, to_milliseconds(limit));
     if (stopped_) throw Error(Failure::stopped, "stop requested before the hosts had answered");
-    if (meeting_ != nullptr && meeting_->problem()) throw *meeting_->problem();
+    if (rendezvous_ != nullptr && rendezvous_->problem()) throw *rendezvous_->problem();
     check_answers(limit);
   }
 
   bool answered() {
-    for (size_t i = 1; meeting_ != nullptr && i < calls_.size(); ++i) {
-      const RemoteHello* hello = meeting_->hello(static_cast<int>(i));
+    for (size_t i = 1; rendezvous_ != nullptr && i < calls_.size(); ++i) {
+      const RemoteHello* hello = rendezvous_->hello(static_cast<int>(i));
       calls_[i].hello = hello == nullptr ? std::nullopt : std::make_optional(*hello);
     }
-    if (meeting_ != nullptr && meeting_->problem()) return true;
+    if (rendezvous_ != nullptr && rendezvous_->problem()) return true;
     const bool failed = std::any_of(calls_.begin(), calls_.end(), [](const Call& one) { return one.end.has_value(); });
     return failed || std::all_of(calls_.begin(), calls_.end(), [](const Call& one) { return one.hello.has_value(); });
   }
@@ -172,10 +172,10 @@ class HostsRun {
     }
     if (!unanswered.empty()) failed_host_ = unanswered.front();
     if (!unanswered.empty())
-      throw meeting_ != nullptr
+      throw rendezvous_ != nullptr
           ? Error(Failure::rendezvous, source_, "=", calls_.size(), ": within ", human_seconds(limit),
                   " (launch.rendezvous) nothing came from ", join(unanswered, ", "), "; node 0 waits at ",
-                  meeting_->address(), " port ", meeting_->role().port,
+                  rendezvous_->address(), " port ", rendezvous_->role().port,
                   "; start the same command there with the number of that node")
           : Error(Failure::rendezvous, "--hosts: no answer within ", human_seconds(limit), " (launch.rendezvous) from ",
                   join(unanswered, ", "), "; does `", join(remote_shell_, " "), " ", unanswered.front(),
@@ -186,8 +186,8 @@ class HostsRun {
       if (!fresh)
         throw Error(Failure::command_line, source_, ": ", same->second, " and ", one.name, " are the same host, ",
                     one.hello->host.name,
-                    meeting_ != nullptr ? "; start one `convoy run` on each host"
-                                        : str("; write it once, such as ", one.name, ":2"));
+                    rendezvous_ != nullptr ? "; start one `convoy run` on each host"
+                                           : str("; write it once, such as ", one.name, ":2"));
     }
   }
 
@@ -218,7 +218,7 @@ class HostsRun {
     const std::vector<Interface> here = interfaces_here();
     const std::string& configured = run_.config.launch.address;
     if (!configured.empty()) return configured_address(configured, here);
-    if (meeting_ != nullptr) return meeting_->address();  // all nodes have reached it
+    if (rendezvous_ != nullptr) return rendezvous_->address();  // all nodes have reached it
     std::vector<std::vector<Interface>> others;
     std::vector<std::string> sources, networks_text{str("this host ", shown(here))};
     for (const Call& one : calls_) {
@@ -263,10 +263,10 @@ class HostsRun {
     const std::string channel = to_string(attempt_->supervisor().address());
     for (const Call& one : calls_) {
       const RemotePlan plan{channel, one.processes, static_cast<int>(placed_.job.processes.size())};
-      if (one.here || meeting_ == nullptr)
+      if (one.here || rendezvous_ == nullptr)
         agent_.send(index_of(one), to_line(plan));
       else
-        meeting_->send_plan(index_of(one), plan);
+        rendezvous_->send_plan(index_of(one), plan);
     }
     for (const Call& one : calls_)
       if (one.end) lost(one);
@@ -319,7 +319,7 @@ class HostsRun {
   EventLoop& loop_;
   OwnedTasks tasks_;
   PreparedRun run_;
-  Meeting* const meeting_;
+  NodeRendezvous* const rendezvous_;
   const std::string source_;  // the option or variable that gave the hosts
   const std::vector<HostShare> shares_;
   const std::vector<std::string> remote_shell_;
@@ -334,8 +334,8 @@ class HostsRun {
   std::unique_ptr<RunAttempt> attempt_;
 };
 
-int run_with_agents(EventLoop& loop, const PreparedRun& run, Meeting* meeting) {
-  auto hosts = std::make_unique<HostsRun>(loop, run, meeting);
+int run_with_agents(EventLoop& loop, const PreparedRun& run, NodeRendezvous* rendezvous) {
+  auto hosts = std::make_unique<HostsRun>(loop, run, rendezvous);
   std::optional<Error> problem = hosts->ask();
   if (problem && problem->kind() == Failure::stopped) throw *problem;
   if (!problem && hosts->by_mpirun()) return hosts->through_mpirun();
@@ -345,7 +345,7 @@ int run_with_agents(EventLoop& loop, const PreparedRun& run, Meeting* meeting) {
   RestartPolicy policy(std::move(folder), restart_options(run));
   return run_attempts(loop, [&] {
     if (!hosts) {
-      hosts = std::make_unique<HostsRun>(loop, run, meeting);
+      hosts = std::make_unique<HostsRun>(loop, run, rendezvous);
       problem = hosts->ask();
     }
     const AttemptEnd end = problem ? hosts->failed_attempt(policy, *problem) : hosts->attempt(policy);
@@ -359,13 +359,13 @@ int run_with_agents(EventLoop& loop, const PreparedRun& run, Meeting* meeting) {
 int run_on_hosts(EventLoop& loop, PreparedRun run) { return run_with_agents(loop, run, nullptr); }
 
 int run_on_nodes(EventLoop& loop, PreparedRun run, const NodeRole& role) {
-  Meeting meeting(loop, role, run.variables, run.config.launch);
+  NodeRendezvous rendezvous(loop, role, run.variables, run.config.launch);
   try {
-    const int code = run_with_agents(loop, run, &meeting);
-    meeting.finish(code);
+    const int code = run_with_agents(loop, run, &rendezvous);
+    rendezvous.finish(code);
     return code;
   } catch (const Error& error) {
-    meeting.finish(exit_code_of(error.kind()));
+    rendezvous.finish(exit_code_of(error.kind()));
     throw;
   }
 }

@@ -14,7 +14,7 @@
 namespace convoy {
 namespace {
 
-// What one platform's variables say. Values that are not set are empty.
+// The variables of one platform; "" if it has none for a value.
 struct NodePlatform {
   std::string name;
   std::string nodes_variable, node_variable, host_variable, port_variable, ranks_variable;

@@ -51,6 +51,10 @@ def file_size(folder):
         run.start(under=limited("--fsize=300000"))
         ended(run, 74, ["ulimit -f", "backend=gloo"])
         run.check(not run.output.exists(), "a refused run left its folder")
+        # The ranks of an mpirun refuse too, before MPI_Init would wait for ever.
+        run = _faults.Run(folder, "auto", title="no file beyond 1 MB under mpirun", ranks=2)
+        run.start(under=[*limited("--fsize=1048576"), *_faults.MPIRUN])
+        ended(run, 74, ["ulimit -f", "backend=gloo"])
 
 
 def address_space(folder):

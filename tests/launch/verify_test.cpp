@@ -52,7 +52,8 @@ TEST(Verify, RaisesOnlyASmallEps) {
   for (const std::string own : {"optimizer.eps=1.0e-3", "optimizer={name: sgd}"}) {
     std::vector<std::string> said;
     const RunConfig before = read({own});
-    const RunConfig after = read({own}, common_overrides(before, {}, said));
+    const VerifyArguments arguments;
+    const RunConfig after = read({own}, common_overrides(before, arguments, said));
     EXPECT_EQ(after.optimizer.options.json(), before.optimizer.options.json());
     EXPECT_FALSE(has(join(said, "; "), "eps")) << own;
   }

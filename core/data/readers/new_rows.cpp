@@ -357,8 +357,10 @@ class ArrayRows : public NewRows {
           if (preparation_.columns()[column].categorical) {
             const at::Tensor mine = values.select(1, int64_t(column));
             wrong.select(1, int64_t(column))
-                .logical_or_(mine.floor().ne(mine).logical_or(mine.lt(0)).logical_or(
-                    mine.ge(double(preparation_.columns()[column].categories.size()))));
+                .logical_or_(mine.floor()
+                                 .ne(mine)
+                                 .logical_or(mine.lt(0))
+                                 .logical_or(mine.ge(double(preparation_.columns()[column].categories.size()))));
           }
       if (!wrong.any().item<bool>()) continue;
       const at::Tensor at = wrong.nonzero()[0];

@@ -76,11 +76,11 @@ struct StepOptions {
   int64_t micro_batches = 1;
   SyncPolicy sync = {};
   Recompute recompute = {};
-  double first_bytes = 0;           // size of the first bucket
-  double cap_bytes = 0;             // size of the others; 0: bucket_cap decides
-  std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure (overlap_choice.h)
-  std::string buffers = "local";    // batch norm's buffers after an update: broadcast | mean | local
-  bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
+  double first_bytes = 0;            // size of the first bucket
+  double cap_bytes = 0;              // size of the others; 0: bucket_cap decides
+  std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure
+  std::string buffers = "local";     // batch norm's buffers after an update: broadcast | mean | local
+  bool synchronises_norms = false;   // batch norm uses the rows of all ranks of the data axis
 };
 StepOptions step_options(const Options& strategy);
 

@@ -234,27 +234,30 @@ TEST(NewRows, RefuseValuesOfArraysThatTrainingDidNotHave) {
   schema.fields["item"] = {{}, at::kLong, 5};
   schema.fields["target"] = {{}, at::kFloat, 0};
   const Component component{"interactions", Options(Json{{"name", "interactions"}})};
+  int number = 0;
   const auto refusal = [&](const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
-    write_safetensors(files.path("ids.safetensors"), tensors, {});
-    return refusal_of([&] { open_new_rows(files.path("ids.safetensors"), {component, schema, nullptr}, {false, 2}); });
+    const std::string path = files.path("ids" + std::to_string(number++) + ".safetensors");
+    write_safetensors(path, tensors, {});
+    return refusal_of([&] { open_new_rows(path, {component, schema, nullptr}, {false, 2}); });
   };
   const at::Tensor users = at::tensor({0, 59, 3}, at::kLong), items = at::tensor({4, 0, 1}, at::kLong);
   EXPECT_EQ(refusal({{"user", users}, {"item", items}}), "no failure");
   EXPECT_THAT(refusal({{"user", users}}), HasSubstr("has no tensor item; the model was trained on item, user"));
   EXPECT_THAT(refusal({{"user", at::tensor({0, 60, 3}, at::kLong)}, {"item", items}}),
               HasSubstr("user, row 1, value 0: is 60, which is no number of an id or token from 0 to 59"));
-  EXPECT_THAT(refusal({{"user", at::tensor({0, 1, -1}, at::kLong)}, {"item", items}}), HasSubstr("row 2, value 0: is -1"));
+  EXPECT_THAT(refusal({{"user", at::tensor({0, 1, -1}, at::kLong)}, {"item", items}}),
+              HasSubstr("row 2, value 0: is -1"));
   EXPECT_THAT(refusal({{"user", at::tensor({0.0, 0.5, 1.0}, at::kDouble)}, {"item", items}}), HasSubstr("is 0.5"));
 }
 
 TEST(NewRows, RefuseUnseenCategoriesAndInfiniteNumbersOfArrays) {
   TrainedTable trained;
   const Component component = table_component();
+  int number = 0;
   const auto refusal = [&](const at::Tensor& values) {
-    write_safetensors(trained.files.path("x.safetensors"), {{"features", values}}, {});
-    return refusal_of([&] {
-      open_new_rows(trained.files.path("x.safetensors"), {component, trained.schema, &trained.contents}, {false, 2});
-    });
+    const std::string path = trained.files.path("x" + std::to_string(number++) + ".safetensors");
+    write_safetensors(path, {{"features", values}}, {});
+    return refusal_of([&] { open_new_rows(path, {component, trained.schema, &trained.contents}, {false, 2}); });
   };
   const float infinite = std::numeric_limits<float>::infinity();
   EXPECT_EQ(refusal(at::tensor({1.F, 0.F, 5.F, 1.F}).view({2, 2})), "no failure");

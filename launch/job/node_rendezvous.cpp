@@ -1,4 +1,4 @@
-#include "launch/job/meeting.h"
+#include "launch/job/node_rendezvous.h"
 
 #include <algorithm>
 #include <random>
@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char meeting_job[] = "nodes", node_topic[] = "node", answer_prefix[] = "answer/";
+constexpr char rendezvous_job[] = "nodes", node_topic[] = "node", answer_prefix[] = "answer/";
 constexpr milliseconds farewell{2000};  // for the other nodes to leave
 
 std::string secret_of(const Variables& variables) {
@@ -51,12 +51,13 @@ int random_participant() {
 
 }  // namespace
 
-Meeting::Meeting(EventLoop& loop, const NodeRole& role, const Variables& variables, const LaunchConfig& launch)
+NodeRendezvous::NodeRendezvous(EventLoop& loop, const NodeRole& role, const Variables& variables,
+                               const LaunchConfig& launch)
     : loop_(loop), role_(role), address_(address_of_node_0(role)), tasks_(loop) {
   ChannelServerOptions options;
   options.interface_address = address_;
   options.port = role.port;
-  options.job = meeting_job;
+  options.job = rendezvous_job;
   options.secret = secret_of(variables);
   options.heartbeat = to_milliseconds(launch.heartbeat);
   ChannelServerEvents events;
@@ -70,33 +71,33 @@ Meeting::Meeting(EventLoop& loop, const NodeRole& role, const Variables& variabl
   channel_ = connect_channel(server_->address(), -1, "node 0", milliseconds(2000));
 }
 
-Meeting::~Meeting() {
+NodeRendezvous::~NodeRendezvous() {
   channel_.reset();
   server_.reset();
 }
 
-void Meeting::begin_attempt() {
+void NodeRendezvous::begin_attempt() {
   planned_ = false;
   problem_.reset();
   for (auto guest = guests_.begin(); guest != guests_.end();)
     guest = guest->second.left ? guests_.erase(guest) : std::next(guest);
 }
 
-const RemoteHello* Meeting::hello(int node) const {
+const RemoteHello* NodeRendezvous::hello(int node) const {
   for (const auto& [participant, guest] : guests_)
     if (guest.node == node && !guest.left && guest.hello) return &*guest.hello;
   return nullptr;
 }
 
-const std::optional<Error>& Meeting::problem() const { return problem_; }
+const std::optional<Error>& NodeRendezvous::problem() const { return problem_; }
 
-Meeting::Guest* Meeting::guest_of(int node) {
+NodeRendezvous::Guest* NodeRendezvous::guest_of(int node) {
   for (auto& [participant, guest] : guests_)
     if (guest.node == node && !guest.left) return &guest;
   return nullptr;
 }
 
-void Meeting::answer(Guest& guest, const Json& body) {
+void NodeRendezvous::answer(Guest& guest, const Json& body) {
   try {
     channel_->set(str(answer_prefix, guest.token, "/", guest.answers++), body.dump());
   } catch (const Error&) {
@@ -104,11 +105,11 @@ void Meeting::answer(Guest& guest, const Json& body) {
   }
 }
 
-void Meeting::refuse(Guest& guest, const Error& error) {
+void NodeRendezvous::refuse(Guest& guest, const Error& error) {
   answer(guest, {{"problem", error.what()}, {"code", exit_code_of(error.kind())}});
 }
 
-void Meeting::send_plan(int node, const RemotePlan& plan) {
+void NodeRendezvous::send_plan(int node, const RemotePlan& plan) {
   planned_ = true;
   if (Guest* guest = guest_of(node)) {
     answer(*guest, {{"plan", to_line(plan)}});
@@ -116,7 +117,7 @@ void Meeting::send_plan(int node, const RemotePlan& plan) {
   }
 }
 
-void Meeting::posted(int participant, const Json& body) {
+void NodeRendezvous::posted(int participant, const Json& body) {
   Guest guest;
   guest.node = body.at("node").get<int>();
   guest.token = body.at("token").get<std::string>();
@@ -143,12 +144,12 @@ void Meeting::posted(int participant, const Json& body) {
   guests_[participant] = guest;
 }
 
-void Meeting::left(int participant) {
+void NodeRendezvous::left(int participant) {
   const auto found = guests_.find(participant);
   if (found != guests_.end()) found->second.left = true;
 }
 
-void Meeting::finish(int code) {
+void NodeRendezvous::finish(int code) {
   for (auto& [participant, guest] : guests_)
     if (!guest.left) answer(guest, {{"code", code}});
   loop_.run_until(
@@ -221,8 +222,8 @@ class NodeAgent {
     const std::vector<std::string> addresses = addresses_of(role_.host);
     std::string problem = str(role_.host, " cannot be resolved");
     for (const std::string& address : addresses) try {
-        channel_ = connect_channel({address, role_.port, meeting_job, secret_of(run_.variables)}, random_participant(),
-                                   here(), milliseconds(500));
+        channel_ = connect_channel({address, role_.port, rendezvous_job, secret_of(run_.variables)},
+                                   random_participant(), here(), milliseconds(500));
         channel_->on_lost([this] { tasks_.post([this] { lost_ = true; }); });
         channel_->watch(answer_prefix + token_ + "/", [this](const std::string&, const std::string& value) {
           tasks_.post([this, value] { answers_.push_back(Json::parse(value)); });

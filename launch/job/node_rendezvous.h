@@ -1,4 +1,5 @@
-// Meeting: one `convoy` per node finds the others at one address, without a remote shell and without a shared folder.
+// NodeRendezvous: one `convoy` per node finds the others at one address, without a remote shell and without a shared
+// folder.
 //
 // Node 0 serves a channel at the rendezvous. Every other node connects, posts its host, and receives the processes to
 // start and the address of the job's control channel. It stays connected, so that a job can be restarted on the same
@@ -25,11 +26,11 @@
 namespace convoy {
 
 // Node 0's side.
-class Meeting {
+class NodeRendezvous {
  public:
   // Serves at once. Error(rendezvous) if the host of the rendezvous is not this one, or if its port is taken.
-  Meeting(EventLoop& loop, const NodeRole& role, const Variables& variables, const LaunchConfig& launch);
-  ~Meeting();
+  NodeRendezvous(EventLoop& loop, const NodeRole& role, const Variables& variables, const LaunchConfig& launch);
+  ~NodeRendezvous();
 
   const NodeRole& role() const { return role_; }
   const std::string& address() const { return address_; }  // at which all nodes reach this host

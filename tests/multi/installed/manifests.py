@@ -1,0 +1,85 @@
+"""The manifests of packaging/kubernetes: against the published schemas of Kubernetes and Kubeflow Trainer, and their names
+against each other."""
+# labels: slow
+# timeout: 600
+import json
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import runs
+
+FOLDER = runs.TOP / "packaging" / "kubernetes"
+PACKAGES = ["kubernetes-validate==1.37.0", "importlib_resources", "kubeflow-trainer-api==2.3.0", "pyyaml"]
+RELEASE = "1.32"
+# Runs in a Python with PACKAGES. JobSet and MPIJob publish their schemas in no package, so their parts are checked: a
+# JobSet has Jobs, an MPIJob has pods.
+CHECK = f"""
+import pathlib, sys, yaml
+import kubernetes_validate
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+folder = pathlib.Path(sys.argv[1])
+def documents(name):
+    return list(yaml.safe_load_all((folder / name).read_text()))
+def check(document):
+    kubernetes_validate.validate(document, "{RELEASE}", strict=True)
+def job(template, name):
+    check({{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": name}}, "spec": template["spec"]}})
+for document in documents("indexed_job.yaml"):
+    check(document)
+for replicated in documents("jobset.yaml")[0]["spec"]["replicatedJobs"]:
+    job(replicated["template"], replicated["name"])
+for name, replica in documents("mpijob.yaml")[0]["spec"]["mpiReplicaSpecs"].items():
+    check({{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": name.lower()}}, "spec": replica["template"]["spec"]}})
+(train,) = documents("trainjob.yaml")
+model = TrainerV1alpha1TrainJob.from_dict(train)
+assert model.to_dict() == train, "the model of TrainJob drops keys"
+for broken in ({{"spec": 1}}, {{**documents("indexed_job.yaml")[1], "spec": {{"completion": 2}}}}):
+    try:
+        check({{"apiVersion": "batch/v1", "kind": "Job", **broken}})
+    except Exception:
+        continue
+    sys.exit(f"accepted: {{broken}}")
+"""
+
+
+def installed_python(work):
+    """Returns a Python with PACKAGES; skips the test where they cannot be installed."""
+    subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
+    python = work / "venv" / "bin" / "python3"
+    done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        print(f"skipped: {done.stdout.strip().splitlines()[-1]}")
+        sys.exit(77)
+    return python
+
+
+def names_match(python):
+    """The address of node 0 must be the name that the platform gives to the first pod."""
+    text = subprocess.run([python, "-c", "import json,sys,yaml; print(json.dumps([list(yaml.safe_load_all(open(f))) for f in "
+                           "sys.argv[1:]]))", FOLDER / "indexed_job.yaml", FOLDER / "jobset.yaml"],
+                          stdout=subprocess.PIPE, text=True, check=True).stdout
+    (service, job), (jobset,) = json.loads(text)
+
+    def variables(pod):
+        return {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    pod = job["spec"]["template"]["spec"]
+    given = variables(pod)
+    runs.check(given["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}", f"indexed_job: {given}")
+    runs.check(pod["subdomain"] == service["metadata"]["name"], "indexed_job: another service")
+    runs.check(given["NNODES"] == str(job["spec"]["completions"]) == str(job["spec"]["parallelism"]), f"indexed_job: {given}")
+    (part,) = jobset["spec"]["replicatedJobs"]
+    given = variables(part["template"]["spec"]["template"]["spec"])
+    first = f"{jobset['metadata']['name']}-{part['name']}-0-0.{jobset['spec']['network']['subdomain']}"
+    runs.check(given["MASTER_ADDR"] == first, f"jobset: {given}, not {first}")
+    runs.check(given["NNODES"] == str(part["template"]["spec"]["completions"]), f"jobset: {given}")
+
+
+with runs.workspace() as work:
+    python = installed_python(work)
+    done = subprocess.run([python, "-c", CHECK, FOLDER], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    runs.check(done.returncode == 0, done.stdout)
+    names_match(python)
+print("passed")
