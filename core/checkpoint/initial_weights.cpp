@@ -250,10 +250,10 @@ void load_initial_weights(const Context& context, Strategy& strategy, const Weig
   };
   try {
     coordination.on_first("compare", compare);
-  } catch (const CommError&) {
-    throw;
-  } catch (const Error&) {
-    if (context.rank == 0) throw;
+  } catch (const Error& error) {
+    const bool refused = error.kind() != Failure::peer_lost && error.kind() != Failure::rendezvous &&
+                         error.kind() != Failure::hang && error.kind() != Failure::disagreement;
+    if (context.rank == 0 || !refused) throw;
     throw CommError(Failure::peer_lost, 0, "rank 0 refused the initial weights; its message has the reason");
   }
   coordination.on_all("fill", [&] {

@@ -102,6 +102,7 @@ void check_evaluated_path(const UseArguments& arguments, const RunConfig& config
   const Json evaluate = config.data.options.json().value("evaluate", Json());
   const Json path = evaluate.is_object() ? evaluate.value("path", Json()) : Json();
   if (!path.is_string() || path.get<std::string>().empty()) return;
+  if (path == config.data.options.json().value("path", Json())) return;
   throw ConfigError(location_of(config.resolved, "data.path"), "data.path",
                     str("has no effect on the rows that are evaluated, which data.evaluate.path has: ",
                         path.get<std::string>(), "; type --set data.evaluate.path=FILE"));

@@ -19,7 +19,7 @@
 #include "core/base/error.h"
 #include "core/control/channel.h"
 #include "launch/job/agent.h"
-#include "launch/machine/nodes.h"
+#include "launch/machine/environment.h"
 #include "launch/prepare/prepare.h"
 #include "launch/process/event_loop.h"
 

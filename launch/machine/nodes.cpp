@@ -1,4 +1,4 @@
-#include "launch/machine/nodes.h"
+#include "launch/machine/environment.h"
 
 #include <netdb.h>
 

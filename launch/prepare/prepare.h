@@ -10,7 +10,6 @@
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "launch/machine/environment.h"
-#include "launch/machine/nodes.h"
 #include "launch/machine/placement.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/process.h"

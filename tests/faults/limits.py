@@ -46,6 +46,12 @@ def file_size(folder):
     run = _faults.Run(folder, "auto", title="no file beyond 2 MB", checkpoint="10 steps", sets=WIDE, **SINGLE)
     run.start(under=limited("--fsize=2000000"))
     ended(run, 74, [str(run.output / "checkpoints"), "File too large", "ulimit -f"], kind="io")
+    for _ in range(3):  # the other rank only hears of it, at the same moment
+        run = _faults.Run(folder, "gloo", title="rank 0 cannot save", checkpoint="10 steps", sets=WIDE, ranks=2)
+        run.start(under=limited("--fsize=2000000"))
+        ended(run, 74, ["File too large"], kind="io")
+        blamed = runs.summary(run.output)["failure"]["rank"]
+        run.check(blamed == 0, f"rank {blamed} is blamed")
     if shutil.which("mpirun"):
         run = _faults.Run(folder, "mpi", title="no file beyond 300 KB, and MPI's own are larger", ranks=2)
         run.start(under=limited("--fsize=300000"))

@@ -10,7 +10,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-import places
+import simulated_hosts as sim
 import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "mlp.yaml"
@@ -25,7 +25,7 @@ class Node:
 
     def __init__(self, host, output, sets=SHORT, options=(), variables=None, program=(), secret=None):
         self.host, self.started = host, time.monotonic()
-        command = places.on(host, *runs.command(CONFIG, output, sets), *map(str, options), *program)
+        command = sim.on(host, *runs.command(CONFIG, output, sets), *map(str, options), *program)
         environment = {**runs.environment(), **(variables or {})}
         if secret is not None:
             environment["CONVOY_SECRET"] = secret
@@ -68,7 +68,7 @@ def by_options(folder):
     summary = trains("options", output, Node("nodea1", output, options=options(0)), second)
     trains("IPv6", folder / "six", Node("nodea1", folder / "six", options=options(0, rendezvous="[fd77::1]:29712")),
            Node("nodea2", folder / "six", options=options(1, rendezvous="[fd77::1]:29712")))
-    private = pathlib.Path(subprocess.run([places.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
+    private = pathlib.Path(subprocess.run([sim.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
     apart = [Node(host, private / "run", options=options(number)) for number, host in enumerate(HOSTS)]
     for node in apart:
         node.ends(0)
@@ -157,7 +157,7 @@ def restarted(folder):
     first, second = [Node(host, output, sets=sets, options=options(number)) for number, host in enumerate(HOSTS)]
     runs.training(output, step=60)
     second.process.send_signal(signal.SIGKILL)
-    subprocess.run(places.on("nodea2", "sh", "-c", "true"), check=True)
+    subprocess.run(sim.on("nodea2", "sh", "-c", "true"), check=True)
     time.sleep(1)
     again = Node("nodea2", output, sets=sets, options=options(1))
     first.ends(0, within=120)
@@ -168,7 +168,7 @@ def restarted(folder):
 
 
 if __name__ == "__main__":
-    with places.hosts(3), tempfile.TemporaryDirectory(prefix="convoy-nodes-") as name:
+    with sim.hosts(3), tempfile.TemporaryDirectory(prefix="convoy-nodes-") as name:
         folder = pathlib.Path(name)
         reference = by_options(folder)
         by_platforms(folder, reference)
