@@ -81,6 +81,7 @@ std::string refusal_of(const TableCell& cell) {
   const int blocks = static_cast<int>(subject_of(cell.subject).model()->blocks());
   // Reasons for more stages than blocks: two per rank, more ranks, or more devices.
   if (cell.mode.stages > blocks && cell.mode.strategy == "model_parallel") return "strategy.devices";
+  if (cell.mode.stages > blocks && cell.mode.strategy == "hybrid") return "strategy.mesh.pipeline";
   if (cell.mode.stages > blocks) return cell.mode.stages > cell.mode.ranks ? "strategy.schedule" : "strategy.stages";
   const bool heads = cell.subject == "gpt" || cell.subject == "llama";
   if (heads && 4 % cell.mode.tensor != 0) return "model.heads";                       // there are four
