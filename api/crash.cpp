@@ -36,7 +36,7 @@ TranslatedException translate_exception(Failure unknown) {
   try {
     throw;
   } catch (const CommError& error) {
-    // A group of ranks only knows that it happened; these kinds name the rank that failed.
+    // A rank that only learned of a failure names the rank that failed, unless all it knows is that it lost a peer.
     const bool others =
         error.kind() != Failure::peer_lost && error.kind() != Failure::rendezvous && error.kind() != Failure::internal;
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};

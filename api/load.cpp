@@ -162,10 +162,7 @@ LoadedModel::~LoadedModel() = default;
 
 TensorList LoadedModel::forward(const Batch& batch) const {
   for (const auto& [name, field] : schema().fields) {
-    if (name == "target" || name == "weight") continue;
-    const auto given = std::find_if(batch.tensors.begin(), batch.tensors.end(),
-                                    [&name = name](const auto& entry) { return entry.first == name; });
-    if (given == batch.tensors.end())
+    if (name != "target" && name != "weight" && batch.find(name) == nullptr)
       throw Error(Failure::config, "LoadedModel::forward: the batch has no field ", name,
                   ", which rows had in training; LoadedModel::schema() lists the fields");
   }

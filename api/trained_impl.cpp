@@ -1,7 +1,6 @@
 #include "api/trained_impl.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -13,10 +12,10 @@
 
 #include "convoy/model_of.h"
 #include "core/base/error.h"
-#include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
+#include "strategies/common/step/start_checks.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/step_options.h"
 
@@ -170,27 +169,7 @@ Sampling Trained::Impl::sampling() const {
   return {data->rank(), data->size(), 1};
 }
 
-void Trained::Impl::check_equal_values() const {
-  const std::vector<ParameterPtr> parameters = data_->equal_parameters();
-  const CommunicatorPtr group = context_.axis("data");
-  if (parameters.empty() || group->size() == 1) return;
-  at::Tensor mine = at::empty({int64_t(parameters.size()), 2}, at::kLong);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor value = parameters[i]->value.detach().cpu().contiguous();
-    const std::string hash = hash_hex(value.data_ptr(), size_t(value.nbytes()));
-    for (int half = 0; half < 2; ++half)
-      mine[int64_t(i)][half] = static_cast<int64_t>(std::stoull(hash.substr(size_t(half) * 16, 16), nullptr, 16));
-  }
-  at::Tensor first = mine.to(context_.devices.front(), /*non_blocking=*/false, /*copy=*/true);
-  group->broadcast(first, 0, {"hashes of parameters", {}})->wait();
-  const at::Tensor equal = first.cpu().eq(mine).all(1);
-  for (size_t i = 0; i < parameters.size(); ++i)
-    if (!equal[int64_t(i)].item<bool>())
-      throw CommError(Failure::disagreement, context_.rank, "parameter ", parameters[i]->name, " of rank ",
-                      context_.rank,
-                      " differs from that of the axis' first rank, although all made equal updates: the "
-                      "program changed it on some ranks only; make the same change on every rank");
-}
+void Trained::Impl::check_equal_values() { convoy::check_equal_values(context_, data_->equal_parameters(), checks_++); }
 
 void Trained::Impl::visit_state(const StateVisitor& visit) {
   data_->visit_state(visit);

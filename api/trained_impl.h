@@ -59,8 +59,8 @@ struct Trained::Impl : public Strategy {
   void continue_training() { data_->continue_training(); }
 
   // Collective along the axis `data`. Replicas make equal updates, so values that differ were changed by the program on
-  // some ranks only: throws CommError(disagreement) with the first such parameter.
-  void check_equal_values() const;
+  // some ranks only: throws Error(disagreement) with the first such parameter.
+  void check_equal_values();
 
   Sampling sampling() const override;
   void flush() override { data_->flush(); }
@@ -100,6 +100,7 @@ struct Trained::Impl : public Strategy {
   int64_t postponed_ = 0;    // steps since the last update
   int64_t step_ = 0;
   int64_t calls_ = 0;
+  int checks_ = 0;            // calls of check_equal_values
   int64_t updates_here_ = 0;  // updates in this process
   bool forwarded_ = false;    // `forward` was called since the last backward
   bool all_reached_ = false;  // every parameter has had a gradient on some rank

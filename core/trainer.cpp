@@ -241,8 +241,7 @@ class Training {
     progress_.continue_at(strategy_, info, from.step);
     const bool comparable =
         from.same_evaluation && (info.fingerprint.empty() || same_fingerprint(info.fingerprint, data.fingerprint));
-    // Another folder has none of the checkpoints at which the earlier run was best.
-    if (comparable && progress_.owns(info)) progress_.restore_metrics(trainer.at("metrics"));
+    if (comparable) progress_.restore_metrics(info);
     if (comparable) restore_watched(info);
     HeldOutEvaluation* const members = evaluation_.held_out();
     if (members != nullptr && !(comparable && from.same_watched)) members->metrics_changed();

@@ -289,7 +289,7 @@ int run(int argc, char** argv) {
   top->add_flag("--once", watching.once, "Print the table once and end");
   top->add_option("--every", watching.every, "Seconds between updates; default 1 on a terminal, 10 as text")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(real_range(0.1, 86400));
   top->footer(top_footer);
 
   AddArguments addition;
@@ -301,7 +301,7 @@ int run(int argc, char** argv) {
   add->add_option("--wait", addition.wait, "Seconds to wait for the farm's answer")
       ->capture_default_str()
       ->type_name("SECONDS")
-      ->check(CLI::Range(1.0, 86400.0));
+      ->check(real_range(1, 86400));
   add->footer(add_footer);
 
   ExportArguments exportation;

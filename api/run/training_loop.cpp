@@ -165,7 +165,7 @@ void Run::Impl::place(const LoopSettings& wanted) {
     if (!found.empty()) from.notes.push_back("the batches differ from those before: " + found);
     progress->log_notes(from);
     progress->continue_at(strategy, *from_, from.step);
-    if (from.same_evaluation && progress->owns(*from_)) progress->restore_metrics(from_->trainer.at("metrics"));
+    if (from.same_evaluation) progress->restore_metrics(*from_);
     nothing_left_ = progress->step() >= length.total_steps;
     saved_ = closed() || (progress->owns(*from_) && from_->trainer.value("world_size", context.size) == context.size);
   }
@@ -180,9 +180,8 @@ void Run::Impl::place(const LoopSettings& wanted) {
 // A call for an epoch before the resumed step makes no steps. If code after it changed a kept object, as it did in the
 // first run, that would count twice.
 void Run::Impl::check_kept_unchanged() {
-  const bool fresh = from_ && progress->step() == progress->first_step();
+  if (!from_ || progress->step() != progress->first_step()) return;
   for (auto& [name, object] : kept_) {
-    if (!fresh) continue;
     const std::string text = object.save();
     if (object.restored && *object.restored != text)
       throw Error(Failure::config, "share: this run resumed after step ", progress->step(), ", and '", name,

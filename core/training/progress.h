@@ -102,7 +102,10 @@ class TrainingProgress {
   void log_notes(const Resumed& from) const;
   void continue_at(Strategy& strategy, const CheckpointInfo& info, int64_t step);
   bool owns(const CheckpointInfo& info) const { return checkpoints().owns(info); }
-  void restore_metrics(const Json& metrics) { best_.restore(metrics); }
+  // Restores the best values. Another folder begins anew: it has none of the checkpoints at which that run was best.
+  void restore_metrics(const CheckpointInfo& info) {
+    if (owns(info)) best_.restore(info.trainer.at("metrics"));
+  }
   // Opens the sinks, drops the metrics of repeated steps, and starts the clocks.
   void open_sinks();
   void start();

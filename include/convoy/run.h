@@ -22,8 +22,8 @@
 // Ownership: the job and the trained object outlive the Run; the Run outlives its Share.
 // Errors: Error(config) for invalid options, or if ranks give different ones. Error(output) with the differences if the
 // run folder belongs to a different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone,
-// too slow, or made a different call, and before a checkpoint if parameters of Replicas differ between ranks.
-// Exceptions of a data set leave the loop.
+// too slow, or made a different call. Error(disagreement) before a checkpoint if parameters of Replicas differ between
+// ranks. Exceptions of a data set leave the loop.
 #pragma once
 #include <convoy/job.h>
 #include <convoy/share.h>

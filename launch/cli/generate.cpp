@@ -32,10 +32,6 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
   if (numbers == !generation.prompt.empty())
     throw Error(Failure::command_line, "convoy generate: give --prompt TEXT, or --prompt-tokens with numbers",
                 numbers ? ", and not both" : "");
-  if (!(generation.temperature >= 0))  // also NaN, which CLI11 accepts in every range
-    throw Error(Failure::command_line, "convoy generate: --temperature: must be a number from 0 to 100");
-  if (!(generation.top_p > 0))
-    throw Error(Failure::command_line, "convoy generate: --top-p: must be above 0, at most 1");
   arguments.options = {{"prompt", generation.prompt},
                        {"prompt_tokens", numbers ? tokens_of(generation.prompt_tokens) : std::vector<int64_t>()},
                        {"max_tokens", generation.max_tokens},

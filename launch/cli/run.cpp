@@ -45,13 +45,14 @@ int run_launched(Node tree, const RunArguments& arguments, const Variables& vari
 
 // This process as one of several nodes. A launcher of single ranks comes first.
 std::optional<NodeRole> role_of(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  if (!arguments.use.is_null()) return std::nullopt;  // a command on a trained run stays on this node
   if (arguments.nodes.any() && !arguments.hosts.empty())
     throw Error(Failure::command_line,
                 "--hosts conflicts with --nodes: --hosts starts the other hosts' ranks from here, "
                 "and --nodes waits for a `convoy run` on each node; use one of them");
   if (as.launcher == Launcher::none) {
     if (!arguments.hosts.empty()) return std::nullopt;
-    return node_role(arguments.nodes, variables, full_host_name());
+    return node_role(arguments.nodes, variables, full_host_name);
   }
   if (arguments.nodes.any())
     throw Error(Failure::command_line, "--nodes conflicts with ", name_of(as.launcher),

@@ -109,6 +109,9 @@ struct ParsedCommand {
   std::function<int()> run;  // after parsing; returns the exit code
 };
 
+// Checks that the text of an option is a number in this range. CLI::Range accepts NaN.
+std::function<std::string(const std::string&)> real_range(double least, double most);
+
 // Adds the commands. The values that they parse live as long as the results.
 std::vector<ParsedCommand> add_use_commands(CLI::App& app);
 

@@ -1,15 +1,26 @@
-
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "core/base/text.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/runs.h"
 #include "launch/cli/use.h"
 
 namespace convoy {
+
+std::function<std::string(const std::string&)> real_range(double least, double most) {
+  return [least, most](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool inside = !text.empty() && *end == '\0' && value >= least && value <= most;
+    return inside ? std::string() : str("is ", text, ", must be a number from ", least, " to ", most);
+  };
+}
+
 namespace {
 
 constexpr const char* exit_codes_of_use = R"(
@@ -177,7 +188,7 @@ ParsedCommand add_generate(CLI::App& app) {
   line->add_option("--temperature", generation->temperature, "Divides the logits; 0: always the likeliest token")
       ->capture_default_str()
       ->type_name("T")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(real_range(0, 100));
   line->add_option("--top-k", generation->top_k, "Draw among the K likeliest tokens; 0: all")
       ->capture_default_str()
       ->type_name("K")
@@ -185,7 +196,7 @@ ParsedCommand add_generate(CLI::App& app) {
   line->add_option("--top-p", generation->top_p, "Draw among the likeliest tokens that together reach this probability")
       ->capture_default_str()
       ->type_name("P")
-      ->check(CLI::Range(0.001, 1.0));
+      ->check(real_range(0.001, 1));
   line->add_option("--seed", generation->seed, "Equal seeds give equal texts")->capture_default_str()->type_name("S");
   line->add_option("--samples", generation->samples, "Number of texts; each further one has the next seed")
       ->capture_default_str()

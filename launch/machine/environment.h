@@ -5,6 +5,7 @@
 // Variables that were only inherited (from a batch script, an allocation or an outer rank) are reported and ignored.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -73,11 +74,12 @@ struct NodeRole {
   static std::string name_of(int node) { return "node " + std::to_string(node); }
 };
 
-// Nothing if the job has one node, or if neither options nor a platform name several. `full_name`: this host's name
-// with its domain; an Indexed Job finds node 0 by it.
+// Nothing if the job has one node, or if neither options nor a platform name several. `full_name`: gives this
+// host's name with its domain, by which an Indexed Job finds node 0; called only for one, since it may ask the network.
 // Throws Error(command_line) for invalid options, Error(config) for variables that are incomplete, invalid or
 // contradictory.
-std::optional<NodeRole> node_role(const NodeOptions& typed, const Variables& variables, const std::string& full_name);
+std::optional<NodeRole> node_role(const NodeOptions& typed, const Variables& variables,
+                                  const std::function<std::string()>& full_name);
 
 // This host's name with its domain if it can be resolved.
 std::string full_host_name();

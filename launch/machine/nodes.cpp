@@ -3,6 +3,7 @@
 #include <netdb.h>
 
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -102,11 +103,10 @@ std::string first_pod(const std::string& full_name, int index) {
 
 class RoleReader {
  public:
-  RoleReader(const NodeOptions& typed, const Variables& variables, const std::string& full_name)
+  RoleReader(const NodeOptions& typed, const Variables& variables, const std::function<std::string()>& full_name)
       : typed_(typed), variables_(variables), full_name_(full_name) {}
 
   std::optional<NodeRole> role() {
-    check_typed();
     if (typed_.nodes > 0) take(nodes_, "--nodes", typed_.nodes);
     if (typed_.node >= 0) take(node_, "--node-rank", typed_.node);
     if (!typed_.rendezvous.empty()) read_rendezvous_option(typed_.rendezvous, role_);
@@ -130,12 +130,6 @@ class RoleReader {
     std::optional<int> value;
     std::string source;  // option or variable
   };
-
-  void check_typed() const {
-    if (typed_.node >= 0 && typed_.nodes > 0 && typed_.node >= typed_.nodes)
-      throw Error(Failure::command_line, "--node-rank ", typed_.node, ": nodes are 0 to ", typed_.nodes - 1,
-                  ", because --nodes is ", typed_.nodes);
-  }
 
   static bool is_option(const std::string& source) { return source.rfind("--", 0) == 0; }
   static Failure kind_of(const std::string& source) {
@@ -188,7 +182,7 @@ class RoleReader {
     if (index.empty() || !nodes_.value) return;
     const int value = count_in(index_variable, index, 0);
     take(node_, index_variable, value);
-    if (role_.host.empty()) role_.host = first_pod(full_name_, value);
+    if (role_.host.empty()) role_.host = first_pod(full_name_(), value);
   }
 
   std::optional<NodeRole> missing_nodes() {
@@ -204,7 +198,7 @@ class RoleReader {
 
   const NodeOptions& typed_;
   const Variables& variables_;
-  const std::string& full_name_;
+  const std::function<std::string()>& full_name_;
   NodeRole role_;
   Number nodes_, node_;
   std::string host_source_;
@@ -212,7 +206,8 @@ class RoleReader {
 
 }  // namespace
 
-std::optional<NodeRole> node_role(const NodeOptions& typed, const Variables& variables, const std::string& full_name) {
+std::optional<NodeRole> node_role(const NodeOptions& typed, const Variables& variables,
+                                  const std::function<std::string()>& full_name) {
   // Only a rank process has this variable: a `convoy` started in it is a separate run.
   if (!value_in(variables, "CONVOY_PROCESS").empty() && !typed.any()) return std::nullopt;
   return RoleReader(typed, variables, full_name).role();

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,18 @@ inline ShareOptions share_options(int64_t epochs, int64_t batch_size, int64_t ma
   options.batch_size = batch_size;
   options.max_steps = max_steps;
   return options;
+}
+
+inline ShareOptions saving_every(ShareOptions options, Every every) {
+  options.checkpoint_every = every;
+  return options;
+}
+
+// Throws on every rank after `steps` steps, as if the program had been killed.
+inline std::function<void(Job&, Run&, const ShareBatch&)> killed_after(int64_t steps) {
+  return [steps](Job&, Run&, const ShareBatch& batch) {
+    if (batch.step + 1 == steps) throw std::runtime_error("killed");
+  };
 }
 
 // Returns the parameters of rank 0 after the training.

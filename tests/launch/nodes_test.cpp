@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <stdexcept>
+
 #include "core/base/error.h"
 
 namespace convoy {
@@ -13,7 +15,7 @@ using ::testing::HasSubstr;
 constexpr char pod[] = "train-1.trainers.default.svc.cluster.local";
 
 std::string node_text(const NodeOptions& typed, const Variables& variables, const std::string& host = "node1") {
-  const auto role = node_role(typed, variables, host);
+  const auto role = node_role(typed, variables, [&] { return host; });
   if (!role) return "none";
   return str(role->node, " of ", role->nodes, " at ", role->host, ":", role->port, " ranks ", role->ranks, " from ",
              role->from);
@@ -21,7 +23,7 @@ std::string node_text(const NodeOptions& typed, const Variables& variables, cons
 
 std::string node_error(const NodeOptions& typed, const Variables& variables, Failure kind) {
   try {
-    node_role(typed, variables, "node1");
+    node_role(typed, variables, [] { return std::string("node1"); });
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), kind) << error.what();
     return error.what();
@@ -71,6 +73,15 @@ TEST(NodeRole, WordsForRanksPerNodeLeaveThemToConvoy) {
             {},
             {{"PET_NNODES", "2:2"}, {"PET_NODE_RANK", "1"}, {"PET_NPROC_PER_NODE", word}, {"PET_MASTER_ADDR", "a"}}),
         "1 of 2 at a:29500 ranks 0 from PET_NNODES");
+}
+
+// A name server that does not answer must not delay every start.
+TEST(NodeRole, LooksUpTheHostsNameForAnIndexedJobOnly) {
+  const auto refuse = []() -> std::string { throw std::logic_error("the name was looked up"); };
+  EXPECT_FALSE(node_role({}, {{"HOME", "/root"}}, refuse));
+  EXPECT_TRUE(node_role({2, 1, "node0"}, {}, refuse));
+  EXPECT_TRUE(node_role({}, {{"NNODES", "2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}}, refuse));
+  EXPECT_THROW(node_role({}, {{"NNODES", "2"}, {"JOB_COMPLETION_INDEX", "1"}}, refuse), std::logic_error);
 }
 
 TEST(NodeRole, OptionsWinOverVariables) {

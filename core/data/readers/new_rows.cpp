@@ -275,7 +275,7 @@ namespace {
 class ArrayRows : public NewRows {
  public:
   ArrayRows(const std::string& path, const TrainedData& trained, const NewRowsOptions& options)
-      : options_(options), trained_(trained), schema_(trained.schema) {
+      : path_(path), options_(options), trained_(trained), schema_(trained.schema) {
     if (ends_in(path, ".npy")) {
       fields_.emplace_back("features", read_npy(path));
     } else {
@@ -309,6 +309,7 @@ class ArrayRows : public NewRows {
     for (const auto& [name, tensor] : fields_) {
       const at::Tensor part = tensor.narrow(0, done_, count);
       const Field& field = schema_.at(name, "convoy predict");
+      check_values(name, field, part);
       at::Tensor values = part.scalar_type() == at::kByte ? part.clone() : part.to(field.dtype).contiguous();
       if (name == "features" && !preparation_.is_identity())
         values = preparation_.applied(part.to(at::kFloat).contiguous());
@@ -338,40 +339,36 @@ class ArrayRows : public NewRows {
     if (tensor.size(0) != rows())
       throw Error(Failure::corrupt_data, path, ": has ", tensor.size(0), " rows of ", name, " and ", rows(), " of ",
                   fields_.front().first);
-    check_values(path, name, tensor);
+  }
+
+  // True where a value is no number from 0 to below `count` (0: any).
+  static at::Tensor no_number(const at::Tensor& values, int64_t count) {
+    const at::Tensor wrong = values.floor().ne(values).logical_or(values.lt(0));
+    return count > 0 ? wrong.logical_or(values.ge(double(count))) : wrong;
   }
 
   // Ids, categories and numbers must be such as the model was trained on: an id out of range would read other memory.
-  void check_values(const std::string& path, const std::string& name, const at::Tensor& tensor) const {
-    const Field& field = schema_.at(name, "convoy predict");
+  // `part`: the rows from `done_` on.
+  void check_values(const std::string& name, const Field& field, const at::Tensor& part) const {
     const bool whole = !at::isFloatingType(field.dtype) && field.dtype != at::kByte;
-    constexpr int64_t block = 1 << 15;
-    for (int64_t begin = 0; begin < tensor.size(0); begin += block) {
-      const at::Tensor part = tensor.narrow(0, begin, std::min(block, tensor.size(0) - begin));
-      const at::Tensor values = part.to(at::kDouble).reshape({part.size(0), -1});
-      at::Tensor wrong = values.isfinite().logical_not();
-      if (whole) wrong = wrong.logical_or(values.floor().ne(values)).logical_or(values.lt(0));
-      if (whole && field.cardinality > 0) wrong = wrong.logical_or(values.ge(double(field.cardinality)));
-      if (name == "features")
-        for (size_t column = 0; column < preparation_.columns().size(); ++column)
-          if (preparation_.columns()[column].categorical) {
-            const at::Tensor mine = values.select(1, int64_t(column));
-            wrong.select(1, int64_t(column))
-                .logical_or_(mine.floor()
-                                 .ne(mine)
-                                 .logical_or(mine.lt(0))
-                                 .logical_or(mine.ge(double(preparation_.columns()[column].categories.size()))));
-          }
-      if (!wrong.any().item<bool>()) continue;
-      const at::Tensor at = wrong.nonzero()[0];
-      const int64_t row = at[0].item<int64_t>(), column = at[1].item<int64_t>();
-      throw Error(Failure::corrupt_data, path, ": ", name, ", row ", begin + row, ", value ", column, ": is ",
-                  values[row][column].item<double>(), ", which is ",
-                  whole ? str("no number of an id or token from 0 to ", field.cardinality - 1)
-                        : "not finite, or no number of a category that was seen in training");
-    }
+    const at::Tensor values = part.to(at::kDouble).reshape({part.size(0), -1});
+    at::Tensor wrong = values.isfinite().logical_not();
+    if (whole) wrong = wrong.logical_or(no_number(values, field.cardinality));
+    if (name == "features")
+      for (size_t column = 0; column < preparation_.columns().size(); ++column)
+        if (const PreparedColumn& prepared = preparation_.columns()[column]; prepared.categorical)
+          wrong.select(1, int64_t(column))
+              .logical_or_(no_number(values.select(1, int64_t(column)), int64_t(prepared.categories.size())));
+    if (!wrong.any().item<bool>()) return;
+    const at::Tensor at = wrong.nonzero()[0];
+    const int64_t row = at[0].item<int64_t>(), column = at[1].item<int64_t>();
+    throw Error(Failure::corrupt_data, path_, ": ", name, ", row ", done_ + row, ", value ", column, ": is ",
+                values[row][column].item<double>(), ", which is ",
+                whole ? str("no number of an id or token from 0 to ", field.cardinality - 1)
+                      : "not finite, or no number of a category that was seen in training");
   }
 
+  const std::string path_;
   const NewRowsOptions options_;
   const TrainedData trained_;
   const Schema& schema_;

@@ -38,12 +38,8 @@ std::vector<Option> joined(const std::vector<std::vector<Option>>& lists) {
   return all;
 }
 
-Option micro_batches_option() {
-  return describe::integer(
-             "micro_batches",
-             "micro-batches of each global batch, which run one after another and make one update; more of "
-             "them need less memory for activations; the gradients are the same",
-             1)
+Option micro_batches_option(const std::string& how, int64_t fallback) {
+  return describe::integer("micro_batches", "micro-batches of each global batch, which " + how, fallback)
       .between(1, 1 << 20)
       .in("micro-batches");
 }

@@ -32,7 +32,11 @@ std::vector<std::string> sparse_warnings(const RunConfig& config);
 std::vector<Option> joined(const std::vector<std::vector<Option>>& lists);
 // Returns the options of every strategy with a data axis.
 Option sync_option();
-Option micro_batches_option();
+// `how`: what they do, for the help text.
+Option micro_batches_option(const std::string& how =
+                                "run one after another and make one update; more of them need less memory for "
+                                "activations; the gradients are the same",
+                            int64_t fallback = 1);
 // Returns the options recompute, loss_scale.
 std::vector<Option> memory_options();
 // Returns the options buffers, batch_norm.

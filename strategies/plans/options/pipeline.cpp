@@ -8,6 +8,7 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "strategies/plans/costs/replica_cost.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/schedule.h"
 
 namespace convoy {
@@ -82,13 +83,7 @@ std::vector<Option> pipeline_section_options() {
 }
 
 Option pipeline_micro_batches_option() {
-  return describe::integer(
-             "micro_batches",
-             "micro-batches of each global batch, which flow through the stages and make one update; more "
-             "of them reduce idle time",
-             4)
-      .between(1, 1 << 20)
-      .in("micro-batches");
+  return micro_batches_option("flow through the stages and make one update; more of them reduce idle time", 4);
 }
 
 int64_t virtual_stages_of(const Options& section) {

@@ -226,6 +226,12 @@ TEST(NewRows, ReadArraysByTheNamesOfFields) {
               HasSubstr("has no tensor of the fields that the model was trained on (features); it has other"));
 }
 
+void read_all(NewRows& rows) {
+  RowBlock block;
+  while (rows.next(block)) {
+  }
+}
+
 // An id out of range would read other memory; a fraction would be cut.
 TEST(NewRows, RefuseValuesOfArraysThatTrainingDidNotHave) {
   WrittenFiles files;
@@ -238,7 +244,7 @@ TEST(NewRows, RefuseValuesOfArraysThatTrainingDidNotHave) {
   const auto refusal = [&](const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
     const std::string path = files.path("ids" + std::to_string(number++) + ".safetensors");
     write_safetensors(path, tensors, {});
-    return refusal_of([&] { open_new_rows(path, {component, schema, nullptr}, {false, 2}); });
+    return refusal_of([&] { read_all(*open_new_rows(path, {component, schema, nullptr}, {false, 2})); });
   };
   const at::Tensor users = at::tensor({0, 59, 3}, at::kLong), items = at::tensor({4, 0, 1}, at::kLong);
   EXPECT_EQ(refusal({{"user", users}, {"item", items}}), "no failure");
@@ -257,7 +263,9 @@ TEST(NewRows, RefuseUnseenCategoriesAndInfiniteNumbersOfArrays) {
   const auto refusal = [&](const at::Tensor& values) {
     const std::string path = trained.files.path("x" + std::to_string(number++) + ".safetensors");
     write_safetensors(path, {{"features", values}}, {});
-    return refusal_of([&] { open_new_rows(path, {component, trained.schema, &trained.contents}, {false, 2}); });
+    return refusal_of([&] {
+      read_all(*open_new_rows(path, {component, trained.schema, &trained.contents}, {false, 2}));
+    });
   };
   const float infinite = std::numeric_limits<float>::infinity();
   EXPECT_EQ(refusal(at::tensor({1.F, 0.F, 5.F, 1.F}).view({2, 2})), "no failure");

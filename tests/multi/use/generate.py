@@ -56,6 +56,8 @@ with runs.workspace() as work:
     ended = generate(work / "bytes", "--prompt", "the quick", "--temperature", 0, "--stop", "x")
     runs.check(ended == "the quick brown fo\n", f"--stop: {ended!r}")
     runs.check("is not one token" in generate(work / "bytes", "--prompt", "a", "--stop", "fox", code=64), "--stop of several tokens")
+    for option, value in (("--temperature", "nan"), ("--temperature", "101"), ("--top-p", "nan"), ("--top-p", "0")):
+        runs.check("must be a number from" in generate(work / "bytes", "--prompt", "a", option, value, code=64), f"{option} {value}")
     runs.check("give --prompt" in generate(work / "bytes", code=64), "no prompt")
     numbers = json.loads(generate(work / "bytes", "--prompt-tokens", "116,104,101", "--temperature", 0, "--max-tokens", 4, "--json"))
     runs.check(bytes(numbers["tokens"][0]) == b" qui" or bytes(numbers["tokens"][0]) == b" laz", f"{numbers['tokens']}")
