@@ -11,6 +11,9 @@
 #include <limits>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/base/random_keys.h"
 #include "core/config/node.h"
 #include "core/control/channel.h"
 #include "core/rank_state/position.h"
@@ -119,6 +122,88 @@ void LossCheck::check_finite(const StepResult& result, int64_t step) {
   const at::Tensor& flag = update.finite;
   const bool finite = flag.is_cpu() && flag.numel() == 1 ? *flag.const_data_ptr<bool>() : flag.all().item<bool>();
   if (!finite) end_not_finite(update, step);
+}
+
+namespace {
+
+std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
+  return index < lines.size() ? lines[index] : "no parameter";
+}
+
+using Names = std::set<std::string>;
+
+Names names_in(const std::vector<std::string>& answers) {
+  Names names;
+  for (const std::string& answer : answers)
+    for (const Json& name : Json::parse(answer)) names.insert(name.get<std::string>());
+  return names;
+}
+
+void warn_without_gradient(const Names& missing) {
+  constexpr size_t most = 10;
+  if (missing.empty()) return;
+  std::vector<std::string> shown(missing.begin(), missing.end());
+  if (shown.size() > most) {
+    shown.resize(most);
+    shown.push_back(str("and ", missing.size() - most, " more"));
+  }
+  log::warning(str("no gradient for ", missing.size(), missing.size() == 1 ? " parameter" : " parameters",
+                   " in the first update: ", join(shown, ", "),
+                   ". The loss does not depend on them: does forward use them, and is nothing detached in between? "
+                   "If a model uses them only at times, ignore this warning"));
+}
+
+}  // namespace
+
+void check_equal_lines(const std::string& axis, const Context& context, const std::vector<std::string>& lines,
+                       const std::string& call, const std::string& advice) {
+  const std::vector<int> group = context.mesh.group(context.rank, axis);
+  const auto size = static_cast<int>(group.size());
+  if (size == 1) return;
+  const std::string text = Json(lines).dump();
+  const int index = context.mesh.coordinate(context.rank, axis);
+  const std::string key = str(call, "/", axis, "/", group.front());
+  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const std::string digest = str(text.size(), "/", random_key(0, text));
+  const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
+  if (std::all_of(digests.begin(), digests.end(), [&](const std::string& other) { return other == digests.front(); }))
+    return;
+  // Every rank has seen every digest, so all of them reach this call.
+  const auto texts = context.channel->agree(key + "/list", index, size, text, timeout);
+  const auto first = Json::parse(texts.front()).get<std::vector<std::string>>();
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    const auto other = Json::parse(texts[rank]).get<std::vector<std::string>>();
+    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      if (line_or_none(first, i) == line_or_none(other, i)) continue;
+      throw Error(Failure::disagreement, "ranks have different models: parameter ", i, " is ", line_or_none(first, i),
+                  " on rank ", group.front(), " and ", line_or_none(other, i), " on rank ", group[rank], "; ", advice);
+    }
+  }
+  throw Error(Failure::disagreement, "ranks have different models, and their lists of parameters are equal");
+}
+
+void warn_without_gradient(const std::shared_ptr<Channel>& channel, int rank, int size, const Names& missing,
+                           const Names& reached) {
+  if (size == 1) return warn_without_gradient(missing);
+  SupervisedChannel* const supervised = channel->supervised();
+  if (supervised == nullptr) return;
+  // Two rounds: parameters without a gradient on some rank; then, if there are any, ranks that have one.
+  const auto compare = [weak = std::weak_ptr<Channel>(channel), rank, size,
+                        reached](const std::vector<std::string>& answers) {
+    const Names asked = names_in(answers);
+    const std::shared_ptr<Channel> alive = weak.lock();
+    if (asked.empty() || !alive) return;
+    Json mine = Json::array();
+    for (const std::string& name : asked)
+      if (reached.count(name) != 0) mine.push_back(name);
+    alive->supervised()->agree_later("existing gradients", rank, size, mine.dump(),
+                                     [asked, rank](const std::vector<std::string>& later) {
+                                       Names left = asked;
+                                       for (const std::string& name : names_in(later)) left.erase(name);
+                                       if (rank == 0) warn_without_gradient(left);
+                                     });
+  };
+  supervised->agree_later("missing gradients", rank, size, Json(missing).dump(), compare);
 }
 
 std::string divergence_advice(const RunConfig& config) {

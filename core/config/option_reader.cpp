@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/config/node.h"
@@ -308,8 +309,13 @@ Json OptionReader::read_scalar(const Option& option, const Node& node, const std
       return unless_quoted(parse_boolean(node.text));
     case OptionType::integer:
       return in_range(unless_quoted(parse_integer(node.text)));
-    case OptionType::real:
-      return in_range(unless_quoted(parse_real(node.text)));
+    case OptionType::real: {
+      const double value = unless_quoted(parse_real(node.text));
+      // A larger one would become infinite in a tensor of fp32.
+      if (std::abs(value) > std::numeric_limits<float>::max())
+        refuse("must be within ±3.4e38, the range of 32-bit floating point");
+      return in_range(value);
+    }
     case OptionType::duration:
       return in_range(parsed_or_refuse(parse_duration(node.text)));
     case OptionType::bytes:

@@ -297,8 +297,9 @@ class TreesReader {
  public:
   explicit TreesReader(const Catalogues& catalogues, std::optional<SourceLocations> written = std::nullopt)
       : catalogues_(catalogues), written_(std::move(written)) {}
-  // Adds the warnings to `warnings`, unless it is null.
+  // Returns null if there are mistakes. Adds the warnings to `warnings`, unless it is null.
   Json read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings = nullptr);
+  void check(const Node& root, const std::set<std::string>& open_kinds) { results_of(root, open_kinds); }
   RunConfig read_one(const Node& root, const std::set<std::string>& open_kinds);
   const std::vector<ConfigError>& mistakes() const { return mistakes_; }
 
@@ -308,6 +309,8 @@ class TreesReader {
     KeyResult result;
   };
   const Known& result_of(const Node& root, size_t index, const std::set<std::string>& open_kinds);
+  // By key, in the order of the options; empty if there are mistakes.
+  std::vector<const Known*> results_of(const Node& root, const std::set<std::string>& open_kinds);
   void report(const std::vector<ConfigError>& found);
 
   const Catalogues& catalogues_;
@@ -353,7 +356,8 @@ const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
   return known->second;
 }
 
-Json TreesReader::read(const Node& given, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings) {
+std::vector<const TreesReader::Known*> TreesReader::results_of(const Node& given,
+                                                               const std::set<std::string>& open_kinds) {
   const bool of_program = has_program(given);
   std::vector<ConfigError> unknown;
   std::optional<Node> changed;
@@ -373,7 +377,14 @@ Json TreesReader::read(const Node& given, const std::set<std::string>& open_kind
     known.push_back(&result_of(root, i, open_kinds));
     wrong = wrong || known.back()->wrong;
   }
-  if (wrong) return nullptr;
+  if (wrong) known.clear();
+  return known;
+}
+
+Json TreesReader::read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings) {
+  const std::vector<const Known*> known = results_of(root, open_kinds);
+  if (known.empty()) return nullptr;
+  const std::vector<std::vector<Option>>& options = options_by_key(has_program(root));
   Json resolved = Json::object();
   SourceLocationWriter locations;
   locations.add("", root.location);
@@ -412,11 +423,12 @@ std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Ca
   constexpr std::chrono::milliseconds most{700};
   const auto start = std::chrono::steady_clock::now();
   TreesReader reader(catalogues);
+  const auto ends = [&] { return !reader.mistakes().empty() && std::chrono::steady_clock::now() - start > most; };
+  for (const Node* root : roots)
+    if (root != nullptr && !ends()) reader.check(*root, kinds_left_open(*root));
   std::vector<Json> configs;
-  for (const Node* root : roots) {
-    const bool ends = !reader.mistakes().empty() && std::chrono::steady_clock::now() - start > most;
-    configs.push_back(root != nullptr && !ends ? reader.read(*root, kinds_left_open(*root)) : Json());
-  }
+  for (const Node* root : roots)
+    configs.push_back(root != nullptr && !ends() ? reader.read(*root, kinds_left_open(*root)) : Json());
   mistakes.insert(mistakes.end(), reader.mistakes().begin(), reader.mistakes().end());
   return configs;
 }

@@ -380,7 +380,10 @@ void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
   } else {
     reason.message = str(label(process), " ", end_text(end),
                          end.lack.empty() ? str("; see logs/rank", first_rank(process), ".log") : ": " + end.lack);
-    if (end.code == 127) reason.message += "; if it did not find LibTorch: Torch_DIR=/path/to/libtorch convoy …";
+    if (end.code == exit_code::not_found) {  // the dynamic linker's code, too
+      reason.kind = Failure::config;
+      reason.message += "; if it did not find LibTorch: Torch_DIR=/path/to/libtorch convoy …";
+    }
   }
   fail(reported_failure(process).value_or(reason));
 }

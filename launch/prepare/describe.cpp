@@ -251,6 +251,14 @@ bool ended_itself(const DescribeResult& described) {
   return begins_with(message.substr(message.rfind('\n') + 1), "convoy-rank: ");
 }
 
+// Throws for a message of the dynamic linker that it found no LibTorch.
+void refuse_without_libtorch(const std::string& message) {
+  if (message.find("error while loading shared libraries: lib") != std::string::npos &&
+      message.find("torch") != std::string::npos)
+    throw Error(Failure::config, message,
+                "; name the LibTorch that convoy was built with: Torch_DIR=/path/to/libtorch convoy …");
+}
+
 Json answer_of(const DescribeResult& described, const Json& resolved) {
   const Json answer = answer_in(described);
   if (!answer.is_object()) fail_without_answer(described, resolved);
@@ -281,10 +289,7 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
       str("convoy-rank --describe, which loads the plugins, the data set and the model, ", end_text(described.end));
   if (!described.end.lack.empty() && described.end.code != exit_code::out_of_memory)
     throw Error(Failure::out_of_memory, who, ": ", described.end.lack);
-  if (message.find("error while loading shared libraries: lib") != std::string::npos &&
-      message.find("torch") != std::string::npos)
-    throw Error(Failure::config, message,
-                "; name the LibTorch that convoy was built with: Torch_DIR=/path/to/libtorch convoy …");
+  refuse_without_libtorch(message);
   if (described.end.signal == 0) {
     const bool started = described.end.code != exit_code::not_found && described.end.code != exit_code::cannot_execute;
     if (started && !ended_itself(described)) fail_without_answer(described, resolved);
@@ -307,6 +312,7 @@ Json ask_rank_program(const std::string& rank_program, const std::vector<std::st
                 stacks.empty() ? "" : ". Its stacks:" + stacks);
   const std::string message = without_newlines_at_end(result.error);
   if (!result.end.ok()) {
+    refuse_without_libtorch(message);
     if (!result.end.lack.empty() && result.end.code != exit_code::out_of_memory)
       throw Error(Failure::out_of_memory, what, " ", end_text(result.end), ": ", result.end.lack);
     if (result.end.signal == 0 && !message.empty()) throw Error(failure_of_exit(result.end.code), message);

@@ -240,7 +240,7 @@ class FarmReader {
   }
 
   void expand_grid(const Node& grid) {
-    const Node base = this->base();
+    const Node base = this->base(grid.find("program") != nullptr);
     const Node* names = section_.find("names");
     const bool named = names != nullptr && names->kind == Node::Kind::scalar;
     const SourceLocation& location = named ? names->location : grid.location;

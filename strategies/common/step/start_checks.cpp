@@ -4,12 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <map>
-#include <sstream>
 
-#include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/base/random_keys.h"
-#include "core/control/channel.h"
+#include "core/model_checks.h"
 #include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
@@ -34,56 +31,15 @@ std::vector<std::string> description_of(const std::vector<ModelPart*>& parts, bo
   return lines;
 }
 
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
-  return index < lines.size() ? lines[index] : "no parameter";
-}
-
-// Throws if the ranks along an axis of the mesh have different `lines`, one for each parameter. `call` is another text
-// for each call, and `advice` the end of the message.
-void check_equal_along(const std::string& axis, const Context& context, const std::vector<std::string>& lines,
-                       const std::string& call, const std::string& advice) {
-  const std::string text = join(lines, "\n");
-  const std::vector<int> group = context.mesh.group(context.rank, axis);
-  const auto size = int(group.size());
-  if (size == 1) return;
-  const int index = context.mesh.coordinate(context.rank, axis);
-  const std::string key = convoy::str(call, "/", axis, "/", group.front());
-  const auto timeout = Timeout(int64_t(context.config.launch.rendezvous * 1000));
-  const std::string digest = convoy::str(text.size(), "/", random_key(0, text));
-  const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
-  bool equal = true;
-  for (const std::string& other : digests) equal = equal && other == digests.front();
-  if (equal) return;
-  // Every rank has seen every digest, so all of them reach this call.
-  const auto texts = context.channel->agree(key + "/list", index, size, text, timeout);
-  const std::vector<std::string> first = split_lines(texts.front());
-  for (size_t rank = 1; rank < texts.size(); ++rank) {
-    const std::vector<std::string> other = split_lines(texts[rank]);
-    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      if (line_or_none(first, i) == line_or_none(other, i)) continue;
-      throw Error(Failure::disagreement, "ranks have different models: parameter ", i, " is ", line_or_none(first, i),
-                  " on rank ", group.front(), " and ", line_or_none(other, i), " on rank ", group[rank], "; ", advice);
-    }
-  }
-  throw Error(Failure::disagreement, "ranks have different models, and their lists of parameters are equal");
-}
-
 }  // namespace
 
 void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts, int number) {
   const std::string call = convoy::str("parameters/", number);
   const std::string advice =
       "all ranks must build the same model: look for what its constructor takes from the machine";
-  check_equal_along("data", context, description_of(parts, true), call, advice);
+  check_equal_lines("data", context, description_of(parts, true), call, advice);
   // Layers are sharded along this axis, so local shapes differ.
-  check_equal_along("tensor", context, description_of(parts, false), call, advice);
+  check_equal_lines("tensor", context, description_of(parts, false), call, advice);
 }
 
 void check_equal_values(const Context& context, const std::vector<ParameterPtr>& parameters, int number) {
@@ -94,7 +50,7 @@ void check_equal_values(const Context& context, const std::vector<ParameterPtr>&
     lines.push_back(
         convoy::str(parameter->name, " with values of hash ", hash_hex(value.data_ptr(), size_t(value.nbytes()))));
   }
-  check_equal_along("data", context, lines, convoy::str("values/", number),
+  check_equal_lines("data", context, lines, convoy::str("values/", number),
                     "all ranks make equal updates, so the program changed it on some ranks only: make the same change "
                     "on every rank");
 }

@@ -27,6 +27,9 @@ for ranks in (1, 3):
 done = start(3, "throw")
 runs.check(done.returncode != 0, f"throw: exit 0\n{done.stdout}")
 runs.check(re.search(r"error: rank 2 on \S+, step 2: the program broke", done.stdout), f"throw: not named\n{done.stdout}")
+for rank in (0, 1):
+    runs.check(f"rank {rank}: peer_lost: " in done.stdout and "rank 2 (training): the program broke" in done.stdout,
+               f"throw: rank {rank} does not get the text of rank 2\n{done.stdout}")
 runs.check(not re.search(r"error: rank [01] on", done.stdout), f"throw: a rank without a mistake is blamed\n{done.stdout}")
 done = start(3, "hang")
 for rank in (0, 1):
