@@ -84,6 +84,22 @@ TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
       << "a crash report";
 }
 
+TEST_F(DescribeTest, NamesAMissingLibTorchInEveryCommand) {
+  const std::string linker =
+      "echo 'convoy-rank: error while loading shared libraries: libtorch_cpu.so: cannot open shared object file' >&2; "
+      "exit 127";
+  const std::string expected = "config: convoy-rank: error while loading shared libraries: libtorch_cpu.so";
+  EXPECT_THAT(message("cat > /dev/null; " + linker, milliseconds(20000), milliseconds(20000)),
+              AllOf(HasSubstr(expected), HasSubstr("Torch_DIR=")));
+  try {
+    ask_rank_program(program("cat > /dev/null; " + linker), {"--predict"}, Json::object(), milliseconds(20000));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("Torch_DIR="));
+  }
+}
+
 TEST_F(DescribeTest, SkipsTextBeforeTheAnswer) {
   EXPECT_EQ(message("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
             "{\"version\":1}");

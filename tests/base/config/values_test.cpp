@@ -120,6 +120,8 @@ TEST(ConfigTypes, Reals) {
   EXPECT_EQ(with_lr("-.inf"), "run.yaml:6:7: optimizer.lr: is '-.inf', must be a finite number");
   EXPECT_EQ(with_lr("inf"), "run.yaml:6:7: optimizer.lr: is 'inf', must be a finite number");
   EXPECT_EQ(with_lr("1e999"), "run.yaml:6:7: optimizer.lr: is '1e999', does not fit into a 64-bit real");
+  EXPECT_EQ(with_lr("1e308"),
+            "run.yaml:6:7: optimizer.lr: is '1e308', must be within ±3.4e38, the range of 32-bit floating point");
   EXPECT_EQ(with_lr("0.1.2"), "run.yaml:6:7: optimizer.lr: is '0.1.2', must be a number");
   EXPECT_EQ(with_lr("1e-3x"), "run.yaml:6:7: optimizer.lr: is '1e-3x', must be a number");
   for (const char* value : {"1", "1.0e-3", "1e-3", "+2.", ".5", "1E2"}) EXPECT_EQ(with_lr(value), "no error") << value;

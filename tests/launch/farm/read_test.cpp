@@ -131,6 +131,13 @@ TEST_F(FarmFile, AGridHasEveryCombination) {
   EXPECT_EQ(run.farm.pipelines[4].config["seed"], 2);
 }
 
+TEST_F(FarmFile, AGridOfProgramsTakesNoKeysOfModels) {
+  const FarmRun run = read("  grid: {program: [[/bin/true], [/bin/false, x]]}\n");
+  ASSERT_EQ(run.farm.pipelines.size(), 2U);
+  EXPECT_EQ(run.farm.pipelines[1].config["program"], Json({"/bin/false", "x"}));
+  EXPECT_FALSE(run.farm.pipelines[1].config.contains("model"));
+}
+
 TEST_F(FarmFile, GridNamesContainValuesAndAreUnique) {
   EXPECT_THAT(names(read("  names: 'h{model.hidden}'\n  grid: {model.hidden: [[64, 32], [16]]}\n").farm),
               ElementsAre("h64-32", "h16"));
