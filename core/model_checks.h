@@ -41,14 +41,14 @@ std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& l
 // Returns the result of `forward` of a block under batch_norm: sync. Throws Error(config) if it makes such a call.
 TensorList refuse_own_batch_norm(const std::string& block, const std::function<TensorList()>& forward);
 
-// Throws Error(disagreement) if the ranks along an axis of the mesh have different `lines`, one for each parameter: with
-// the first one that differs and both ranks' versions. Collective over the control channel. `call`: another text for
-// each call; `advice`: end of the message.
+// Compares `lines`, one for each parameter, of the ranks along an axis of the mesh. Throws Error(disagreement) with the
+// first one that differs and both ranks' versions. Collective over the control channel. `call`: another text for each
+// call; `advice`: end of the message.
 void check_equal_lines(const std::string& axis, const Context& context, const std::vector<std::string>& lines,
                        const std::string& call, const std::string& advice);
 
-// Warns on rank 0 about parameters that are `missing` on some rank and `reached` by a gradient on none. Every rank calls
-// it once. The ranks compare over the control channel, without waiting.
+// Warns on rank 0 about parameters that are `missing` on some rank and `reached` by a gradient on none. Every rank
+// calls it once. The ranks compare over the control channel, without waiting.
 void warn_without_gradient(const std::shared_ptr<Channel>& channel, int rank, int size,
                            const std::set<std::string>& missing, const std::set<std::string>& reached);
 

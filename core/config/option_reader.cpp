@@ -311,10 +311,11 @@ Json OptionReader::read_scalar(const Option& option, const Node& node, const std
       return in_range(unless_quoted(parse_integer(node.text)));
     case OptionType::real: {
       const double value = unless_quoted(parse_real(node.text));
+      check_range(option, value, node, path);
       // A larger one would become infinite in a tensor of fp32.
       if (std::abs(value) > std::numeric_limits<float>::max())
         refuse("must be within ±3.4e38, the range of 32-bit floating point");
-      return in_range(value);
+      return value;
     }
     case OptionType::duration:
       return in_range(parsed_or_refuse(parse_duration(node.text)));

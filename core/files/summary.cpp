@@ -64,7 +64,9 @@ void keep_room(const std::string& folder, off_t beginning) {
   if (rooms().count(folder) != 0) return;
   Descriptor file = open_unnamed(folder);
   if (file.valid()) errno = posix_fallocate(file.get(), 0, 2 * beginning + room_beside);
-  if (errno != 0) throw Error(Failure::io, folder, ": cannot keep room for the end of the run: ", error_text(errno));
+  if (errno != 0)
+    throw Error(Failure::io, folder, ": cannot keep room for the end of the run: ", error_text(errno),
+                errno == EFBIG ? "; raise the limit `ulimit -f`" : "");
   Descriptor spare(fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   rooms()[folder] = {std::move(file), std::move(spare)};
 }

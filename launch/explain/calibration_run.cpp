@@ -16,6 +16,7 @@
 #include "core/files/limits.h"
 #include "launch/job/agent.h"
 #include "launch/job/rendezvous.h"
+#include "launch/job/run_modes.h"
 
 namespace convoy {
 namespace {
@@ -160,6 +161,7 @@ class MeasurementJob {
     if (threads > 1) environment.emplace("OMP_WAIT_POLICY", "passive");  // as for the ranks of a run
     environment.emplace("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     if (under_mpirun()) {
+      check_mpi_file_limit();
       ProcessStart start;
       start.argv = {executable_path("mpirun", "install Open MPI, or use --set backend=gloo"), "--bind-to", "none"};
       for (size_t process = 0; process < processes_; ++process) {

@@ -287,8 +287,6 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
 // The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
 // user decides about the checks of mpirun: whether root may run it, and the number of slots.
 
-namespace {}  // namespace
-
 // mpirun and its processes share files of 4 MiB (PMIx's data store). If they do not fit, a process ends with 1 or waits
 // for ever in MPI_Init.
 void check_mpi_file_limit() {

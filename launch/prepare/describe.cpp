@@ -253,8 +253,8 @@ bool ended_itself(const DescribeResult& described) {
 
 // Throws for a message of the dynamic linker that it found no LibTorch.
 void refuse_without_libtorch(const std::string& message) {
-  if (message.find("error while loading shared libraries: lib") != std::string::npos &&
-      message.find("torch") != std::string::npos)
+  const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
+  if (has("error while loading shared libraries: lib") && (has("torch") || has("libc10")))
     throw Error(Failure::config, message,
                 "; name the LibTorch that convoy was built with: Torch_DIR=/path/to/libtorch convoy …");
 }

@@ -86,9 +86,9 @@ TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
 
 TEST_F(DescribeTest, NamesAMissingLibTorchInEveryCommand) {
   const std::string linker =
-      "echo 'convoy-rank: error while loading shared libraries: libtorch_cpu.so: cannot open shared object file' >&2; "
+      "echo 'convoy-rank: error while loading shared libraries: libc10.so: cannot open shared object file' >&2; "
       "exit 127";
-  const std::string expected = "config: convoy-rank: error while loading shared libraries: libtorch_cpu.so";
+  const std::string expected = "config: convoy-rank: error while loading shared libraries: libc10.so";
   EXPECT_THAT(message("cat > /dev/null; " + linker, milliseconds(20000), milliseconds(20000)),
               AllOf(HasSubstr(expected), HasSubstr("Torch_DIR=")));
   try {

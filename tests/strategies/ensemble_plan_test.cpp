@@ -138,6 +138,8 @@ TEST(EnsemblePlan, RefusesConflictingOptionsAtTheirKey) {
       {", members: 3, lr: {from: 0, to: 1, scale: log}", "strategy.lr"},
       {", members: 3, lr: {from: 0.1, to: 1, step: 3}", "strategy.lr"},
       {", members: 3, lr: high", "strategy.lr"},
+      {", members: 3, lr: [1.0e-3, 1.0e-3, 1.0e+308]", "strategy.lr"},
+      {", members: 3, weight_decay: {from: 0, to: 1.0e+308}", "strategy.weight_decay"},
       {", members: 3, weight_decay: [0, 0, -1]", "strategy.weight_decay"},
       {", members: 3, early_stop: {patience: 1.5}", "strategy.early_stop.patience"},
       {", members: 3, early_stop: {patience: [1, 2]}", "strategy.early_stop.patience"},

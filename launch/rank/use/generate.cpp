@@ -28,9 +28,7 @@ class TextCoder {
       if (data.has("unknown")) unknown_ = vocabulary_->number_of(data.text("unknown"));
       return;
     }
-    if (vocabulary < 256)
-      throw Error(Failure::config, "convoy generate: the run was trained on numbers of ", vocabulary,
-                  " tokens without names; give --prompt-tokens, such as 1,2,3");
+    unnamed_ = vocabulary < 256;
   }
 
   std::vector<int64_t> encode(const std::string& text) const {
@@ -38,6 +36,9 @@ class TextCoder {
     if (tokenizer_) tokens = tokenizer_->encode(text, "--prompt");
     if (vocabulary_) tokens = vocabulary_->encode(text, unknown_, "--prompt");
     if (tokenizer_ || vocabulary_) return {tokens.begin(), tokens.end()};
+    if (unnamed_)
+      throw Error(Failure::config, "convoy generate: the run was trained on numbers of tokens without names; give ",
+                  "--prompt-tokens, such as 1,2,3, and no text");
     std::vector<int64_t> bytes;
     for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
     return bytes;
@@ -48,8 +49,10 @@ class TextCoder {
     if (tokenizer_) return tokenizer_->decode(numbers.data(), int64_t(numbers.size()));
     if (vocabulary_) return vocabulary_->decode(numbers.data(), int64_t(numbers.size()));
     std::string text;
-    for (int64_t token : tokens)
-      if (token < 256) text += char(token);
+    for (int64_t token : tokens) {
+      if (unnamed_) text += str(text.empty() ? "" : " ", token);
+      if (!unnamed_ && token < 256) text += char(token);
+    }
     return text;
   }
 
@@ -93,6 +96,7 @@ class TextCoder {
   std::optional<Tokenizer> tokenizer_;
   std::optional<Vocabulary> vocabulary_;
   int64_t unknown_ = -1;
+  bool unnamed_ = false;  // tokens are numbers, and fewer than bytes
 };
 
 class Generate : public Use {

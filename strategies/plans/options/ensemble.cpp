@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/base/describe.h"
 #include "core/base/hash.h"
@@ -109,8 +110,10 @@ std::vector<double> spread(const Options& options, const std::string& name, int6
   } else {
     options.fail(name, "must be a number, a list with one for each member, or {from: 1.0e-4, to: 1.0e-2, scale: log}");
   }
+  constexpr double most = std::numeric_limits<float>::max();  // more would become infinite in a tensor of fp32
   for (double one : values)
-    if (!std::isfinite(one) || one < least) options.fail(name, "holds ", one, "; it must be at least ", least);
+    if (!(one >= least && one <= most))
+      options.fail(name, "holds ", one, "; it must be at least ", least, " and at most 3.4e38");
   return values;
 }
 

@@ -65,4 +65,9 @@ with runs.workspace() as work:
     wild = json.loads(generate(work / "bytes", "--prompt", "the", "--temperature", 100, "--max-tokens", 2000, "--json"))
     runs.check(len(set(wild["tokens"][0])) > 200 and "\x7f" in wild["texts"][0], f"{len(set(wild['tokens'][0]))} different bytes")
     runs.check("is not one of the model's" in generate(work / "bytes", "--prompt-tokens", "99999", code=78), "a token too large")
+    # Tokens without names: numbers go in and out.
+    runs.run(runs.TOP / "configs/tiny/gpt.yaml", work / "unnamed", sets=["train.max_steps=2"])
+    drawn = generate(work / "unnamed", "--prompt-tokens", "1,2,3", "--max-tokens", 5)
+    runs.check(len(drawn.split()) == 5 and all(word.isdigit() for word in drawn.split()), f"numbers of tokens: {drawn!r}")
+    runs.check("without names" in generate(work / "unnamed", "--prompt", "a", code=78), "a text for unnamed tokens")
 print("the text follows the seed, the tokenizer is that of the checkpoint")
