@@ -126,6 +126,7 @@ torch::nn::Module& Trained::module() const { return impl_->module(); }
 std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const TrainedRequest& request,
                                              const ReplicaOptions& options) {
   Trained::Impl::Kind kind;
+  kind.adopts = true;
   kind.data = [number = request.number](const Context& own, const std::vector<ModelPart*>& parts,
                                         const Options& strategy, OptimizerFactory optimizer) {
     ReplicatedOptions replicated{step_options(strategy)};

@@ -116,6 +116,7 @@ Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const
     : context_(context_for(context, request, settings)),
       module_(request.module),
       drives_(kind.drives),
+      adopts_(kind.adopts),
       loss_check_(context_),
       coverage_(context_),
       nominal_(at::zeros({1}, at::kDouble)) {
@@ -136,6 +137,7 @@ Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const
   every_ = policy.every;
   follows_ = context_.devices.front().is_cpu() && !policy.ever_local();
   set_steps(0);
+  note_memory();
   result_.metrics = {{"loss", at::zeros({}, at::kDouble), at::zeros({}, at::kDouble), true}};
 }
 
@@ -176,6 +178,54 @@ void Trained::Impl::visit_state(const StateVisitor& visit) {
   visit(state_entry("loss_divisor", StateKind::counter, nominal_, context_.rank == 0));
 }
 
+namespace {
+
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+             b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
+         a.storage_offset() == b.storage_offset();
+}
+
+}  // namespace
+
+// A step may give parameters a new layout.
+void Trained::Impl::note_memory() {
+  if (homes_.empty()) {
+    for (const ParameterPtr& parameter : part_->parameters()) homes_.push_back({parameter->name, parameter->value, {}});
+    for (const NamedBuffer& buffer : part_->buffers()) homes_.push_back({buffer.name, buffer.value, {}});
+  }
+  for (Home& home : homes_)
+    if (!home.memory.defined() || !same_memory(home.tensor, home.memory)) home.memory = home.tensor.detach();
+}
+
+// torch::load, Module::to and set_data give a tensor other memory, which this object would not update. This moves the
+// values to the old memory, between the forward of a step and its backward.
+void Trained::Impl::adopt_loaded() {
+  bool moved = false;
+  at::NoGradGuard no_grad;
+  for (Home& home : homes_) {
+    at::Tensor& tensor = home.tensor;
+    if (same_memory(tensor, home.memory)) continue;
+    const char* const call = "(torch::load, Module::to or set_data)";
+    if (tensor.sizes() != home.memory.sizes() || tensor.scalar_type() != home.memory.scalar_type() ||
+        tensor.device() != home.memory.device())
+      throw Error(Failure::config, "step ", step_, ": ", home.name, " was ", home.memory.scalar_type(), " ",
+                  home.memory.sizes(), " on ", home.memory.device(), " and is now ", tensor.scalar_type(), " ",
+                  tensor.sizes(), " on ", tensor.device(), " ", call, "; change the module before ",
+                  "Replicas or Shards are made");
+    if (!adopts_)
+      throw Error(Failure::config, "step ", step_, ": the program gave ", home.name, " other memory ", call,
+                  ", and Shards would not train it; load the module before Shards is made");
+    home.memory.copy_(tensor);
+    tensor.set_data(home.memory);
+    moved = true;
+  }
+  if (!moved) return;
+  data_->watch_gradients();
+  if (!std::exchange(adopted_, true) && context_.rank == 0)
+    log::info(str("step ", step_, ": takes over the values that the program loaded into the module"));
+}
+
 at::Tensor Trained::Impl::forward(const at::Tensor& input) {
   if (dynamic_cast<torch::nn::SequentialImpl*>(&module_) == nullptr)
     throw Error(Failure::config, "Shards::forward is for a torch::nn::Sequential; call forward of the module itself");
@@ -196,6 +246,7 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
   if (nominal_.item<double>() == 0) choose_nominal(loss);
   const double nominal = nominal_.item<double>();
   ++calls_;
+  adopt_loaded();
   data_->begin(accumulated_ == 0, updates);
   data_->add_loss(loss);
   if (updates) data_->last_backward(0);
@@ -235,6 +286,7 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
 }
 
 void Trained::Impl::end_step(bool last) {
+  note_memory();
   if (last) set_steps(step_ + 1);
   context_.state->phase("training");
 }

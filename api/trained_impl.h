@@ -34,6 +34,7 @@ struct Trained::Impl : public Strategy {
   struct Kind {
     bool by_children = false;  // one block for each child of the module, instead of one block
     bool drives = false;       // the module's forward must go through `forward`
+    bool adopts = false;       // takes over values that the program loaded into the module
     std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&, const Options& strategy,
                                             OptimizerFactory)>
         data;
@@ -80,6 +81,8 @@ struct Trained::Impl : public Strategy {
 
  private:
   void make_optimizer(const TrainedRequest& request);
+  void note_memory();
+  void adopt_loaded();
   void choose_nominal(const Loss& loss);
   void follow_nominal();
   void share_reached();
@@ -87,8 +90,14 @@ struct Trained::Impl : public Strategy {
 
   Context context_;  // context of the job, with the configuration of this object
   torch::nn::Module& module_;
-  const bool drives_;
+  const bool drives_, adopts_;
   std::optional<ModelPart> part_;
+  // A tensor of the module, and an alias of its memory after the last step.
+  struct Home {
+    std::string name;
+    at::Tensor tensor, memory;
+  };
+  std::vector<Home> homes_;
   std::shared_ptr<TorchOptimizer> torch_optimizer_;  // null: fused
   std::unique_ptr<DataAxis> data_;
   LossCheck loss_check_;
@@ -103,6 +112,7 @@ struct Trained::Impl : public Strategy {
   int checks_ = 0;            // calls of check_equal_values
   int64_t updates_here_ = 0;  // updates in this process
   bool forwarded_ = false;    // `forward` was called since the last backward
+  bool adopted_ = false;      // values were taken over, and this was logged
   bool all_reached_ = false;  // every parameter has had a gradient on some rank
   bool follows_ = false;      // the divisor of losses follows their weight
   at::Tensor nominal_;        // double [1], on the CPU: divisor of losses in backward; 0: not chosen yet

@@ -39,7 +39,6 @@ class Training {
   }
 
   TrainingResult run() {
-    progress_.seed_generators();
     restore();
     progress_.open_sinks();
     if (components_.after_update) components_.after_update(step());

@@ -50,7 +50,8 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
     std::string words;
     for (const std::string& word : job.arguments()) words += " " + shell_word(word);
     log::info(str("the run folder is ", context.folder, "; the program names ", folder,
-                  ": to use that one, type convoy run --output ", shell_word(folder), " --", words));
+                  ": to use that one, type convoy run ", context.size > 1 ? str("--ranks ", context.size, " ") : "",
+                  "--output ", shell_word(folder), " --", words));
   }
   ProgressOptions progress_options;
   if (const std::shared_ptr<Injector> injector = job.impl().injector) {
@@ -58,7 +59,6 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
     progress_options.files = &injector->decorate(system_files());
   }
   progress.emplace(context, progress_options);
-  progress->seed_generators();
   context.state->phase(loading_phase);
   if (const std::optional<CheckpointInfo> info = progress->checkpoint()) restore(*info);
   context.state->phase("training");
@@ -83,7 +83,6 @@ void Run::Impl::restore_from(const std::string& path) {
   context.state->phase(loading_phase);
   context.config.train.resume = path;
   progress->set_length(context.config.train, {}, {});
-  progress->seed_generators();
   restore(*progress->checkpoint());
   for (const auto& [name, object] : kept_) restore_kept(name, object);
   context.state->phase("training");

@@ -114,7 +114,7 @@ std::optional<CheckpointInfo> TrainingProgress::checkpoint() {
 void TrainingProgress::load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data) {
   checkpoints().load(strategy, info, data);
   strategy.state_restored();
-  generators_.restore(info.trainer, info.path);
+  restore_generators_ = [this, trainer = info.trainer, path = info.path] { generators_.restore(trainer, path); };
   rows_before_ = info.trainer.at("rows").get<int64_t>();
   train_seconds_before_ = info.trainer.at("train_seconds").get<double>();
   evaluate_seconds_ = info.trainer.value("evaluate_seconds", 0.0);
@@ -140,6 +140,9 @@ void TrainingProgress::open_sinks() {
 }
 
 void TrainingProgress::start() {
+  generators_.seed();
+  if (restore_generators_) restore_generators_();
+  restore_generators_ = nullptr;
   before_ = ResourceUsage::now(context_);
   started_ = lap_ = Clock::now();
 }

@@ -1,7 +1,7 @@
 // TrainingProgress: counts, reports, saves and restores for every training loop. The Trainer and the Run of the C++
 // library have one each.
 //
-// Call order: seed_generators; find and load a checkpoint; set_length and continue_at; start; then, for each step,
+// Call order: find and load a checkpoint; set_length and continue_at; start; then, for each step,
 // stops, count, report; save at any time between steps; rank and summary statistics at the end.
 // Threads: one rank's thread. Every rank makes the same calls in the same order.
 // Errors: those of checkpoints, communication and files; CommError(peer_lost) from check_aborted.
@@ -89,14 +89,13 @@ class TrainingProgress {
   TrainingProgress(const Context& context, ProgressOptions options);
 
   // --- Beginning ---
-  void seed_generators() { generators_.seed(); }
   // Length and intervals; may be set again before `start`.
   void set_length(const TrainConfig& train, const TrainingLength& length, const RowCounts& rows);
   const TrainingLength& length() const { return length_; }
   const TrainConfig& train() const { return train_; }
   // Collective. Returns the checkpoint for train.resume; nullopt for a training from the beginning.
   std::optional<CheckpointInfo> checkpoint();
-  // Collective. Restores the strategy's state, the generators and the counts of the checkpoint.
+  // Collective. Restores the strategy's state and the counts of the checkpoint.
   void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data);
   // Continues after `from.step` steps, in the numbering of this run. Before that, rank 0 logs the notes.
   void log_notes(const Resumed& from) const;
@@ -106,8 +105,10 @@ class TrainingProgress {
   void restore_metrics(const CheckpointInfo& info) {
     if (owns(info)) best_.restore(info.trainer.at("metrics"));
   }
-  // Opens the sinks, drops the metrics of repeated steps, and starts the clocks.
+  // Opens the sinks, and drops the metrics of repeated steps.
   void open_sinks();
+  // Seeds the generators, or restores them from the checkpoint, and starts the clocks. Before, a program may draw its
+  // data from generators that are equal on all ranks.
   void start();
 
   // --- Steps ---
@@ -169,6 +170,7 @@ class TrainingProgress {
   TrainingLength length_;
   RowCounts row_counts_;
   DefaultGenerators generators_;
+  std::function<void()> restore_generators_;  // null: nothing was loaded
   StopAgreement stop_;
   int64_t stop_points_ = 0;  // points passed at which this rank could stop
   bool stopped_ = false;

@@ -13,12 +13,15 @@
 // checkpoints/, metrics.jsonl, summary.json, logs/.
 // A global batch depends on (seed, epoch, step) and not on the number of ranks. So a resumed run continues with the
 // next batch, also on a different number of ranks and in the middle of an epoch.
+// The first call of share seeds LibTorch's default generators: each rank draws other numbers, a resumed run continues
+// them. Before it they are equal on all ranks and in each start, so a program may draw its data there.
 // Call order: Job::resume once per job, after Replicas or Shards. Then keep; then share. Every rank makes the same
 // calls in the same order.
 // Threads: the thread of the rank.
 // Checkpoints have one Replicas or Shards. Of a second one, such as that of a discriminator, keep module and optimizer:
 //   run.keep("discriminator", [&] { return text_of(net, adam); }, [&](const std::string& text) { … });
-// where text_of writes both to a torch::serialize::OutputArchive. This needs Replicas without local training.
+// where text_of writes both to a torch::serialize::OutputArchive. This needs Replicas without local training, which
+// take over values that the program loads into their module.
 // Ownership: the job and the trained object outlive the Run; the Run outlives its Share.
 // Errors: Error(config) for invalid options, or if ranks give different ones. Error(output) with the differences if the
 // run folder belongs to a different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone,

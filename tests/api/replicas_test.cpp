@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
+
+#include <sstream>
 
 #include "tests/api/training.h"
 #include "tests/support/errors.h"
@@ -176,6 +179,64 @@ TEST(Replicas, StartWithTheBuffersOfRank0AndFollowThem) {
     });
     EXPECT_EQ(means[0].equal(means[1]), buffers != std::string("local"));
   }
+}
+
+// torch::load gives each tensor other memory and another gradient accumulator.
+TEST(Replicas, TrainWhatTheProgramLoadsLater) {
+  const auto make_net = [](uint64_t seed) {
+    torch::nn::Sequential net(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 4));
+    fill(*net, seed);
+    return net;
+  };
+  // `late`: step after which the module is loaded; −1: before Replicas are made.
+  const auto trained = [&](int ranks, int late) {
+    State state;
+    test_jobs(ranks, [&](Job& job) {
+      std::stringstream saved;
+      torch::save(make_net(2), saved);
+      torch::nn::Sequential net = make_net(late < 0 ? 2 : 1);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      ReplicaOptions options;
+      options.buffers = "mean";
+      Replicas replicas(job, *net, sgd, options);
+      for (int step = 0; step < 6; ++step) {
+        if (step == late) torch::load(net, saved);
+        const Rows mine = part_of(batch_of(8, step), job.rank(), ranks);
+        const StepReport report = replicas.step(loss_sum(net->forward(mine.input), mine), mine.count());
+        EXPECT_GT(report.gradient_norm.item<double>(), 0) << step;
+      }
+      if (job.rank() != 0) return;
+      for (const auto& entry : net->named_parameters()) state[entry.key()] = entry.value().detach().clone();
+      for (const auto& entry : net->named_buffers()) state[entry.key()] = entry.value().clone();
+      strategy_of(replicas).visit_state([&](const StateEntry& entry) {
+        if (entry.kind != StateKind::parameter) return;
+        EXPECT_TRUE(entry.tensor.equal(state.at(entry.name))) << entry.name;
+      });
+    });
+    return state;
+  };
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    EXPECT_SAME(trained(ranks, 0), trained(ranks, -1), 0);
+    // After some steps, when buckets have their layout: the module is that of the file, and trains.
+    const State again = trained(ranks, 5);
+    EXPECT_GT(worst_difference(again, parameters_of(*make_net(2))).first, 1e-3);
+  }
+}
+
+TEST(ReplicasErrors, RefuseAModuleThatChangedItsType) {
+  test_jobs(1, [&](Job& job) {
+    torch::nn::Linear net(3, 1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    Replicas replicas(job, *net, sgd);
+    net->to(at::kDouble);
+    const std::string error = message_of(
+        [&] {
+          replicas.step(net(at::ones({2, 3}, at::kDouble)).sum(), 2);
+        },
+        Failure::config);
+    EXPECT_THAT(error, HasSubstr("weight was Float [1, 3] on cpu and is now Double"));
+  });
 }
 
 TEST(Replicas, ComputeInHalfPrecision) {

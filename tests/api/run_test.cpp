@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/schedulers/step_lr.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -52,6 +53,32 @@ TEST(Run, TrainsTheSameOnAnyNumberOfRanks) {
   for (int ranks : {2, 3}) {
     const at::Tensor more = train_rows(ranks, {folder / std::to_string(ranks), share_options(3, 6)});
     EXPECT_LT((one - more).abs().max().item<double>(), 1e-12) << ranks;
+  }
+}
+
+// A program may draw its data after Job::resume: ranks and later starts draw the same.
+TEST(Run, LeavesRandomNumbersBeforeShareAlone) {
+  for (const int ranks : {1, 2}) {
+    const TestFolder folder;
+    std::mutex mutex;
+    std::vector<double> drawn;
+    TestTraining training{folder / "run", saving_every(share_options(2, 6), Every::steps(3))};
+    training.before = [&](Job&, convoy::Run&) {
+      const double number = at::rand({1}, at::kDouble).item<double>();
+      const std::lock_guard<std::mutex> lock(mutex);
+      drawn.push_back(number);
+    };
+    training.in_step = killed_after(4);
+    at::manual_seed(5);
+    EXPECT_THROW(train_rows(ranks, training), std::runtime_error);
+    const size_t first = drawn.size();
+    training.in_step = nullptr;
+    at::manual_seed(5);
+    train_rows(ranks, training);
+    ASSERT_EQ(drawn.size(), 2 * first);
+    std::sort(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(first));
+    std::sort(drawn.begin() + static_cast<std::ptrdiff_t>(first), drawn.end());
+    for (size_t i = 0; i < first; ++i) EXPECT_EQ(drawn[i], drawn[first + i]) << ranks;
   }
 }
 

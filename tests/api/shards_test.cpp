@@ -3,6 +3,9 @@
 #include <convoy/shards.h>
 
 #include <gmock/gmock.h>
+#include <torch/serialize.h>
+
+#include <sstream>
 
 #include "tests/api/training.h"
 #include "tests/support/errors.h"
@@ -200,6 +203,23 @@ TEST(ShardsErrors, ExplainTheInputsOfStage3) {
                 });
               }),
               HasSubstr("ShardOptions: reshard_after_forward: needs stage 3"));
+}
+
+TEST(ShardsErrors, RefuseAModuleThatWasLoadedLater) {
+  test_jobs(2, [&](Job& job) {
+    torch::nn::Sequential net = layers();
+    std::stringstream saved;
+    torch::save(net, saved);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    Shards shards(job, *net, sgd, stage(2));
+    torch::load(net, saved);
+    const std::string error = message_of(
+        [&] {
+          shards.step(net->forward(at::ones({2, 6})).sum(), 2);
+        },
+        Failure::config);
+    EXPECT_THAT(error, HasSubstr("load the module before Shards is made"));
+  });
 }
 
 TEST(ShardsErrors, NameParametersThatDiffer) {

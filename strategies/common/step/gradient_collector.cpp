@@ -119,9 +119,16 @@ GradientCollector::GradientCollector(std::vector<ParameterPtr> parameters, State
                                      std::function<void(int)> ready, std::function<void(int)> open)
     : shared_(std::make_shared<Shared>(
           Shared{std::move(parameters), std::move(state), std::move(ready), std::move(open)})) {
-  for (size_t index = 0; index < shared_->parameters.size(); ++index) {
-    nodes_.push_back(torch::autograd::impl::grad_accumulator(shared_->parameters[index]->value));
-    nodes_.back()->add_pre_hook(std::make_unique<Hook>(shared_, int(index)));
+  watch();
+}
+
+void GradientCollector::watch() {
+  nodes_.resize(shared_->parameters.size());
+  for (size_t index = 0; index < nodes_.size(); ++index) {
+    const auto node = torch::autograd::impl::grad_accumulator(shared_->parameters[index]->value);
+    if (node == nodes_[index]) continue;
+    nodes_[index] = node;
+    node->add_pre_hook(std::make_unique<Hook>(shared_, int(index)));
   }
 }
 

@@ -62,6 +62,9 @@ class GradientCollector {
   GradientCollector(const GradientCollector&) = delete;
   GradientCollector& operator=(const GradientCollector&) = delete;
 
+  // Watches each parameter's gradient accumulator. Call it again after `set_` of a parameter: LibTorch then makes a new
+  // one, which the graph of a forward may use already.
+  void watch();
   // Makes the next gradients overwrite the old ones.
   void begin();
   // Zeroes gradients without a write since `begin`.

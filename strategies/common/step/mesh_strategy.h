@@ -92,6 +92,10 @@ class DataAxis {
   virtual void continue_training() {}
   // Returns the parameters whose values are equal on all ranks of the axis between steps.
   virtual std::vector<ParameterPtr> equal_parameters() const { return {}; }
+  // Call it after `set_` of a parameter: see GradientCollector::watch.
+  void watch_gradients() {
+    for (auto& collector : collectors_) collector->watch();
+  }
   // Returns the update, for its learning rate and its counts.
   Update& end_of_step() { return update_; }
   // Returns the recordable part of a step; null if no step can be recorded.
