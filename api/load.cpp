@@ -1,8 +1,12 @@
 #include "convoy/load.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "api/components.h"
@@ -13,6 +17,7 @@
 #include "core/checkpoint/weight_source.h"
 #include "core/config/node.h"
 #include "core/config/reader.h"
+#include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/delimited.h"
 #include "core/files/run_files.h"
 #include "core/files/weight_files.h"
@@ -36,10 +41,14 @@ Json changed_config(const Json& config, const std::string& manifest, const std::
 }
 
 StoredRun stored_run(const MemberPath& named, const LoadOptions& options) {
+  std::error_code none;
+  if (!std::filesystem::exists(named.path, none))
+    throw Error(Failure::command_line, "convoy::load: ", named.path,
+                " does not exist; give a run folder or a checkpoint");
   if (!is_checkpoint_path(named.path))
     throw Error(Failure::command_line, "convoy::load: ", named.path, " is neither a run folder nor a checkpoint");
   StoredRun stored;
-  stored.folder = intact_checkpoint(named.path, "convoy::load");
+  stored.folder = named_checkpoint(named.path, "convoy::load");
   stored.manifest = read_manifest_file(stored.folder);
   stored.config = RunConfig::from_resolved(
       changed_config(stored.manifest.config, stored.folder + "/manifest.json", options.settings));
@@ -47,10 +56,20 @@ StoredRun stored_run(const MemberPath& named, const LoadOptions& options) {
   return stored;
 }
 
+void check_device(const c10::Device& device) {
+  if (device.is_cpu()) return;
+  if (!device.is_cuda())
+    throw Error(Failure::device_missing, "convoy::load: device ", device.str(),
+                ": convoy computes on CPUs and CUDA's GPUs; take torch::kCPU");
+  const int64_t gpus = at::hasCUDA() ? at::detail::getCUDAHooks().getNumGPUs() : 0;
+  if (std::max<int64_t>(device.index(), 0) < gpus) return;
+  throw Error(Failure::device_missing, "convoy::load: device ", device.str(), " is not there: ",
+              gpus == 0 ? std::string("no GPU was found, or this LibTorch is for CPUs; take torch::kCPU")
+                        : str("this host has the devices cuda:0 to cuda:", gpus - 1));
+}
+
 std::vector<LoadedModel> load_all(const std::string& run, const LoadOptions& options, bool several) {
-  if (!options.device.is_cpu() && !at::hasCUDA())
-    throw Error(Failure::device_missing, "convoy::load: device ", options.device.str(),
-                " is not there: no GPU was found, or this LibTorch is for CPUs; take torch::kCPU");
+  check_device(options.device);
   const MemberPath named = checkpoint_path(run, "convoy::load");
   StoredRun stored = stored_run(named, options);
   if (stored.members > 0 && named.member < 0 && !several)
@@ -143,8 +162,24 @@ Schema stored_schema(const Manifest& manifest, const std::string& folder, const 
       .data->schema();
 }
 
-LoadedModel::Impl::Impl(LoadRequest given, ModelPtr made, int64_t steps)
-    : request(std::move(given)), model(std::move(made)), step(steps), part(serving_context(request), model, nullptr) {
+EvaluationTransforms::EvaluationTransforms(const RunConfig& config, const Registry& registry)
+    : seed_(data_seed(config.data.options, config.seed)) {
+  for (const Options& options : config.data.options.sections("transforms"))
+    if (auto transform = registry.transforms.make(options.text("name"), options); transform->evaluation_too())
+      transforms_.push_back(std::move(transform));
+}
+
+void EvaluationTransforms::apply(Batch& batch, int64_t first) const {
+  const at::Tensor indices = at::arange(first, first + batch.rows);
+  for (const auto& transform : transforms_) transform->apply(batch, indices, seed_, 0);
+}
+
+LoadedModel::Impl::Impl(LoadRequest given, ModelPtr made, int64_t steps, const Registry& registry)
+    : request(std::move(given)),
+      model(std::move(made)),
+      step(steps),
+      transforms(request.config, registry),
+      part(serving_context(request), model, nullptr) {
   tensors = tensors_of(part);
   fill_tensors(request, tensors);
 }
@@ -152,13 +187,36 @@ LoadedModel::Impl::Impl(LoadRequest given, ModelPtr made, int64_t steps)
 LoadedModel load_model(LoadRequest request, const Registry& registry) {
   ModelPtr model = registry.models.make(request.config.model.name, request.config.model.options, request.schema);
   const int64_t step = read_manifest_file(request.checkpoint).step;
-  return LoadedModel(std::make_unique<LoadedModel::Impl>(std::move(request), std::move(model), step));
+  return LoadedModel(std::make_unique<LoadedModel::Impl>(std::move(request), std::move(model), step, registry));
 }
 
 LoadedModel::LoadedModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LoadedModel::LoadedModel(LoadedModel&&) noexcept = default;
 LoadedModel& LoadedModel::operator=(LoadedModel&&) noexcept = default;
 LoadedModel::~LoadedModel() = default;
+
+namespace {
+
+// All rows as one batch on the model's device.
+Batch whole_batch(NewRows& rows, const LoadedModel::Impl& impl) {
+  RowBlock block;
+  if (!rows.next(block)) throw Error(Failure::corrupt_data, "LoadedModel::prepare: there are no rows");
+  impl.transforms.apply(block.batch, 0);
+  for (auto& [name, tensor] : block.batch.tensors) tensor = tensor.to(impl.request.device);
+  return std::move(block.batch);
+}
+
+NewRowsOptions in_one_block() { return {false, std::numeric_limits<int64_t>::max()}; }
+
+}  // namespace
+
+Batch LoadedModel::prepare(const std::string& text) const {
+  return whole_batch(*new_text_rows(text, "LoadedModel::prepare", impl_->trained(), in_one_block()), *impl_);
+}
+
+Batch LoadedModel::prepare_arrays(const std::vector<std::pair<std::string, at::Tensor>>& fields) const {
+  return whole_batch(*new_array_rows(fields, "LoadedModel::prepare_arrays", impl_->trained(), in_one_block()), *impl_);
+}
 
 TensorList LoadedModel::forward(const Batch& batch) const {
   for (const auto& [name, field] : schema().fields) {
@@ -176,8 +234,14 @@ TensorList LoadedModel::forward(const Batch& batch) const {
 
 at::Tensor LoadedModel::forward(const at::Tensor& input) const {
   Batch batch;
-  batch.tensors.emplace_back(only_input(schema()), input);
-  batch.rows = batch.global_rows = batch.nominal_rows = input.dim() > 0 ? input.size(0) : 0;
+  const std::string name = only_input(schema());
+  const Field& field = schema().at(name, "LoadedModel::forward");
+  if (input.dim() == 0 || (name == "features" && input.sizes().slice(1) != at::IntArrayRef(field.shape)))
+    throw Error(Failure::config, "LoadedModel::forward: rows have the shape ",
+                input.dim() == 0 ? at::IntArrayRef() : input.sizes().slice(1), ", and the model takes ",
+                at::IntArrayRef(field.shape), "; prepare() makes such rows of the values of the training file");
+  batch.tensors.emplace_back(name, input);
+  batch.rows = batch.global_rows = batch.nominal_rows = input.size(0);
   return forward(batch).front();
 }
 

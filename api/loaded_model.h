@@ -1,6 +1,7 @@
 // Implementation of LoadedModel, for the commands of `convoy` that use a trained run.
 #pragma once
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/config/run_config.h"
 #include "core/context.h"
 #include "core/data/contents.h"
+#include "core/data/readers/new_rows.h"
 #include "core/registry.h"
 #include "strategies/common/model/model_part.h"
 
@@ -22,16 +24,33 @@ struct LoadRequest {
   std::string checkpoint;                     // step-N folder
   int member = -1;                            // of an ensemble; -1: the checkpoint has a single model
   Schema schema;                              // of the rows that the model was trained on
-  std::optional<DataContents> contents = {};  // names of ids and classes
+  std::optional<DataContents> contents = {};  // names of ids and classes, and the preparation of columns
   at::Device device{at::kCPU};
 };
 
+// Transforms of rows that are not of the training (data.transforms), as far as they are for such rows.
+class EvaluationTransforms {
+ public:
+  EvaluationTransforms(const RunConfig& config, const Registry& registry);
+  // `first`: number of the first row of the batch.
+  void apply(Batch& batch, int64_t first) const;
+
+ private:
+  std::vector<std::shared_ptr<const Transform>> transforms_;
+  uint64_t seed_;
+};
+
 struct LoadedModel::Impl {
-  Impl(LoadRequest request, ModelPtr model, int64_t step);
+  Impl(LoadRequest request, ModelPtr model, int64_t step, const Registry& registry);
+  // Data set, fields and lists of the checkpoint, for new rows. Refers to this object.
+  TrainedData trained() const {
+    return {request.config.data, request.schema, request.contents ? &*request.contents : nullptr};
+  }
 
   const LoadRequest request;
   const ModelPtr model;
   const int64_t step;
+  const EvaluationTransforms transforms;
   ModelPart part;                             // the whole model
   std::map<std::string, at::Tensor> tensors;  // parameters and buffers by canonical name; views of the model's memory
 };

@@ -347,21 +347,55 @@ CheckpointInfo read_manifest(const std::string& step_folder) {
   return info_of(step_folder, read_manifest_file(step_folder));
 }
 
-std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files) {
+namespace {
+
+void refuse_farm(const std::string& path, const std::string& key) {
   if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())
     throw Error(Failure::config, key, ": ", path,
                 " is the folder of a farm; name one of its runs: ", join(pipelines, ", "));
+}
+
+[[noreturn]] void refuse_without_checkpoint(const std::string& path, const std::string& key) {
+  throw Error(Failure::config, key, ": ", path,
+              " holds no complete checkpoint; give a run folder, or one of its "
+              "checkpoints/step-N folders");
+}
+
+bool is_step_folder(const std::string& path) {
   std::error_code none;
-  if (std::filesystem::exists(path + "/manifest.json", none)) {
+  return std::filesystem::exists(path + "/manifest.json", none);
+}
+
+}  // namespace
+
+std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files) {
+  refuse_farm(path, key);
+  if (is_step_folder(path)) {
     check_files(path, read_manifest_file(path));
     return path;
   }
   for (const std::string& folder : {path + "/checkpoints", path}) {
     if (const auto info = newest_in(folder, files)) return info->path;
   }
-  throw Error(Failure::config, key, ": ", path,
-              " holds no complete checkpoint; give a run folder, or one of its "
-              "checkpoints/step-N folders");
+  refuse_without_checkpoint(path, key);
+}
+
+std::string named_checkpoint(const std::string& path, const std::string& key) {
+  refuse_farm(path, key);
+  std::string step = path;
+  if (!is_step_folder(path)) {
+    const std::string folder = checkpoints_folder(path);
+    const std::vector<int64_t> steps = folder.empty() ? std::vector<int64_t>() : checkpoint_steps(folder);
+    if (steps.empty()) refuse_without_checkpoint(path, key);
+    step = convoy::str(folder, "/step-", steps.back());
+  }
+  try {
+    check_files(step, read_manifest_file(step));
+  } catch (const Error& error) {
+    if (error.kind() != Failure::corrupt_data) throw;
+    throw Error(error.kind(), key, ": ", error.what(), advice_for_damage(step));
+  }
+  return step;
 }
 
 }  // namespace convoy

@@ -82,5 +82,8 @@ CheckpointInfo read_manifest(const std::string& step_folder);
 // `key`: the user's key, for messages: "train.resume". Error(config) if there is none, and for the folder of a farm.
 // Error(corrupt_data) if all are broken.
 std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files = system_files());
+// The checkpoint that a user of a trained run means: as intact_checkpoint, but a damaged newest one is an error too,
+// with the names of older ones. Nobody gets an older model unasked.
+std::string named_checkpoint(const std::string& path, const std::string& key);
 
 }  // namespace convoy

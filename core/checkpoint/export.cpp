@@ -151,6 +151,15 @@ class Destination {
   Destination& operator=(const Destination&) = delete;
 
   std::string path(const std::string& name) const { return temporary_ + "/" + name; }
+  // Calls `work`; a failure names the folder that the user asked for, not the temporary one.
+  template <class Work>
+  void naming_result(Work work) const {
+    try {
+      work();
+    } catch (const Error& error) {
+      throw renamed(error, temporary_, final_);
+    }
+  }
   void write(const std::string& name, const std::string& text) {
     const auto file = files_.create(path(name));
     file->write(text.data(), text.size());
@@ -265,7 +274,7 @@ Json export_weights(const ExportRequest& request, const std::function<WeightName
   const std::string path = destination_path(request.to);
   check_destination(request, path);
   const MemberPath named = checkpoint_path(request.run, "convoy export");
-  const std::string folder = intact_checkpoint(named.path, "convoy export");
+  const std::string folder = named_checkpoint(named.path, "convoy export");
   const auto source = open_weights(named.member < 0 ? folder : str(folder, "@member", named.member), false);
   const Manifest manifest = read_manifest_file(folder);
   const RunConfig config = config_of(manifest, folder);
@@ -286,23 +295,25 @@ Json export_weights(const ExportRequest& request, const std::function<WeightName
   Destination destination(path, files);
   std::vector<std::string> written, notes;
   Json map = Json::object();
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const std::string name = shares.size() == 1 ? weights_file : numbered_file(i, shares.size());
-    stream_safetensors(destination.path(name), shares[i], {{"format", "pt"}}, files);
-    for (const TensorToWrite& tensor : shares[i]) map[tensor.name] = name;
-    written.push_back(name);
-  }
-  if (shares.size() > 1) {
-    destination.write(weights_index, Json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n");
-    written.emplace_back(weights_index);
-  }
-  if (request.with_config) {
-    destination.write(config_file, config_text(names, *source, config));
-    written.emplace_back(config_file);
-    const std::string note = write_tokenizer(tokenizer_of(manifest, folder, config), config, destination, written);
-    if (!note.empty()) notes.push_back(note);
-  }
-  destination.publish();
+  destination.naming_result([&] {
+    for (size_t i = 0; i < shares.size(); ++i) {
+      const std::string name = shares.size() == 1 ? weights_file : numbered_file(i, shares.size());
+      stream_safetensors(destination.path(name), shares[i], {{"format", "pt"}}, files);
+      for (const TensorToWrite& tensor : shares[i]) map[tensor.name] = name;
+      written.push_back(name);
+    }
+    if (shares.size() > 1) {
+      destination.write(weights_index, Json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n");
+      written.emplace_back(weights_index);
+    }
+    if (request.with_config) {
+      destination.write(config_file, config_text(names, *source, config));
+      written.emplace_back(config_file);
+      const std::string note = write_tokenizer(tokenizer_of(manifest, folder, config), config, destination, written);
+      if (!note.empty()) notes.push_back(note);
+    }
+    destination.publish();
+  });
   return {{"checkpoint", folder}, {"step", manifest.step}, {"tensors", count},
           {"bytes", total},       {"files", written},      {"notes", notes}};
 }

@@ -18,6 +18,9 @@ void append_number(std::string& text, float value) {
   text.append(digits, end);
 }
 
+// Names the rows of an array, some of which may be left out.
+constexpr char number_column[] = "row";
+
 class TextPredictions : public PredictionFile {
  public:
   TextPredictions(std::unique_ptr<OutputFile> file, const PredictionForm& form, const NewRows& rows)
@@ -25,8 +28,10 @@ class TextPredictions : public PredictionFile {
     for (const std::string& name : form.classes) append_field(classes_.emplace_back(), name, delimiter_);
     const bool arrays = rows.delimiter() == '\0';
     if (rows.header().empty() && !arrays) return;
-    std::string line = rows.header();
-    for (const std::string& name : prediction_columns(form, rows.names())) {
+    std::string line = rows.numbered() ? number_column : rows.header();
+    std::vector<std::string> names = rows.names();
+    if (rows.numbered()) names.emplace_back(number_column);
+    for (const std::string& name : prediction_columns(form, names)) {
       if (!line.empty()) line += delimiter_;
       append_field(line, name, delimiter_);
       if (rows.typed_header()) line += form.classes.empty() || name.rfind("prob", 0) == 0 ? ":float" : ":token";
@@ -51,8 +56,9 @@ class TextPredictions : public PredictionFile {
     const float* values = predictions.values.const_data_ptr<float>();
     std::string text;
     for (int64_t row = begin; row < end; ++row) {
-      bool first = block.lines.empty();
-      if (!first) text.append(block.lines[size_t(row)]);
+      bool first = block.lines.empty() && block.numbers.empty();
+      if (!block.lines.empty()) text.append(block.lines[size_t(row)]);
+      if (!block.numbers.empty()) text.append(std::to_string(block.numbers[size_t(row)]));
       const auto separate = [&] {
         if (!first) text += delimiter_;
         first = false;

@@ -237,6 +237,13 @@ FileSystem& system_files() {
   return files;
 }
 
+Error renamed(const Error& error, const std::string& temporary, const std::string& path) {
+  std::string message = error.what();
+  for (size_t at = message.find(temporary); at != std::string::npos; at = message.find(temporary, at + path.size()))
+    message.replace(at, temporary.size(), path);
+  return Error(error.kind(), message);
+}
+
 void make_private_folder(const std::string& path) {
   std::string folder = path;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();

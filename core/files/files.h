@@ -63,6 +63,9 @@ class FileSystem {
 // Returns the files of the operating system.
 FileSystem& system_files();
 
+// The same error with `path` in place of a temporary one, which the user has never seen.
+Error renamed(const Error& error, const std::string& temporary, const std::string& path);
+
 // Creates a folder and missing parents, writable by the owner only. It may exist.
 void make_private_folder(const std::string& path);
 

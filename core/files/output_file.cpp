@@ -1,5 +1,6 @@
 #include "core/files/output_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 
 #include "core/base/text.h"
 #include "core/control/channel.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -25,6 +27,19 @@ std::string temporary_of(const std::string& path) {
 }
 
 }  // namespace
+
+void check_input_path(const std::string& path, const std::string& option, const std::string& advice) {
+  struct stat status {};
+  const std::string named = str(option, " ", path, ": ");
+  if (stat(path.c_str(), &status) != 0)
+    throw Error(errno == EACCES ? Failure::io : Failure::command_line, named,
+                errno == ENOENT ? std::string("no such file") : error_text(errno), "; ", advice);
+  if (!S_ISREG(status.st_mode))
+    throw Error(Failure::command_line, named, S_ISDIR(status.st_mode) ? "is a folder" : "is no regular file", "; ",
+                advice);
+  if (access(path.c_str(), R_OK) != 0)
+    throw Error(Failure::io, named, "cannot be read: ", error_text(errno), "; type chmod u+r ", shell_word(path));
+}
 
 void check_output_ending(const std::string& path, const std::vector<std::string>& endings, const std::string& option) {
   for (const std::string& ending : endings)
@@ -53,8 +68,18 @@ void check_output_path(const std::string& path, bool replace, const std::string&
                 "; name a file in another folder");
 }
 
+template <class Work>
+auto OutputFile::naming_result(Work work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw renamed(error, temporary_, path_);
+  }
+}
+
 OutputFile::OutputFile(const std::string& path, bool replace, FileSystem& files)
-    : path_(path), temporary_(temporary_of(path)), replace_(replace), files_(files), file_(files.create(temporary_)) {
+    : path_(path), temporary_(temporary_of(path)), replace_(replace), files_(files) {
+  file_ = naming_result([&] { return files_.create(temporary_); });
   buffer_.reserve(collected);
 }
 
@@ -71,24 +96,24 @@ void OutputFile::write(const void* data, size_t bytes) {
   bytes_ += static_cast<int64_t>(bytes);
   if (buffer_.size() + bytes > collected) flush();
   if (bytes >= collected)
-    file_->write(data, bytes);
+    naming_result([&] { file_->write(data, bytes); });
   else
     buffer_.append(static_cast<const char*>(data), bytes);
 }
 
 void OutputFile::flush() {
   if (buffer_.empty()) return;
-  file_->write(buffer_.data(), buffer_.size());
+  naming_result([&] { file_->write(buffer_.data(), buffer_.size()); });
   buffer_.clear();
 }
 
 void OutputFile::commit() {
   flush();
-  file_->close();
+  naming_result([&] { file_->close(); });
   // Another process may have created the file since check_output_path.
   if (!replace_ && access(path_.c_str(), F_OK) == 0)
     throw Error(Failure::output, path_, ": was created by another process meanwhile and is kept; name another file");
-  files_.rename(temporary_, path_);
+  naming_result([&] { files_.rename(temporary_, path_); });
   committed_ = true;
   files_.sync_folder(folder_of(path_));
 }

@@ -15,6 +15,9 @@
 
 namespace convoy {
 
+// Checks a file that an option names, before any work. Error(command_line) if it does not exist or is no regular file,
+// Error(io) if it cannot be read. `advice`: what to give, for the message.
+void check_input_path(const std::string& path, const std::string& option, const std::string& advice);
 // Checks the path of a result before any work. Error(output) if the file exists and `replace` is false, or if it is no
 // regular file. Also Error(output) if its folder does not exist or cannot be written. `option`: for messages, "--to".
 void check_output_path(const std::string& path, bool replace, const std::string& option);
@@ -37,6 +40,9 @@ class OutputFile {
 
  private:
   void flush();
+  // Calls `work`; a failure names the result, not its temporary name, which the user has never seen.
+  template <class Work>
+  auto naming_result(Work work) -> decltype(work());
 
   const std::string path_, temporary_;
   const bool replace_;

@@ -127,12 +127,18 @@ std::optional<int64_t> step_in(const std::string& name) {
   return number ? std::optional<int64_t>(std::stoll(digits)) : std::nullopt;
 }
 
-[[noreturn]] void refuse_reference(const std::string& key, const std::string& run, const std::string& lack,
-                                   const std::string& folder) {
-  std::vector<std::string> names;
-  for (const int64_t step : checkpoint_steps(folder)) names.push_back(str(run, "@", step_folder_prefix, step));
-  throw Error(Failure::config, key, ": ", run, " has no ", lack,
-              names.empty() ? std::string("; it has no checkpoints") : str("; it has ", join(names, ", ")));
+bool exists(const std::string& path) {
+  std::error_code none;
+  return fs::exists(path, none);
+}
+
+constexpr size_t listed_checkpoints = 5;
+
+[[noreturn]] void refuse_reference(const std::string& key, const std::string& run, const std::string& reason) {
+  const std::string names = checkpoint_names(run);
+  throw Error(Failure::config, key, ": ", run, reason,
+              names.empty() ? std::string("; it has no checkpoint: train it with train.checkpoint_every")
+                            : str("; it has ", names, "; type one of these, or ", run, " for the newest"));
 }
 
 }  // namespace
@@ -161,24 +167,68 @@ std::optional<int64_t> pointed_step(const std::string& folder, const char* file)
   return step;
 }
 
+std::string run_of(const std::string& text) {
+  std::string path = member_path(text).path;
+  for (size_t at = path.rfind('@'); at != std::string::npos && path.find('/', at) == std::string::npos && !exists(path);
+       at = path.rfind('@'))
+    path.resize(at);
+  return path;
+}
+
+std::string checkpoint_names(const std::string& run, int64_t before) {
+  const std::string folder = checkpoints_folder(run);
+  if (folder.empty()) return "";
+  std::vector<int64_t> steps = checkpoint_steps(folder);
+  if (before >= 0) steps.erase(std::lower_bound(steps.begin(), steps.end(), before), steps.end());
+  std::vector<std::string> names;
+  if (const auto best = pointed_step(folder, best_file); best && (before < 0 || *best < before))
+    names.push_back(str(run, "@", best_file));
+  for (auto step = steps.rbegin(); step != steps.rend() && names.size() < listed_checkpoints; ++step)
+    names.push_back(str(run, "@", step_folder_prefix, *step));
+  const size_t more = steps.size() - std::min(steps.size(), listed_checkpoints);
+  return str(join(names, ", "), more > 0 ? str(" and ", more, " more") : std::string());
+}
+
+std::string advice_for_damage(const std::string& step_folder) {
+  const fs::path path = fs::path(step_folder).lexically_normal();
+  const fs::path step = path.has_filename() ? path : path.parent_path(), folder = step.parent_path();
+  const std::string run = (folder.filename() == "checkpoints" ? folder.parent_path() : folder).string();
+  const std::optional<int64_t> number = step_in(step.filename().string());
+  const std::string older = number ? checkpoint_names(run, *number) : std::string();
+  return older.empty() ? "; there is no older one: copy the checkpoint again, or train the run again"
+                       : str("; name an older one: ", older);
+}
+
 MemberPath checkpoint_path(const std::string& text, const std::string& key) {
   MemberPath named = member_path(text);
   const size_t at = named.path.rfind('@');
-  if (at == std::string::npos) return named;
+  if (at == std::string::npos || named.path.find('/', at) != std::string::npos || exists(named.path))
+    return named;  // a folder's name may have an @
   const std::string run = named.path.substr(0, at), what = named.path.substr(at + 1);
   const std::optional<int64_t> step = step_in(what);
-  if (what != best_file && !step) return named;  // a folder whose name has an @
+  const bool known = what == best_file || step;
+  if (!exists(run)) {
+    if (const MemberPath early = member_path(run); known && early.member >= 0)
+      throw Error(Failure::config, key, ": ", text, ": the member comes last; type ", early.path, "@", what, "@member",
+                  early.member);
+    if (known) named.path = run;
+    return named;
+  }
+  if (!fs::is_directory(run)) return named;
+  if (const std::vector<std::string> pipelines = pipeline_folders(run); !pipelines.empty())
+    throw Error(Failure::config, key, ": ", run, " is the folder of a farm; name one of its runs, as in ",
+                pipelines.front(), known ? "@" + what : std::string());
+  if (!known)
+    refuse_reference(key, run, str(" is followed by @", what, ", and only @best, @step-N and @memberN have a meaning"));
   const std::string folder = checkpoints_folder(run);
   if (what == best_file) {
-    const std::optional<int64_t> best = pointed_step(folder, best_file);
-    if (!best) refuse_reference(key, run, "best checkpoint, which train.keep_best keeps", folder);
+    const std::optional<int64_t> best = folder.empty() ? std::nullopt : pointed_step(folder, best_file);
+    if (!best) refuse_reference(key, run, " has no best checkpoint, which train.keep_best keeps");
     named.path = (fs::path(folder) / str(step_folder_prefix, *best)).string();
     return named;
   }
   named.path = (fs::path(folder) / what).string();
-  std::error_code none;
-  if (folder.empty() || !fs::is_directory(named.path, none))
-    refuse_reference(key, run, str("checkpoint of step ", *step), folder);
+  if (folder.empty() || !exists(named.path)) refuse_reference(key, run, str(" has no checkpoint of step ", *step));
   return named;
 }
 

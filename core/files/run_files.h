@@ -41,10 +41,18 @@ class FolderLock {
 inline constexpr char latest_file[] = "latest";
 inline constexpr char best_file[] = "best";
 
-// Turns @best and @step-N into the path of the step-N folder. Other paths are unchanged; callers then take the newest
-// intact checkpoint. Error(config) with `key` ("train.resume", "RUN") if the run has no best checkpoint or no such
-// step; the message lists those that it has.
+// Turns @best and @step-N into the path of the step-N folder. Other paths are unchanged. Without such a run, returns
+// the path of the run, which callers report as missing. Error(config) with `key` ("train.resume", "RUN") for a farm,
+// for another word after @, and if the run has no best checkpoint or no such step; the message lists those that it has.
 MemberPath checkpoint_path(const std::string& text, const std::string& key);
+// RUN in one of the forms above, also in a mistyped one.
+std::string run_of(const std::string& text);
+
+// Names of a run's checkpoints for a message, newest first: "runs/a@best, runs/a@step-40 and 3 more"; "" if it has
+// none. `before`: only older ones; -1: all.
+std::string checkpoint_names(const std::string& run, int64_t before = -1);
+// Advice for a damaged step-N folder: names older ones.
+std::string advice_for_damage(const std::string& step_folder);
 
 // Steps of the step-N folders in a checkpoints folder, ascending; by name only.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);

@@ -1,6 +1,7 @@
 #include "core/files/summary.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -149,6 +150,13 @@ double number_in(const Json& json, const char* key, double fallback) {
 std::string text_in(const Json& json, const char* key, const std::string& fallback) {
   const auto found = json.is_object() ? json.find(key) : json.end();
   return found != json.end() && found->is_string() ? found->get<std::string>() : fallback;
+}
+
+std::string run_status(const std::string& folder, const Json& summary) {
+  const std::string status = text_in(summary, "status", "unknown");
+  struct stat lock {};
+  const bool locked = stat((folder + "/.lock").c_str(), &lock) == 0 && lock_owner_of(lock) > 0;
+  return status == "running" && !locked ? "ended" : status;
 }
 
 std::string summary_text(const Json& summary) {

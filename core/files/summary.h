@@ -37,6 +37,9 @@ std::string foreign_key(const Json& summary);
 // other versions may differ.
 double number_in(const Json& json, const char* key, double fallback);
 std::string text_in(const Json& json, const char* key, const std::string& fallback = "");
+// Status of the run in a folder, by its summary. A run whose status is `running` and whose folder no process locks was
+// killed: its status is `ended`.
+std::string run_status(const std::string& folder, const Json& summary);
 std::string summary_text(const Json& summary);
 // Writes to the disk and renames, so that a crash leaves no empty file. While the status is "running", this process
 // reserves disk space, so that the final summary fits on a full disk. Error(io) names the file. Threads: one.

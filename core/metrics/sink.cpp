@@ -107,6 +107,7 @@ Json to_json(const Record& record) {
   for (const auto& [name, value] : record.metrics) json["metrics"][name] = number_or_text(value);
   for (const auto& [name, values] : record.members)
     for (double value : values) json["members"][name].push_back(number_or_text(value));
+  if (record.kind == "evaluate") json["lower_is_better"] = record.lower_is_better;
   return json;
 }
 

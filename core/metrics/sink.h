@@ -23,7 +23,8 @@ struct Record {
   double gradient_norm = -1;              // norm before clipping, of the last update; -1: none, or one per member
   std::map<std::string, double> metrics;  // NaN and infinities allowed
   std::map<std::string, std::vector<double>> members =
-      {};  // metrics of an ensemble: values by member; only if there are several
+      {};                                         // metrics of an ensemble: values by member; only if there are several
+  std::vector<std::string> lower_is_better = {};  // "evaluate": names of these metrics
 };
 Json to_json(const Record& record);
 // JSON has no numbers "nan", "inf" and "-inf", and null would not distinguish them, so they become text.

@@ -93,7 +93,8 @@ ItemRanking::ItemBlock ItemRanking::item_block(int64_t index) {
   return block;
 }
 
-void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit) {
+void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit,
+                               const std::function<void(int64_t items)>& progress) {
   at::NoGradGuard no_grad;
   if (rows.rows == 0) return;
   const PairScorer::Blocks sizes = scorer_.blocks();
@@ -128,6 +129,7 @@ void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit) {
       at::parallel_for(0, int64_t(slices.size()), 1, score);
     else
       score(0, int64_t(slices.size()));
+    if (progress) progress(items.first + items.items);
   }
 }
 
@@ -139,23 +141,27 @@ at::Tensor ItemRanking::scores(const Batch& rows) {
   return all;
 }
 
-TopItems ItemRanking::best(const Batch& rows, int64_t k, const std::vector<Seen>& seen) {
+TopItems ItemRanking::best(const Batch& rows, int64_t k, const std::vector<Seen>& seen,
+                           const std::function<void(int64_t items)>& progress) {
   CONVOY_CHECK(seen.empty() || int64_t(seen.size()) == rows.rows, "items seen by other rows");
   TopItems top(rows.rows, std::min(k, items_), scorer_.dtype());
-  visit_blocks(rows, [&](int64_t row, int64_t first, const at::Tensor& block) {
-    AT_DISPATCH_FLOATING_TYPES(block.scalar_type(), "best_items", [&] {
-      const int64_t count = block.size(1);
-      scalar_t* scores = block.mutable_data_ptr<scalar_t>();
-      for (int64_t r = 0; r < block.size(0); ++r, scores += count) {
-        if (!seen.empty()) {
-          const auto [from, to] = seen[size_t(row + r)];
-          for (const int32_t* id = std::lower_bound(from, to, first); id != to && *id < first + count; ++id)
-            scores[*id - first] = std::numeric_limits<scalar_t>::quiet_NaN();
-        }
-        top.offer(row + r, first, scores, count);
-      }
-    });
-  });
+  visit_blocks(
+      rows,
+      [&](int64_t row, int64_t first, const at::Tensor& block) {
+        AT_DISPATCH_FLOATING_TYPES(block.scalar_type(), "best_items", [&] {
+          const int64_t count = block.size(1);
+          scalar_t* scores = block.mutable_data_ptr<scalar_t>();
+          for (int64_t r = 0; r < block.size(0); ++r, scores += count) {
+            if (!seen.empty()) {
+              const auto [from, to] = seen[size_t(row + r)];
+              for (const int32_t* id = std::lower_bound(from, to, first); id != to && *id < first + count; ++id)
+                scores[*id - first] = std::numeric_limits<scalar_t>::quiet_NaN();
+            }
+            top.offer(row + r, first, scores, count);
+          }
+        });
+      },
+      progress);
   return top;
 }
 

@@ -43,8 +43,10 @@ class ItemRanking {
 
   // Scores [B, items] of all items.
   at::Tensor scores(const Batch& rows);
-  // The k best items of each row. `seen`: one for each row, or empty.
-  TopItems best(const Batch& rows, int64_t k, const std::vector<Seen>& seen = {});
+  // The k best items of each row. `seen`: one for each row, or empty. `progress` receives the number of items scored,
+  // after each block of them, on the caller's thread.
+  TopItems best(const Batch& rows, int64_t k, const std::vector<Seen>& seen = {},
+                const std::function<void(int64_t items)>& progress = nullptr);
 
  private:
   struct ItemBlock {
@@ -53,7 +55,8 @@ class ItemRanking {
   };
   // Receives the scores of `rows` rows starting at `row`, with `items` items starting at `first`.
   using Visit = std::function<void(int64_t row, int64_t first, const at::Tensor& scores)>;
-  void visit_blocks(const Batch& rows, const Visit& visit);
+  void visit_blocks(const Batch& rows, const Visit& visit,
+                    const std::function<void(int64_t items)>& progress = nullptr);
   ItemBlock item_block(int64_t index);
   ItemBlock computed_block(int64_t index);
 

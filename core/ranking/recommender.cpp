@@ -76,13 +76,14 @@ class Recommending {
   const std::optional<UserFile>& file() const { return file_; }
 
   // The lists of users [begin, begin + rows). Batches come in order.
-  TopItems lists(int64_t begin, int64_t rows, std::vector<int64_t>& numbers) {
+  TopItems lists(int64_t begin, int64_t rows, std::vector<int64_t>& numbers,
+                 const std::function<void(int64_t items)>& progress) {
     numbers.assign(users_.begin() + begin, users_.begin() + begin + rows);
     const Batch batch = batch_of(numbers);
     std::vector<ItemRanking::Seen> seen;
     if (!options_.include_seen)
       for (const int64_t user : numbers) seen.push_back(histories_.of(user));
-    TopItems top = ranking_.best(batch, options_.k, seen);
+    TopItems top = ranking_.best(batch, options_.k, seen, progress);
     for (int64_t row = 0; row < rows; ++row) check_list(numbers[size_t(row)], top.counts[row].item<int64_t>());
     return top;
   }
@@ -145,7 +146,7 @@ class Recommending {
 }  // namespace
 
 RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
-                          const std::function<void(int64_t done, int64_t total)>& progress) {
+                          const std::function<void(const RecommendProgress&)>& progress) {
   Recommending recommending(all, scorer, options);
   const auto total = int64_t(recommending.users().size());
   RecommendationFormat format;
@@ -159,16 +160,18 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
   const auto writer = make_recommendation_writer(out, format);
   RecommendReport report;
   std::vector<int64_t> numbers;
-  // Progress comes after each block, so many items make it smaller. The items' own part of the first layer is computed
-  // once in a block and pays from a few users on.
+  // Many items make a block smaller, because its lists are written at its end. The items' own part of the first layer
+  // is computed once in a block and pays from a few users on.
   constexpr int64_t least = 16;
   const int64_t together = std::clamp(most_pairs_together / std::max<int64_t>(all.items, 1), least, users_together);
   for (int64_t begin = 0; begin < total; begin += together) {
     const int64_t rows = std::min(together, total - begin);
-    const TopItems top = recommending.lists(begin, rows, numbers);
+    const TopItems top = recommending.lists(begin, rows, numbers, [&](int64_t items) {
+      if (progress) progress({begin, total, rows, items, all.items});
+    });
     report.shorter += top.counts.lt(options.k).sum().item<int64_t>();
     writer->write(numbers.data(), top);
-    if (progress) progress(begin + rows, total);
+    if (progress) progress({begin + rows, total, 0, 0, all.items});
   }
   out.commit();
   report.users = total;

@@ -38,9 +38,15 @@ struct RecommendReport {
 constexpr int64_t users_together = 1024;
 constexpr int64_t most_pairs_together = int64_t{1} << 24;  // of a block, at most; a few seconds of work
 
-// Writes the lists to `out` and commits it (core/ranking/recommendation_files.h). `progress` receives the number of
-// lists done, and their total.
+struct RecommendProgress {
+  int64_t users = 0, total_users = 0;  // lists that are done, and all
+  int64_t block_users = 0;             // users of the block in work; 0: between blocks
+  int64_t items = 0, total_items = 0;  // scored for these users, and all
+};
+
+// Writes the lists to `out` and commits it (core/ranking/recommendation_files.h). `progress` is called after each block
+// of users, and within a block after each block of items.
 RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
-                          const std::function<void(int64_t done, int64_t total)>& progress = nullptr);
+                          const std::function<void(const RecommendProgress&)>& progress = nullptr);
 
 }  // namespace convoy

@@ -205,6 +205,7 @@ void TrainingProgress::record_evaluation(int64_t done, const std::map<std::strin
   for (const auto& [name, metric] : values) {
     record.metrics[name] = metric.value;
     if (!metric.members.empty()) record.members[name] = metric.members;
+    if (metric.lower_is_better) record.lower_is_better.push_back(name);
   }
   write(record);
 }

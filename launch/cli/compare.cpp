@@ -89,8 +89,11 @@ size_t seeds_in(const RunGroup& group) {
   return seeds.size();
 }
 
+bool is_finished(const ListedRun& run) { return run.status == "done"; }
+
+// An unfinished run has values of another step, so it is in no group with others.
 bool same_but_seed(const ListedRun& a, const ListedRun& b) {
-  return first_difference(a.config, b.config, seed_keys()).empty();
+  return is_finished(a) && is_finished(b) && first_difference(a.config, b.config, seed_keys()).empty();
 }
 
 // Adds finished runs of the same folders that differ only in their seeds.
@@ -104,7 +107,7 @@ void add_siblings(std::vector<RunGroup>& groups) {
     }
   for (const std::string& folder : folders)
     for (const ListedRun& run : listed_runs(folder)) {
-      if (run.farm || run.status != "done" || !known.insert(absolute_path(run.folder)).second) continue;
+      if (run.farm || !is_finished(run) || !known.insert(absolute_path(run.folder)).second) continue;
       for (RunGroup& group : groups)
         if (same_but_seed(group.runs.front(), run)) {
           const bool known_seed = std::any_of(group.runs.begin(), group.runs.end(),
@@ -246,6 +249,10 @@ void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunG
   std::vector<std::vector<std::string>> lines{{str("metric (", which, ")")}};
   std::vector<size_t> right;
   if (groups.size() == 1) return print_seeds(groups.front(), metrics, which, out);
+  for (const ListedRun& run : runs)
+    if (!is_finished(run))
+      out << run.folder << " has status " << run.status
+          << (run.step < 0 ? std::string() : str(" after step ", run.step)) << ": its values are those so far\n";
   for (size_t i = 0; i < groups.size(); ++i) {
     right.push_back(lines.front().size());
     lines.front().push_back(group_name(groups[i]));
@@ -278,12 +285,12 @@ void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunG
 
 Json comparison_json(const std::vector<ListedRun>& runs, const std::vector<RunGroup>& groups,
                      const std::vector<ComparedMetric>& metrics, const char* which) {
-  Json json{{"value", which},
-            {"runs", Json::array()},
-            {"keys", Json::object()},
-            {"groups", Json::array()},
-            {"metrics", Json::object()}};
-  for (const ListedRun& run : runs) json["runs"].push_back(run.folder);
+  Json json{{"value", which},         {"runs", Json::array()},   {"status", Json::array()},
+            {"keys", Json::object()}, {"groups", Json::array()}, {"metrics", Json::object()}};
+  for (const ListedRun& run : runs) {
+    json["runs"].push_back(run.folder);
+    json["status"].push_back(run.status);
+  }
   for (const auto& [key, values] : differing_keys(runs)) json["keys"][key] = values;
   for (const RunGroup& group : groups) {
     Json folders = Json::array();

@@ -97,11 +97,11 @@ std::string result_text(const Json& summary, const std::string& folder) {
 namespace {
 
 constexpr std::chrono::milliseconds merge_window{100};
-constexpr std::chrono::seconds plain_interval{10};
+constexpr std::chrono::seconds plain_interval{10}, quiet_interval{5};
 
-size_t terminal_width() {
+size_t terminal_width(int fd) {
   winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -145,9 +145,11 @@ Console::Console(EventLoop& loop, int ranks, bool draw, bool quiet,
                  std::shared_ptr<std::set<std::string>> printed_before)
     : tasks_(loop),
       merger_(ranks, merge_window, [this](const std::string& line) { print_line(STDERR_FILENO, line); }),
-      terminal_(draw && !quiet && isatty(STDOUT_FILENO) == 1),
       quiet_(quiet),
-      printed_before_(std::move(printed_before)) {}
+      progress_fd_(quiet ? STDERR_FILENO : STDOUT_FILENO),
+      terminal_(draw && isatty(progress_fd_) == 1),
+      printed_before_(std::move(printed_before)),
+      last_plain_(quiet ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point()) {}
 
 Console::~Console() {
   flush();
@@ -156,7 +158,8 @@ Console::~Console() {
 
 void Console::rank_line(const std::string& host, int rank, const std::string& line) {
   const std::string text = without_time(line);
-  if (text == failure_ || (printed_before_ && printed_before_->count(text) > 0)) return;
+  if (is_failure(text) || (printed_before_ && printed_before_->count(text) > 0)) return;
+  if (quiet_ && begins_with(text, "error: ")) return held_.push_back({host, rank, line});
   if (printed_before_) printed_.insert(text);
   merger_.add(LineMerger::Clock::now(), host, rank, line);
   schedule_flush();
@@ -173,14 +176,18 @@ void Console::schedule_flush() {
 }
 
 void Console::progress(const Json& record) {
-  if (quiet_) return;
+  if (quiet_ && !record.contains("text")) return;
   progress_ = terminal_safe(progress_line(record));
   if (terminal_) return draw_progress();
-  if (record.contains("text")) return;  // such text has separate lines
+  if (!quiet_ && record.contains("text")) return;  // such text has separate lines
   const auto now = std::chrono::steady_clock::now();
-  if (now - last_plain_ < plain_interval) return;
+  if (now - last_plain_ < (quiet_ ? quiet_interval : plain_interval)) return;
   last_plain_ = now;
-  print_line(STDOUT_FILENO, progress_);
+  print_line(progress_fd_, progress_);
+}
+
+bool Console::is_failure(const std::string& text) const {
+  return !failure_.empty() && begins_with(text, "error: ") && ends_in(text, failure_);
 }
 
 void Console::metrics(const Json& record) {
@@ -192,8 +199,8 @@ void Console::log(const std::string& text) {
 }
 
 void Console::failed(const std::string& text, const std::string& message) {
-  failure_ = "error: " + message;
-  merger_.drop(failure_);
+  failure_ = message;
+  merger_.drop([this](const std::string& line) { return is_failure(line); });
   log(text);
 }
 
@@ -208,6 +215,8 @@ void Console::result(const std::string& text) {
 }
 
 void Console::flush() {
+  for (const HeldLine& held : std::exchange(held_, {}))
+    if (!is_failure(without_time(held.line))) merger_.add(LineMerger::Clock::now(), held.host, held.rank, held.line);
   merger_.flush_all();
   clear_progress();
   progress_.clear();
@@ -220,13 +229,13 @@ void Console::print_line(int fd, const std::string& line) {
 }
 
 void Console::clear_progress() {
-  if (drawn_) write_text(STDOUT_FILENO, "\r\033[K");
+  if (drawn_) write_text(progress_fd_, "\r\033[K");
   drawn_ = false;
 }
 
 void Console::draw_progress() {
   if (progress_.empty()) return;
-  write_text(STDOUT_FILENO, "\r\033[K" + progress_.substr(0, terminal_width() - 1));
+  write_text(progress_fd_, "\r\033[K" + progress_.substr(0, terminal_width(progress_fd_) - 1));
   drawn_ = true;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/base/json.h"
 #include "core/files/files.h"
@@ -56,7 +57,8 @@ class RankLogs {
 class Console {
  public:
   // `draw`: the progress line is redrawn if stdout is a terminal. Pass false under mpirun, which gives every rank a
-  // terminal. `quiet`: only lines of ranks and of mpirun are shown; the caller reports the rest.
+  // terminal. `quiet`: only lines of ranks and of mpirun are shown, and progress that is a text, on stderr; the caller
+  // reports the rest, also the failure.
   // `printed_before`: lines of ranks that are not printed again; gets the lines of this console at its end.
   Console(EventLoop& loop, int ranks, bool draw, bool quiet = false,
           std::shared_ptr<std::set<std::string>> printed_before = nullptr);
@@ -76,14 +78,23 @@ class Console {
   void clear_progress();
   void draw_progress();
   void schedule_flush();
+  // True for the line in which a rank logs the failure: "error: rank 0 on h, step 3: MESSAGE".
+  bool is_failure(const std::string& text) const;
 
   OwnedTasks tasks_;
   LineMerger merger_;
-  bool terminal_;  // stdout is a terminal
   bool quiet_;
+  int progress_fd_;
+  bool terminal_;  // progress is shown on a terminal
   std::shared_ptr<std::set<std::string>> printed_before_;
   std::set<std::string> printed_;
-  std::string failure_;  // the line that ranks log for the failure
+  std::string failure_;  // its message
+  struct HeldLine {
+    std::string host;
+    int rank;
+    std::string line;
+  };
+  std::vector<HeldLine> held_;  // quiet: errors of ranks; the caller reports one of them
   bool flushing_ = false;
   std::string progress_;  // as last drawn
   bool drawn_ = false;

@@ -3,6 +3,7 @@
 #include <ostream>
 #include <set>
 
+#include "core/files/output_file.h"
 #include "launch/explain/candidate.h"
 #include "launch/explain/explain.h"
 #include "launch/machine/networks.h"
@@ -65,6 +66,11 @@ Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each) {
 
 void explain(const ExplainArguments& arguments, std::ostream& out) {
   check_names(arguments.compare);
+  if (!arguments.topology.empty())
+    check_input_path(arguments.topology, "--topology",
+                     "make the file with `lstopo --of xml machine.xml` on the machine that it describes");
+  if (!arguments.calibration.empty())
+    check_input_path(arguments.calibration, "--calibration", "make the file with --calibrate");
   const std::optional<HostLink> link =
       arguments.link.empty() ? std::nullopt : std::optional<HostLink>(parse_link(arguments.link));
   const Host each = arguments.topology.empty() ? this_host({true, false}) : saved_host(arguments.topology);

@@ -4,6 +4,7 @@
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/output_file.h"
 #include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 
@@ -13,13 +14,10 @@ namespace {
 bool is_array_path(const std::string& path) { return ends_in(path, ".npy") || ends_in(path, ".safetensors"); }
 
 void check_prediction(const UseArguments& arguments, const PredictArguments& prediction) {
-  namespace fs = std::filesystem;
+  check_input_path(prediction.data, "--data", "give the file with the rows to predict");
+  check_output_ending(arguments.to, {".csv", ".tsv", ".txt", ".inter", ".npy", ".safetensors"}, "--to");
   std::error_code none;
-  if (!fs::is_regular_file(prediction.data, none))
-    throw Error(Failure::command_line, "--data: ", prediction.data,
-                fs::exists(prediction.data, none) ? " is not a file" : " does not exist",
-                "; give the file with the rows to predict");
-  if (fs::equivalent(prediction.data, arguments.to, none))
+  if (std::filesystem::equivalent(prediction.data, arguments.to, none))
     throw Error(Failure::command_line, "--to: ", arguments.to, " is the file of --data; choose another one");
   if (!is_array_path(arguments.to)) return;
   if (prediction.unknown == "skip")

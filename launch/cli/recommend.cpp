@@ -13,6 +13,9 @@ namespace {
 void check_recommend(const UseArguments& arguments, const RecommendArguments& wanted) {
   if (wanted.k < 1) throw Error(Failure::command_line, "--k: is ", wanted.k, ", must be at least 1");
   check_output_ending(arguments.to, {".csv", ".jsonl", ".npy"}, "--to");
+  if (!wanted.users.empty())
+    check_input_path(wanted.users, "--users",
+                     "give a file with one id of a user a line, or leave it out for all users");
 }
 
 std::string recommended_text(const UsedRun& run, const Json& answer, const std::string& to) {

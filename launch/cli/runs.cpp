@@ -37,12 +37,6 @@ Json object_of_key(const Json& json, const char* key) {
   return value.is_object() ? value : Json::object();
 }
 
-// True if a process holds the lock of the folder.
-bool is_running(const std::string& folder) {
-  struct stat status {};
-  return stat((folder + "/.lock").c_str(), &status) == 0 && lock_owner_of(status) > 0;
-}
-
 std::string age_text(double seconds) {
   if (seconds < 90) return formatted("%.0f s", std::max(0.0, seconds));
   if (seconds < 90 * 60) return formatted("%.0f min", seconds / 60);
@@ -59,12 +53,18 @@ Json recorded_metrics(const std::string& path) {
     const Json record = parsed_json(line);
     if (!record.is_object() || text_in(record, "kind") != "evaluate") continue;
     const Json values = object_of_key(record, "metrics");
+    const Json lowest = record.value("lower_is_better", Json());
+    const bool directions = lowest.is_array();  // earlier versions did not record them
+    std::set<std::string> lower_is_better;
+    for (const Json& name : directions ? lowest : Json::array())
+      if (name.is_string()) lower_is_better.insert(name.get<std::string>());
     for (const auto& [name, value] : values.items()) {
       if (!value.is_number()) continue;
       Json& known = metrics[name];
-      const bool lower = is_loss_name(name);
+      const bool lower = lower_is_better.count(name) > 0 || (!directions && is_loss_name(name));
       const bool better = known.is_null() || (lower ? value < known["best"] : value > known["best"]);
       known["last"] = value;
+      if (lower) known["lower_is_better"] = true;
       if (better) known.update({{"best", value}, {"best_step", record.value("step", 0)}});
     }
   }
@@ -103,10 +103,9 @@ std::optional<ListedRun> listed_run(const std::string& folder) {
   for (const char* file : {"/summary.json", "/metrics.jsonl", "/progress.json"})
     run.written = std::max(run.written, written_at(folder + file));
   const Json summary = read_summary(folder);
-  run.status = summary.empty() ? "unreadable" : text_in(summary, "status");
+  run.status = summary.empty() ? "unreadable" : run_status(folder, summary);
   run.farm = !pipeline_folders(folder).empty();
   run.strategy = run.farm ? "farm" : text_in(summary, "strategy");
-  if (run.status == "running" && !is_running(folder)) run.status = "ended";
   run.step = static_cast<int64_t>(number_in(summary, "steps", -1));
   if (run.step < 0) {
     const Json progress = parsed_json(read_file_if_any(folder + "/progress.json"));

@@ -102,9 +102,9 @@ void LineMerger::flush_all() {
   while (!pending_.empty()) print_front();
 }
 
-void LineMerger::drop(const std::string& text) {
+void LineMerger::drop(const std::function<bool(const std::string&)>& is_dropped) {
   pending_.erase(
-      std::remove_if(pending_.begin(), pending_.end(), [&](const Pending& entry) { return entry.key == text; }),
+      std::remove_if(pending_.begin(), pending_.end(), [&](const Pending& entry) { return is_dropped(entry.key); }),
       pending_.end());
 }
 

@@ -99,7 +99,8 @@ class LineMerger {
   void add(Clock::time_point now, const std::string& host, int rank, const std::string& line);
   void flush(Clock::time_point now);  // prints lines that have waited long enough
   void flush_all();
-  void drop(const std::string& text);  // does not print waiting lines of this text, without their time
+  // Does not print these waiting lines. `is_dropped` receives a line without its time.
+  void drop(const std::function<bool(const std::string&)>& is_dropped);
   bool has_pending() const { return !pending_.empty(); }
 
  private:

@@ -67,14 +67,7 @@ bool sets_key(const std::vector<std::string>& overrides, const std::string& key)
 // Overrides that make one member a single model, as `convoy verify` does.
 std::vector<std::string> overrides_of_member(const UsedRun& run) {
   if (run.member < 0) return {};
-  const RunConfig config = RunConfig::from_resolved(run.config);
-  const std::vector<std::vector<std::string>> members = member_overrides(config);
-  const auto index = static_cast<size_t>(run.member);
-  if (index < members.size()) return members[index];
-  throw Error(Failure::config, run.name, ": ", run.checkpoint,
-              members.empty()
-                  ? str(" is of ", config.strategy.name, " and has no members; leave out @member", run.member)
-                  : str(" has ", members.size(), " members, from 0 to ", members.size() - 1));
+  return member_overrides(RunConfig::from_resolved(run.config)).at(static_cast<size_t>(run.member));
 }
 
 // Rethrows the error. For a plugin, adds the --set that gives its new path.
@@ -142,8 +135,12 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
   choice.ranks = launched ? arguments.ranks : ranks;
   if (sets_key(arguments.overrides, "strategy")) return choice;
   const std::string& equal = equal_ranks_strategy().name;
-  if (!member_overrides(config).empty()) {
-    choice.ranks = arguments.ranks;  // an ensemble chooses its ranks itself
+  if (const auto members = static_cast<int>(member_overrides(config).size()); members > 0) {
+    // An ensemble chooses its ranks itself. A rank without a member would have nothing to do.
+    choice.ranks = launched ? arguments.ranks : std::min(arguments.ranks, members);
+    if (choice.ranks < arguments.ranks)
+      choice.note = str("evaluated on ", members, members == 1 ? " rank" : " ranks", " instead of ", arguments.ranks,
+                        ", because the ensemble has ", members, members == 1 ? " member" : " members");
     return choice;
   }
   if (config.strategy.name == equal) return choice;
@@ -162,7 +159,9 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
 void print_failure(const std::string& command, const std::string& folder) {
   const Json failure = read_summary(folder).value("failure", Json());
   const std::string message = failure.is_object() ? failure.value("message", "") : "";
-  if (!message.empty()) std::cerr << "convoy " << command << ": " << message << '\n';
+  if (message.empty()) return;
+  const std::string prefix = str("convoy ", command, ": ");
+  std::cerr << (begins_with(message, prefix) ? "" : prefix) << message << '\n';
 }
 
 RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, const Json& options,

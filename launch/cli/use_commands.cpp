@@ -25,8 +25,8 @@ namespace {
 
 constexpr const char* exit_codes_of_use = R"(
 
-Exit codes: 0 done, 64 no such run, 65 damaged checkpoint or data, 70 failure of the model, 73 output file, 74 I/O,
-78 configuration or no checkpoint, 110 stall, 143 stopped.)";
+Exit codes: 0 done, 64 no such run or file, 65 damaged checkpoint or data, 70 failure of the model, 73 output file,
+74 I/O, 78 configuration or no checkpoint, 110 stall, 143 stopped.)";
 
 constexpr const char* evaluate_footer = R"(
 Computes loss and metrics of a checkpoint on the rows that its run holds out, by the strategy of the run. Each row
@@ -78,7 +78,7 @@ Examples:
   convoy vocabulary book.txt --size 4000
   convoy vocabulary 'texts/*.txt' --size 32000 --special '<|endoftext|>' --to texts/tokenizer.json
 
-Exit codes: 0, 64 command line, 65 a file is no text, 73 the file exists, 74 I/O, 78 no file matches.)";
+Exit codes: 0, 64 command line or no such file, 65 a file is no text, 73 the file exists, 74 I/O.)";
 
 constexpr const char* runs_footer = R"(
 Lists run folders, newest first: status, steps, best value of a metric, and the time since the last change. The status

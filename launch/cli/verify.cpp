@@ -368,6 +368,9 @@ AgainstResult against_result(const Json& compared, double tolerance) {
 }
 
 int verify_against(const VerifyArguments& arguments) {
+  if (std::error_code none; !std::filesystem::is_directory(arguments.against, none))
+    throw Error(Failure::command_line, "--against ", arguments.against,
+                ": no such folder; make one with tools/dump_reference.py");
   weight_files(arguments.against);
   const Variables variables = current_variables();
   const PreparedRun run = prepare(arguments.run, variables, launched_as(variables));

@@ -26,6 +26,21 @@ void check_special(const std::vector<std::string>& special) {
   }
 }
 
+// The files of all patterns.
+std::vector<std::string> text_paths(const std::vector<std::string>& patterns) {
+  std::vector<std::string> paths;
+  for (const std::string& pattern : patterns) try {
+      for (const std::string& path : files_of(pattern)) {
+        check_input_path(path, "FILES", "give text files, or a pattern such as 'texts/*.txt'");
+        paths.push_back(path);
+      }
+    } catch (const Error& error) {
+      if (error.kind() != Failure::config) throw;
+      throw Error(Failure::command_line, "FILES ", error.what(), "; give text files, or another pattern");
+    }
+  return paths;
+}
+
 }  // namespace
 
 int vocabulary_command(const VocabularyArguments& arguments) {
@@ -39,15 +54,14 @@ int vocabulary_command(const VocabularyArguments& arguments) {
                 arguments.special.empty() ? "" : ", and the special ones count too");
   check_output_path(arguments.to, arguments.force, "--to");
   int64_t bytes = 0, files = 0;
-  for (const std::string& pattern : arguments.files)
-    for (const std::string& path : files_of(pattern)) {
-      const MappedFile file(path);
-      if (const std::string problem = text_problem(file.text()); !problem.empty())
-        throw Error(Failure::corrupt_data, path, ": ", problem);
-      trainer.add(file.text());
-      bytes += int64_t(file.text().size());
-      ++files;
-    }
+  for (const std::string& path : text_paths(arguments.files)) {
+    const MappedFile file(path);
+    if (const std::string problem = text_problem(file.text()); !problem.empty())
+      throw Error(Failure::corrupt_data, path, ": ", problem);
+    trainer.add(file.text());
+    bytes += int64_t(file.text().size());
+    ++files;
+  }
   if (bytes == 0) throw Error(Failure::corrupt_data, join(arguments.files, ", "), ": hold no text");
   const TrainedBpe bpe = trainer.train(arguments.size);
   OutputFile file(arguments.to, arguments.force);

@@ -244,8 +244,9 @@ void RunAttempt::write_end(const JobOutcome& outcome) {
 bool RunAttempt::refused_to_resume(const JobOutcome& outcome) const {
   const std::string& resume = run_.config.train.resume;
   std::error_code none;
-  return outcome.exit_code == exit_code::config && resume != "auto" && resume != "never" && folder_.created &&
-         folder_.attempt == 0 && !std::filesystem::exists(folder_.path + "/checkpoints", none) &&
+  return run_.arguments.use.is_null() && outcome.exit_code == exit_code::config && resume != "auto" &&
+         resume != "never" && folder_.created && folder_.attempt == 0 &&
+         !std::filesystem::exists(folder_.path + "/checkpoints", none) &&
          read_file_if_any(folder_.path + "/metrics.jsonl").empty();
 }
 

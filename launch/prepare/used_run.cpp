@@ -31,7 +31,7 @@ std::string run_folder_of(const std::string& checkpoint) {
 std::vector<std::string> notes_about(const std::string& checkpoint, const std::string& command) {
   std::vector<std::string> notes;
   const Json summary = read_summary(run_folder_of(checkpoint));
-  const std::string status = text_in(summary, "status", "done");
+  const std::string status = summary.empty() ? "done" : run_status(run_folder_of(checkpoint), summary);
   if (status != "done") notes.push_back(str("the run has status ", status, "; this is one of its checkpoints"));
   const std::string trained = text_in(summary, "version", version);
   if (trained != version)
@@ -59,49 +59,11 @@ namespace {
 
 [[noreturn]] void refuse_without_checkpoint(const std::string& folder, const std::string& name,
                                             const std::string& command) {
-  const std::string status = text_in(read_summary(folder), "status", "unknown");
+  const std::string status = run_status(folder, read_summary(folder));
   throw Error(Failure::config, command, ": ", name, " holds no complete checkpoint, and its status is ", status,
               status == "running" ? "; wait for its first one (train.checkpoint_every)"
                                   : "; train it again with train.checkpoint_every, such as \"1 epoch\"");
 }
-
-}  // namespace
-
-UsedRun used_run(const std::string& name, const std::string& command, bool of_programs) {
-  const MemberPath named = checkpoint_path(name, command);
-  if (const std::string why = why_unusable(named.path, command); !why.empty())
-    throw Error(Failure::command_line, command, ": ", why);
-  UsedRun used;
-  used.name = name;
-  used.member = named.member;
-  std::error_code none;
-  if (fs::exists(named.path + "/manifest.json", none)) {
-    used.checkpoint = fs::path(named.path).lexically_normal().string();
-    if (used.checkpoint.back() == '/') used.checkpoint.pop_back();
-  } else {
-    const std::string folder = checkpoints_folder(named.path);
-    if (checkpoint_steps(folder).empty()) refuse_without_checkpoint(named.path, name, command);
-    used.checkpoint = str(folder, "/step-", checkpoint_steps(folder).back());
-  }
-  const StoredConfig stored = stored_config(used.checkpoint);
-  if (stored.config.is_null())
-    throw Error(Failure::corrupt_data, command, ": ", used.checkpoint,
-                "/manifest.json cannot be read: the checkpoint is damaged; name an older one, as in ", name, "@step-N");
-  if (const Json program = stored.config.value("program", Json());
-      !of_programs && program.is_array() && !program.empty())
-    throw Error(Failure::config, command, ": ", name,
-                " was trained by a program (key `program`); only that program can make its model; `convoy export` "
-                "writes its tensors");
-  used.config = stored.config;
-  used.step = stored.step;
-  used.world_size = std::max<int64_t>(stored.world_size, 1);
-  used.notes = notes_about(used.checkpoint, command);
-  return used;
-}
-
-namespace {
-
-namespace fs = std::filesystem;
 
 constexpr size_t longest_manifest = size_t{1} << 30;
 
@@ -294,7 +256,54 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved,
   for (size_t i = 0; i < pipelines.size(); ++i) check_pipeline(pipelines[i], i, members[i], resolved, notes);
 }
 
+// Refuses a member that the run does not have.
+void check_named_member(const UsedRun& used, const std::string& command) {
+  if (used.member < 0 || used.config.contains("program") || !used.config.contains("strategy")) return;
+  const std::string run = run_of(used.name);
+  const RunConfig config = typed_config(used.config, used.checkpoint);
+  const size_t members = member_overrides(config).size();
+  if (members == 0)
+    throw Error(Failure::config, command, ": ", run, " is a run of ", config.strategy.name,
+                ", which has no members; leave out @member", used.member);
+  if (static_cast<size_t>(used.member) >= members)
+    throw Error(Failure::config, command, ": ", run, " has no member ", used.member, "; it has ", members,
+                " members: type ", run, "@member0 to ", run, "@member", members - 1);
+}
+
 }  // namespace
+
+UsedRun used_run(const std::string& name, const std::string& command, bool of_programs) {
+  if (const std::string why = why_unusable(run_of(name), command); !why.empty())
+    throw Error(Failure::command_line, command, ": ", why);
+  const MemberPath named = checkpoint_path(name, command);
+  UsedRun used;
+  used.name = name;
+  used.member = named.member;
+  std::error_code none;
+  if (fs::exists(named.path + "/manifest.json", none)) {
+    used.checkpoint = fs::path(named.path).lexically_normal().string();
+    if (used.checkpoint.back() == '/') used.checkpoint.pop_back();
+  } else {
+    const std::string folder = checkpoints_folder(named.path);
+    if (checkpoint_steps(folder).empty()) refuse_without_checkpoint(named.path, name, command);
+    used.checkpoint = str(folder, "/step-", checkpoint_steps(folder).back());
+  }
+  const StoredConfig stored = stored_config(used.checkpoint);
+  if (stored.config.is_null())
+    throw Error(Failure::corrupt_data, command, ": ", used.checkpoint,
+                "/manifest.json cannot be read: the checkpoint is damaged", advice_for_damage(used.checkpoint));
+  if (const Json program = stored.config.value("program", Json());
+      !of_programs && program.is_array() && !program.empty())
+    throw Error(Failure::config, command, ": ", name,
+                " was trained by a program (key `program`); only that program can make its model; `convoy export` "
+                "writes its tensors");
+  used.config = stored.config;
+  used.step = stored.step;
+  used.world_size = std::max<int64_t>(stored.world_size, 1);
+  used.notes = notes_about(used.checkpoint, command);
+  check_named_member(used, command);
+  return used;
+}
 
 StoredConfig stored_config(const std::string& step_folder) { return stored_in(step_folder); }
 

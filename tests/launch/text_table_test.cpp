@@ -51,7 +51,7 @@ TEST_F(FoldedText, PrintsRepeatedLinesOfARank) {
 TEST_F(FoldedText, DoesNotPrintDroppedLines) {
   add(0, "2026-01-02 03:04:05.678 error: x");
   add(1, "2026-01-02 03:04:05.678 error: x y");
-  folder_.drop("error: x");
+  folder_.drop([](const std::string& line) { return line == "error: x"; });
   folder_.flush_all();
   EXPECT_THAT(printed_, ElementsAre("h:1 | 2026-01-02 03:04:05.678 error: x y"));
 }

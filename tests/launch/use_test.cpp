@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/files/files.h"
+#include "core/files/run_files.h"
 #include "core/files/summary.h"
 #include "launch/cli/runs.h"
 #include "strategies/plans/catalogue.h"
@@ -92,7 +93,12 @@ TEST_F(UseTest, RefusesAFolderWithoutARun) {
   fs::create_directories(at("other"));
   EXPECT_THAT(refusal("other"), HasSubstr("neither a run folder nor a checkpoint"));
   leave("young", Json::object(), Json::object(), "running");
-  EXPECT_THAT(refusal("young", Failure::config), HasSubstr("no complete checkpoint, and its status is running; wait"));
+  EXPECT_THAT(refusal("young", Failure::config), HasSubstr("its status is ended; train it again"))
+      << "no process runs it";
+  {
+    const FolderLock lock(at("young"));
+    EXPECT_THAT(refusal("young", Failure::config), HasSubstr("its status is running; wait"));
+  }
   leave("without", Json::object(), Json::object());
   EXPECT_THAT(refusal("without", Failure::config), HasSubstr("train.checkpoint_every"));
   fs::create_directories(at("farm"));
@@ -103,7 +109,12 @@ TEST_F(UseTest, RefusesAFolderWithoutARun) {
   EXPECT_THAT(farm, HasSubstr("farm/pipelines/x, "));
   leave_checkpoint("damaged", 5, Json::object());
   std::ofstream(at("damaged/checkpoints/step-5/manifest.json")) << "{";
-  EXPECT_THAT(refusal("damaged", Failure::corrupt_data), HasSubstr("@step-N"));
+  EXPECT_THAT(refusal("damaged", Failure::corrupt_data), HasSubstr("the checkpoint is damaged; there is no older one"));
+  leave_checkpoint("damaged", 3, Json::object());
+  EXPECT_THAT(refusal("damaged", Failure::corrupt_data), HasSubstr("name an older one: " + at("damaged@step-3")));
+  EXPECT_THAT(refusal("farm@best"), HasSubstr("is the folder of a farm"));
+  EXPECT_THAT(refusal("none@best"), HasSubstr("/none does not exist"));
+  EXPECT_THAT(refusal("damaged@", Failure::config), HasSubstr("only @best, @step-N and @memberN have a meaning"));
   leave_checkpoint("program", 5, {{"program", {"./mine"}}});
   EXPECT_THAT(refusal("program", Failure::config), HasSubstr("was trained by a program (key `program`)"));
 }
@@ -162,6 +173,29 @@ TEST_F(UseTest, ListsRunsNewestFirst) {
   EXPECT_EQ(list[1]["best_step"], 30);
   EXPECT_NEAR(list[1]["age_seconds"].get<double>(), 3 * 3600, 60);
   failure([&] { runs_command({at("none"), "", false}, out); }, Failure::command_line);
+}
+
+// A killed run has no final summary. The direction of a metric is recorded; its name says nothing about it.
+TEST_F(UseTest, TakesTheBestRecordedValueByItsRecordedDirection) {
+  leave("killed", Json::object(), Json::object(), "running");
+  const auto record = [](int step, double gini, double perplexity, bool with_direction) {
+    Json json{{"kind", "evaluate"},
+              {"step", step},
+              {"metrics", {{"gini", gini}, {"perplexity", perplexity}, {"loss", gini}}}};
+    if (with_direction) json["lower_is_better"] = {"gini", "perplexity"};
+    return json.dump() + "\n";
+  };
+  std::ofstream(at("killed/metrics.jsonl"))
+      << record(1, 0.5, 9, true) << record(2, 0.25, 7, true) << record(3, 0.75, 8, true);
+  const std::optional<ListedRun> run = listed_run(at("killed"));
+  ASSERT_TRUE(run);
+  EXPECT_EQ(run->status, "ended");
+  EXPECT_EQ(value_of_metric(*run, "gini", "best"), 0.25);
+  EXPECT_EQ(value_of_metric(*run, "perplexity", "best_step"), 2);
+  EXPECT_EQ(value_of_metric(*run, "loss", "best"), 0.75) << "recorded as one that is better if higher";
+  std::ofstream(at("killed/metrics.jsonl")) << record(1, 0.5, 9, false) << record(2, 0.25, 7, false);
+  EXPECT_EQ(value_of_metric(*listed_run(at("killed")), "loss", "best"), 0.25) << "of an earlier version: by its name";
+  EXPECT_EQ(value_of_metric(*listed_run(at("killed")), "gini", "best"), 0.5);
 }
 
 // --- convoy compare ---
@@ -230,6 +264,20 @@ TEST_F(CompareTest, RunsOfOneConfigurationShowTheSpread) {
   compare_command({{at("a"), at("b")}, false, false}, out);
   EXPECT_THAT(out.str(), HasSubstr("differ in their seeds only"));
   EXPECT_THAT(out.str(), HasSubstr("0.6 ")) << "their mean";
+}
+
+TEST_F(CompareTest, AnUnfinishedRunIsNoSeedOfOthers) {
+  for (int seed = 0; seed < 2; ++seed)
+    leave("a" + std::to_string(seed), config(seed, 0.1), {{"loss", metric(0.5 + 0.1 * seed, 0.5, 1, true)}});
+  leave("b", config(0, 0.2), {{"loss", metric(0.4, 0.4, 1, true)}});
+  leave("killed", config(7, 0.1), {{"loss", metric(9, 9, 1, true)}}, "running");
+  const Json result = compare({"a0", "killed", "b"});
+  EXPECT_EQ(result["groups"], (Json{{at("a0"), at("a1")}, {at("killed")}, {at("b")}}));
+  EXPECT_EQ(result["status"], (Json{"done", "ended", "done"}));
+  EXPECT_NEAR(result["metrics"]["loss"][0]["mean"].get<double>(), 0.55, 1e-9);
+  std::ostringstream out;
+  compare_command({{at("killed"), at("b")}, false, false}, out);
+  EXPECT_THAT(out.str(), HasSubstr("killed has status ended after step 40: its values are those so far"));
 }
 
 TEST_F(CompareTest, RefusesOneRunAndNone) {

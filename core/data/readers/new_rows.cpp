@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/formats/delimited.h"
 #include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
@@ -48,38 +47,20 @@ namespace {
 
 class TextRows : public NewRows {
  public:
-  TextRows(const std::string& path, const TrainedData& trained, const NewRowsOptions& options)
-      : options_(options), file_(path) {
-    const Options& data = trained.data.options;
-    const bool interactions = trained.data.name == "interactions";
-    TextFormat form;
-    if (interactions) {
-      form = TextFormat::from(data, path, {".inter"});
-    } else {
-      form.delimiter = delimiter_of(data);
-      form.header = data.boolean("header");
-    }
-    delimiter_ = form.delimiter;
-    typed_ = form.typed_header;
-    DelimitedReader reader(path, file_.text(), form.delimiter);
-    const Header header(reader, form.typed_header, form.header);
-    fields_ = reader.columns();
-    rest_ = form.header ? reader.rest() : file_.text();
-    rest_ = rest_.substr(0, rest_.find_last_not_of("\r\n") + 1);  // blank lines are allowed at the end
-    line_ = form.header ? 1 : 0;
-    if (form.header) {
-      header_ = line_text(file_.text());
-      names_ = header.names();
-    }
-    parser_ = interactions ? interaction_parser(header, trained) : table_parser(header, trained);
-    rows_ = count_lines();
+  TextRows(const MappedFile& file, const TrainedData& trained, const NewRowsOptions& options)
+      : options_(options), path_(file.path()), file_(file), text_(file_->text()) {
+    open(trained);
+  }
+  TextRows(std::string text, const std::string& name, const TrainedData& trained, const NewRowsOptions& options)
+      : options_(options), path_(name), own_(std::move(text)), text_(own_) {
+    open(trained);
   }
 
   int64_t rows() const override { return rows_; }
 
   bool next(RowBlock& block) override {
-    const size_t begin = size_t(rest_.data() - file_.text().data());
-    file_.forget(forgotten_, begin);  // the lines of the block before are no longer needed
+    const size_t begin = size_t(rest_.data() - text_.data());
+    if (file_) file_->forget(forgotten_, begin);  // the lines of the block before are no longer needed
     forgotten_ = begin;
     std::vector<Piece> pieces = next_pieces();
     if (pieces.empty()) return false;
@@ -114,6 +95,32 @@ class TextRows : public NewRows {
   }
 
  private:
+  void open(const TrainedData& trained) {
+    const Options& data = trained.data.options;
+    const bool interactions = trained.data.name == "interactions";
+    TextFormat form;
+    if (interactions) {
+      form = TextFormat::from(data, path_, {".inter"});
+    } else {
+      form.delimiter = delimiter_of(data);
+      form.header = data.boolean("header");
+    }
+    delimiter_ = form.delimiter;
+    typed_ = form.typed_header;
+    DelimitedReader reader(path_, text_, form.delimiter);
+    const Header header(reader, form.typed_header, form.header);
+    fields_ = reader.columns();
+    rest_ = form.header ? reader.rest() : text_;
+    rest_ = rest_.substr(0, rest_.find_last_not_of("\r\n") + 1);  // blank lines are allowed at the end
+    line_ = form.header ? 1 : 0;
+    if (form.header) {
+      header_ = line_text(text_);
+      names_ = header.names();
+    }
+    parser_ = interactions ? interaction_parser(header, trained) : table_parser(header, trained);
+    rows_ = count_lines();
+  }
+
   struct Piece {
     std::string_view text;
     int64_t first_line = 0;  // before it
@@ -134,12 +141,12 @@ class TextRows : public NewRows {
   // Counts the lines of `rest_`, and keeps only a part of the file in memory.
   int64_t count_lines() const {
     constexpr size_t part = 16 << 20;
-    const size_t begin = size_t(rest_.data() - file_.text().data());
+    const size_t begin = size_t(rest_.data() - text_.data());
     int64_t ends = 0;
     for (size_t at = 0; at < rest_.size(); at += part) {
       const std::string_view some = rest_.substr(at, part);
       ends += std::count(some.begin(), some.end(), '\n');
-      file_.forget(begin + at, begin + at + some.size());
+      if (file_) file_->forget(begin + at, begin + at + some.size());
     }
     return ends + (rest_.empty() ? 0 : 1);  // the last line has no end
   }
@@ -168,7 +175,7 @@ class TextRows : public NewRows {
   }
 
   void parse(Piece& piece, Batch& batch) const {
-    DelimitedReader reader(file_.path(), piece.text, delimiter_);
+    DelimitedReader reader(path_, piece.text, delimiter_);
     reader.continue_from(piece.first_line, fields_);
     std::vector<float> scratch(size_t(parser_->scratch()));
     while (reader.next()) {
@@ -182,7 +189,7 @@ class TextRows : public NewRows {
       }
     }
     if (piece.read < piece.lines)
-      throw Error(Failure::corrupt_data, file_.path(), ":", piece.first_line + piece.read + 1,
+      throw Error(Failure::corrupt_data, path_, ":", piece.first_line + piece.read + 1,
                   ":1: a blank line between rows");
   }
 
@@ -225,10 +232,10 @@ class TextRows : public NewRows {
   std::unique_ptr<RowParser> table_parser(const Header& header, const TrainedData& trained) {
     const std::vector<std::string> names = trained.list("columns").strings();
     if (names.empty())
-      throw Error(Failure::config, file_.path(),
+      throw Error(Failure::config, path_,
                   ": is text, and the run was trained on arrays without names of "
                   "columns; give an .npy or a .safetensors file");
-    ColumnFinder finder(file_.path(), header.names());
+    ColumnFinder finder(path_, header.names());
     std::vector<size_t> columns;
     for (const std::string& name : names) columns.push_back(finder.find(name));
     finder.finish(notes_);
@@ -237,7 +244,7 @@ class TextRows : public NewRows {
 
   std::unique_ptr<RowParser> interaction_parser(const Header& header, const TrainedData& trained) {
     const Options named = trained.data.options.section("columns");
-    ColumnFinder finder(file_.path(), header.names());
+    ColumnFinder finder(path_, header.names());
     PairColumns columns;
     columns.user = finder.find(named.text("user"));
     columns.item = finder.find(named.text("item"));
@@ -248,7 +255,10 @@ class TextRows : public NewRows {
   }
 
   const NewRowsOptions options_;
-  const MappedFile file_;
+  const std::string path_;
+  const std::optional<MappedFile> file_;  // or the text in memory
+  const std::string own_;
+  const std::string_view text_;
   std::unique_ptr<RowParser> parser_;
   size_t fields_ = 0;
   std::string_view rest_;  // text that is not read yet
@@ -257,132 +267,25 @@ class TextRows : public NewRows {
   int64_t rows_ = 0;
 };
 
+void check_text_data(const std::string& name, const TrainedData& trained) {
+  if (trained.data.name != "table" && trained.data.name != "interactions")
+    throw Error(Failure::config, name, ": the run's data set is ", trained.data.name,
+                "; rows of text are for table and interactions, so give an .npy or a .safetensors file");
+}
+
 }  // namespace
 
 std::unique_ptr<NewRows> open_new_rows(const std::string& path, const TrainedData& trained,
                                        const NewRowsOptions& options) {
   if (ends_in(path, ".npy") || ends_in(path, ".safetensors")) return open_new_arrays(path, trained, options);
-  if (trained.data.name != "table" && trained.data.name != "interactions")
-    throw Error(Failure::config, path, ": the run's data set is ", trained.data.name,
-                "; rows of text are for table and interactions, so give an .npy or a .safetensors file");
-  return std::make_unique<TextRows>(path, trained, options);
+  check_text_data(path, trained);
+  return std::make_unique<TextRows>(MappedFile(path), trained, options);
 }
 
-// New rows from arrays: .npy and .safetensors.
-
-namespace {
-
-class ArrayRows : public NewRows {
- public:
-  ArrayRows(const std::string& path, const TrainedData& trained, const NewRowsOptions& options)
-      : path_(path), options_(options), trained_(trained), schema_(trained.schema) {
-    if (ends_in(path, ".npy")) {
-      fields_.emplace_back("features", read_npy(path));
-    } else {
-      file_.emplace(path);
-      const Options& data = trained.data.options;
-      const bool renamed = trained.data.name == "table" && !data.texts("features").empty();
-      for (const std::string& name : file_->names()) {
-        const std::string field = renamed && name == data.texts("features").front() ? "features" : name;
-        if (schema_.fields.count(field) != 0 && field != "target") fields_.emplace_back(field, file_->tensor(name));
-      }
-      if (fields_.empty())
-        throw Error(Failure::corrupt_data, path, ": has no tensor of the fields that the model was trained on (",
-                    join(field_names(), ", "), "); it has ", join(file_->names(), ", "));
-    }
-    preparation_ = trained.preparation("features", {});
-    if (preparation_.columns().empty()) preparation_ = Preparation();
-    for (const std::string& name : field_names())
-      if (std::none_of(fields_.begin(), fields_.end(), [&](const auto& field) { return field.first == name; }))
-        throw Error(Failure::corrupt_data, path, ": has no tensor ", name, "; the model was trained on ",
-                    join(field_names(), ", "));
-    for (const auto& [name, tensor] : fields_) check(path, name, tensor);
-  }
-
-  int64_t rows() const override { return fields_.front().second.size(0); }
-
-  bool next(RowBlock& block) override {
-    const int64_t count = std::min(options_.block, rows() - done_);
-    if (count <= 0) return false;
-    Batch batch;
-    batch.rows = batch.global_rows = batch.nominal_rows = count;
-    for (const auto& [name, tensor] : fields_) {
-      const at::Tensor part = tensor.narrow(0, done_, count);
-      const Field& field = schema_.at(name, "convoy predict");
-      check_values(name, field, part);
-      at::Tensor values = part.scalar_type() == at::kByte ? part.clone() : part.to(field.dtype).contiguous();
-      if (name == "features" && !preparation_.is_identity())
-        values = preparation_.applied(part.to(at::kFloat).contiguous());
-      batch.tensors.emplace_back(name, values);
-    }
-    batch.tensors.emplace_back("target", trained_.zero_target(count, schema_.at("target", "convoy predict").shape));
-    block.batch = std::move(batch);
-    block.lines.clear();
-    block.read = count;
-    done_ += count;
-    return true;
-  }
-
- private:
-  std::vector<std::string> field_names() const {
-    std::vector<std::string> names;
-    for (const auto& [name, field] : schema_.fields)
-      if (name != "target" && name != "weight") names.push_back(name);
-    return names;
-  }
-  void check(const std::string& path, const std::string& name, const at::Tensor& tensor) const {
-    std::vector<int64_t> wanted = schema_.at(name, "convoy predict").shape;
-    if (name == "features" && !preparation_.is_identity()) wanted = {preparation_.raw_width()};
-    if (tensor.dim() == 0 || tensor.sizes().slice(1) != at::IntArrayRef(wanted))
-      throw Error(Failure::corrupt_data, path, ": rows of ", name, " have the shape ", tensor.sizes().slice(1),
-                  ", and the model was trained on ", at::IntArrayRef(wanted));
-    if (tensor.size(0) != rows())
-      throw Error(Failure::corrupt_data, path, ": has ", tensor.size(0), " rows of ", name, " and ", rows(), " of ",
-                  fields_.front().first);
-  }
-
-  // True where a value is no number from 0 to below `count` (0: any).
-  static at::Tensor no_number(const at::Tensor& values, int64_t count) {
-    const at::Tensor wrong = values.floor().ne(values).logical_or(values.lt(0));
-    return count > 0 ? wrong.logical_or(values.ge(double(count))) : wrong;
-  }
-
-  // Ids, categories and numbers must be such as the model was trained on: an id out of range would read other memory.
-  // `part`: the rows from `done_` on.
-  void check_values(const std::string& name, const Field& field, const at::Tensor& part) const {
-    const bool whole = !at::isFloatingType(field.dtype) && field.dtype != at::kByte;
-    const at::Tensor values = part.to(at::kDouble).reshape({part.size(0), -1});
-    at::Tensor wrong = values.isfinite().logical_not();
-    if (whole) wrong = wrong.logical_or(no_number(values, field.cardinality));
-    if (name == "features")
-      for (size_t column = 0; column < preparation_.columns().size(); ++column)
-        if (const PreparedColumn& prepared = preparation_.columns()[column]; prepared.categorical)
-          wrong.select(1, int64_t(column))
-              .logical_or_(no_number(values.select(1, int64_t(column)), int64_t(prepared.categories.size())));
-    if (!wrong.any().item<bool>()) return;
-    const at::Tensor at = wrong.nonzero()[0];
-    const int64_t row = at[0].item<int64_t>(), column = at[1].item<int64_t>();
-    throw Error(Failure::corrupt_data, path_, ": ", name, ", row ", done_ + row, ", value ", column, ": is ",
-                values[row][column].item<double>(), ", which is ",
-                whole ? str("no number of an id or token from 0 to ", field.cardinality - 1)
-                      : "not finite, or no number of a category that was seen in training");
-  }
-
-  const std::string path_;
-  const NewRowsOptions options_;
-  const TrainedData trained_;
-  const Schema& schema_;
-  std::optional<SafetensorsFile> file_;
-  std::vector<std::pair<std::string, at::Tensor>> fields_;
-  Preparation preparation_;
-  int64_t done_ = 0;
-};
-
-}  // namespace
-
-std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedData& trained,
-                                         const NewRowsOptions& options) {
-  return std::make_unique<ArrayRows>(path, trained, options);
+std::unique_ptr<NewRows> new_text_rows(std::string text, const std::string& name, const TrainedData& trained,
+                                       const NewRowsOptions& options) {
+  check_text_data(name, trained);
+  return std::make_unique<TextRows>(std::move(text), name, trained, options);
 }
 
 }  // namespace convoy

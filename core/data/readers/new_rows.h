@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/batch.h"
@@ -29,6 +30,7 @@ struct NewRowsOptions {
 struct RowBlock {
   Batch batch;                          // the fields of training; the target is zero
   std::vector<std::string_view> lines;  // text: of each row, without the end of the line; else empty
+  std::vector<int64_t> numbers;         // arrays of which rows may be left out: the number of each row; else empty
   int64_t read = 0;                     // rows read, with those that are left out
 };
 
@@ -44,7 +46,8 @@ class NewRows {
   const std::vector<std::string>& names() const { return names_; }
   char delimiter() const { return delimiter_; }  // '\0': rows of arrays
   bool typed_header() const { return typed_; }   // "name:type"
-  // Columns that the model does not read, and a line about a changed order.
+  bool numbered() const { return numbered_; }    // blocks have RowBlock::numbers
+  // Columns or tensors that the model does not read, and a line about a changed order.
   const std::vector<std::string>& notes() const { return notes_; }
 
  protected:
@@ -52,7 +55,7 @@ class NewRows {
   std::string header_;
   std::vector<std::string> names_, notes_;
   char delimiter_ = '\0';
-  bool typed_ = false;
+  bool typed_ = false, numbered_ = false;
 };
 
 // Data set, schema and lists that a checkpoint holds.
@@ -74,5 +77,15 @@ std::unique_ptr<NewRows> open_new_rows(const std::string& path, const TrainedDat
 // The part for .npy and .safetensors.
 std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedData& trained,
                                          const NewRowsOptions& options);
+
+// --- Rows in memory, for a program that serves a model ---
+
+// Text in the form of the training file. `name` stands for the path in messages.
+std::unique_ptr<NewRows> new_text_rows(std::string text, const std::string& name, const TrainedData& trained,
+                                       const NewRowsOptions& options);
+// Arrays by the names of fields, as in a .safetensors file.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+std::unique_ptr<NewRows> new_array_rows(NamedTensors tensors, const std::string& name, const TrainedData& trained,
+                                        const NewRowsOptions& options);
 
 }  // namespace convoy

@@ -80,8 +80,8 @@ class InteractionParser : public RowParser {
         user_numbers_(users_),
         item_numbers_(items_),
         context_(std::move(context)),
-        user_features_(features(trained, "user")),
-        item_features_(features(trained, "item")) {
+        user_features_(stored_features(trained, "user")),
+        item_features_(stored_features(trained, "item")) {
     if (users_.size() == 0 || items_.size() == 0)
       throw Error(Failure::config,
                   "the checkpoint has no ids of users and items: it is of synthetic data, or of an earlier version");
@@ -118,17 +118,6 @@ class InteractionParser : public RowParser {
   }
 
  private:
-  // Prepared, by number; undefined if there are none.
-  static at::Tensor features(const TrainedData& trained, const std::string& entity) {
-    const std::vector<std::string> columns = trained.list(entity + "_feature_columns").strings();
-    if (columns.empty()) return {};
-    const at::Tensor raw = rows_from_bytes(trained.list(entity + "_features"), int64_t(columns.size()));
-    if (!raw.defined())
-      throw Error(Failure::config, "the checkpoint, of an earlier version, has no features of ", entity,
-                  "s; train a new one to predict");
-    return trained.preparation(entity + "_features", columns).applied(raw);
-  }
-
   const TrainedData trained_;
   const size_t user_column_, item_column_;
   const NameList users_, items_;
@@ -138,6 +127,16 @@ class InteractionParser : public RowParser {
 };
 
 }  // namespace
+
+at::Tensor stored_features(const TrainedData& trained, const std::string& entity) {
+  const std::vector<std::string> columns = trained.list(entity + "_feature_columns").strings();
+  if (columns.empty()) return {};
+  const at::Tensor raw = rows_from_bytes(trained.list(entity + "_features"), int64_t(columns.size()));
+  if (!raw.defined())
+    throw Error(Failure::config, "the checkpoint, of an earlier version, has no features of ", entity,
+                "s; train a new one to predict");
+  return trained.preparation(entity + "_features", columns).applied(raw);
+}
 
 std::unique_ptr<RowParser> table_row_parser(const TrainedData& trained, std::vector<size_t> columns) {
   return std::make_unique<TableParser>(

@@ -39,4 +39,8 @@ struct PairColumns {
 };
 std::unique_ptr<RowParser> interaction_row_parser(const TrainedData& trained, const PairColumns& columns);
 
+// Prepared features of each user or item ("user", "item"), by number, as the checkpoint stores them; undefined if there
+// are none.
+at::Tensor stored_features(const TrainedData& trained, const std::string& entity);
+
 }  // namespace convoy

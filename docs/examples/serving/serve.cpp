@@ -1,43 +1,35 @@
-// Serves a trained classifier or regression: reads rows of numbers from standard input, one a line, and prints the
-// likeliest class with its probability, or the numbers that the model gives.
+// Serves a trained classifier or regression: reads CSV with a header from standard input, and prints for each row the
+// likeliest class with its probability, or the numbers that the model gives. Columns are those of the training file, in
+// any order: prepare() scales them and numbers their words as in training.
 //
-//   echo 5.1,3.5,1.4,0.2 | build/serve runs/iris
+//   printf 'size,colour\n3.5,red\n' | build/serve runs/leaves
 #include <convoy/load.h>
 
-#include <ATen/ops/tensor.h>
-
 #include <iostream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 namespace {
 
-std::vector<float> numbers_of(std::string line) {
-  for (char& c : line)
-    if (c == ',') c = ' ';
-  std::istringstream words(line);
-  std::vector<float> numbers;
-  for (float number = 0; words >> number;) numbers.push_back(number);
-  return numbers;
+void print(const at::Tensor& output, int64_t number_of_classes, const std::vector<std::string>& classes) {
+  if (number_of_classes == 0) {
+    std::cout << output.item<float>() << '\n';
+    return;
+  }
+  const at::Tensor probabilities = output.softmax(0);
+  const int64_t best = probabilities.argmax().item<int64_t>();
+  std::cout << (classes.empty() ? std::to_string(best) : classes[size_t(best)]) << ' '
+            << probabilities[best].item<float>() << '\n';
 }
 
 void serve(const convoy::LoadedModel& model) {
-  const convoy::Field& target = model.schema().at("target", "serve");
+  const int64_t number_of_classes = model.schema().at("target", "serve").cardinality;
   const std::vector<std::string> classes = model.names("classes");
-  std::vector<int64_t> shape = model.schema().at("features", "serve").shape;
-  shape.insert(shape.begin(), 1);  // one row
+  std::string header;
+  std::getline(std::cin, header);
   for (std::string line; std::getline(std::cin, line);) {
-    const at::Tensor row = at::tensor(numbers_of(line)).reshape(shape);
-    const at::Tensor output = model.forward(row)[0];
-    if (target.cardinality == 0) {
-      std::cout << output.item<float>() << '\n';
-      continue;
-    }
-    const at::Tensor probabilities = output.softmax(0);
-    const int64_t best = probabilities.argmax().item<int64_t>();
-    std::cout << (classes.empty() ? std::to_string(best) : classes[size_t(best)]) << ' '
-              << probabilities[best].item<float>() << '\n';
+    const convoy::Batch row = model.prepare(header + "\n" + line + "\n");
+    print(model.forward(row).front()[0], number_of_classes, classes);
   }
 }
 

@@ -2,6 +2,7 @@
 //
 // Each rank holds its part of the model and reads its share of the rows. Sums and weights are added in float64, so the
 // metrics do not depend on the number of ranks, except for the rounding within rows.
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -55,10 +56,10 @@ class EvaluateUse : public Use {
     const std::string split = use.options().at("split");
     check_rows(use, evaluation, split);
     const auto start = Clock::now();
-    use.progress(0, 0);
-    int64_t evaluated = 0;
-    const auto abandoned = [&] {
-      use.progress(evaluated, 0);
+    const int64_t total = (split != "training" ? evaluation.rows() : 0) + (split != "held-out" ? rows : 0);
+    int64_t evaluated = 0, batches = 0;
+    const auto abandoned = [&] {  // called before each batch
+      use.progress(std::min(evaluated + batches++ * length.global_rows, total), total, "rows");
       return false;
     };
     std::map<std::string, MetricValue> metrics;
@@ -66,6 +67,7 @@ class EvaluateUse : public Use {
     if (split != "training") {
       if (auto values = evaluation.run(options, abandoned)) add(*values, metrics);
       evaluated += evaluation.rows();
+      batches = 0;
     }
     if (split != "held-out") {
       if (auto values = evaluation.run_on_training_rows(options, abandoned)) add(*values, metrics);

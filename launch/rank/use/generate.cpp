@@ -125,7 +125,8 @@ class Generate : public Use {
       std::vector<int64_t> tokens;
       drawn += generate(*decoder, prompt, generation, [&](int64_t token) {
         tokens.push_back(token);
-        if (tokens.size() % 16 == 0) use.progress(drawn + int64_t(tokens.size()), samples * generation.tokens);
+        if (tokens.size() % 16 == 0)
+          use.progress(drawn + int64_t(tokens.size()), samples * generation.tokens, "tokens");
         return true;
       });
       texts.push_back(valid_utf8(coder.decode(tokens)));

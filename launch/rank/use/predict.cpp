@@ -4,7 +4,6 @@
 // memory does not depend on their number.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -101,15 +100,6 @@ class Predictor {
   bool logits_ = false;
 };
 
-std::vector<std::shared_ptr<const Transform>> evaluation_transforms(const UseContext& use) {
-  std::vector<std::shared_ptr<const Transform>> transforms;
-  for (const Options& options : use.config().data.options.sections("transforms")) {
-    const auto transform = use.registry().transforms.make(options.text("name"), options);
-    if (transform->evaluation_too()) transforms.push_back(transform);
-  }
-  return transforms;
-}
-
 class Predict : public Use {
  public:
   Json run(UseContext& use) override {
@@ -121,8 +111,7 @@ class Predict : public Use {
     NewRowsOptions reading;
     reading.skip_unknown = options.at("unknown") == "skip";
     const auto rows = open_new_rows(path, {use.config().data, use.schema(), contents}, reading);
-    const auto transforms = evaluation_transforms(use);
-    const uint64_t seed = data_seed(use.config().data.options, use.config().seed);
+    const EvaluationTransforms& transforms = use.models().front().impl().transforms;
     const Predictor predictor(use);
 
     std::unique_ptr<PredictionFile> file;
@@ -132,8 +121,7 @@ class Predict : public Use {
     form.probabilities = probabilities_of(options.at("probabilities"));
     int64_t done = 0, written = 0;
     const auto write = [&](RowBlock& block) {
-      const at::Tensor indices = at::arange(written, written + block.batch.rows);
-      for (const auto& transform : transforms) transform->apply(block.batch, indices, seed, 0);
+      transforms.apply(block.batch, written);
       const Predictions predictions = predictor(block.batch);
       if (!file) {
         form.width = predictions.values.size(1);
@@ -142,7 +130,7 @@ class Predict : public Use {
       file->write(predictions, block);
       done += block.read;
       written += block.batch.rows;
-      use.progress(done, rows->rows());
+      use.progress(done, rows->rows(), "rows");
     };
     RowBlock block;
     while (rows->next(block)) write(block);

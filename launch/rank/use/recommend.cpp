@@ -56,11 +56,11 @@ class RecommendUse : public Use {
     RecommendOptions options = options_of(use);
     options.prepared = use.components().data->prepared_interactions();
     const std::unique_ptr<OutputFile> out = use.output();
-    use.progress(0, 0);  // the model is complete
+    use.progress("the model is complete");
     const auto start = std::chrono::steady_clock::now();
     const MemoryGrowth memory;
     const RecommendReport report =
-        recommend(*all, *scorer, options, *out, [&](int64_t done, int64_t total) { use.progress(done, total); });
+        recommend(*all, *scorer, options, *out, [&](const RecommendProgress& at) { use.progress(progress_text(at)); });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return {{"to", out->path()},
             {"users", report.users},
@@ -76,6 +76,12 @@ class RecommendUse : public Use {
   }
 
  private:
+  static std::string progress_text(const RecommendProgress& at) {
+    const std::string text = str(at.users, " of ", at.total_users, at.total_users == 1 ? " user" : " users");
+    if (at.block_users == 0) return text;
+    return str(text, "; ", at.items, " of ", at.total_items, " items for the next ", at.block_users);
+  }
+
   static RecommendOptions options_of(const UseContext& use) {
     const Json& given = use.options();
     RecommendOptions options;

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/control/channel.h"
+#include "core/files/run_files.h"
 
 namespace convoy {
 
@@ -37,6 +38,17 @@ const UseEntry& entry_of(const std::string& command) {
   return *found;
 }
 
+// Collective.
+CheckpointInfo find_checkpoint(const Context& context, FileSystem& files) {
+  const std::string& named = context.config.train.resume;
+  try {
+    return Checkpoints(context, context.folder + "/checkpoints", 0, files).find(named);
+  } catch (const Error& error) {
+    if (error.kind() != Failure::corrupt_data) throw;
+    throw Error(error.kind(), error.what(), advice_for_damage(checkpoint_path(named, "RUN").path));
+  }
+}
+
 Manifest manifest_of_use(const CheckpointInfo& info) { return read_manifest_file(info.path); }
 
 }  // namespace
@@ -49,7 +61,7 @@ UseContext::UseContext(const Context& context, const Json& request, const Regist
       components_(components),
       injector_(injector),
       files_(injector->decorate(system_files())),
-      checkpoint_(Checkpoints(context, context.folder + "/checkpoints", 0, files_).find(context.config.train.resume)) {
+      checkpoint_(find_checkpoint(context, files_)) {
   context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
   contents_ = stored_contents(manifest_of_use(checkpoint_), checkpoint_.path);
 }
@@ -81,7 +93,11 @@ const std::vector<LoadedModel>& UseContext::models() {
   return models_;
 }
 
-void UseContext::progress(int64_t done, int64_t total) {
+void UseContext::progress(int64_t done, int64_t total, const char* unit) {
+  progress(total > 0 ? str(done, " of ", total, " ", unit) : str(done, " ", unit));
+}
+
+void UseContext::progress(const std::string& text) {
   if (aborted_->load(std::memory_order_relaxed)) {
     const std::optional<Abort> reason = context_.channel->aborted();
     throw CommError(Failure::peer_lost, reason ? reason->rank : -1, "rank ", context_.rank,
@@ -91,7 +107,10 @@ void UseContext::progress(int64_t done, int64_t total) {
   if (context_.rank != 0) return;
   if (!reported_) context_.channel->post(protocol::first_step, Json{{"seconds", 0.0}});
   reported_ = true;
-  context_.channel->post(protocol::progress, {{"text", total > 0 ? str(done, " of ", total) : std::to_string(done)}});
+  const auto now = std::chrono::steady_clock::now();
+  if (now - posted_ < std::chrono::milliseconds(250)) return;
+  posted_ = now;
+  context_.channel->post(protocol::progress, {{"text", str(options_.at("command").get<std::string>(), ": ", text)}});
 }
 
 std::unique_ptr<OutputFile> UseContext::output() const {

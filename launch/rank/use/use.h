@@ -7,6 +7,7 @@
 // Errors: Error and ConfigError with their kinds (docs/errors.md); they end all ranks, and `convoy` prints the message.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,9 +57,11 @@ class UseContext {
   // read it (UseArguments::reads_data).
   const Components& components() const { return components_; }
 
-  // Rows or items done, of `total` (0: unknown). Call it between blocks of rows: it reports progress to the
-  // supervisor. CommError(peer_lost) if the job has ended.
-  void progress(int64_t done, int64_t total);
+  // Reports progress to the supervisor, such as "1200 of 6040 users"; the user sees some of the texts. Call it at least
+  // once in some seconds. CommError(peer_lost) if the job has ended.
+  void progress(const std::string& text);
+  // `total` 0: unknown.
+  void progress(int64_t done, int64_t total, const char* unit);
 
   // Writes to `--to`, which replaces an existing file only under --force. Rank 0 writes.
   std::unique_ptr<OutputFile> output() const;
@@ -79,6 +82,7 @@ class UseContext {
   std::vector<LoadedModel> models_;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
   bool reported_ = false;
+  std::chrono::steady_clock::time_point posted_;
 };
 
 class Use {

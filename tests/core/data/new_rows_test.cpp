@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "core/base/error.h"
@@ -223,7 +224,7 @@ TEST(NewRows, ReadArraysByTheNamesOfFields) {
               }),
               HasSubstr("rows of features have the shape [3], and the model was trained on [2]"));
   EXPECT_THAT(refusal_of([&] { open("other.safetensors", "other", at::tensor({1.F})); }),
-              HasSubstr("has no tensor of the fields that the model was trained on (features); it has other"));
+              HasSubstr("has no tensor features; the model was trained on features, and it has other"));
 }
 
 void read_all(NewRows& rows) {
@@ -272,6 +273,46 @@ TEST(NewRows, RefuseUnseenCategoriesAndInfiniteNumbersOfArrays) {
   for (const float category : {9.F, -1.F, 0.5F})
     EXPECT_THAT(refusal(at::tensor({1.F, 0.F, 5.F, category}).view({2, 2})), HasSubstr("features, row 1, value 1: is"));
   EXPECT_THAT(refusal(at::tensor({infinite, 0.F, 5.F, 1.F}).view({2, 2})), HasSubstr("row 0, value 0: is inf"));
+  EXPECT_THAT(refusal(at::tensor({1.F, 9.F, 5.F, 1.F}).view({2, 2})), HasSubstr("type --unknown skip"));
+  EXPECT_EQ(refusal(at::tensor({std::nanf(""), 0.F}).view({1, 2})), "no failure") << "data.missing: fill";
+}
+
+TEST(NewRows, LeaveOutUnknownCategoriesOfArraysAndNumberTheOthers) {
+  TrainedTable trained;
+  const auto rows =
+      new_array_rows({{"features", at::tensor({1.F, 0.F, 2.F, 9.F, 3.F, 1.F, 4.F, -1.F, 5.F, 0.F}).view({5, 2})},
+                      {"more", at::tensor({1.F})}},
+                     "x", {trained.component, trained.schema, &trained.contents}, {true, 2});
+  EXPECT_THAT(rows->notes(), ElementsAre("tensors that the model does not read are ignored: more"));
+  EXPECT_TRUE(rows->numbered());
+  std::vector<int64_t> numbers;
+  RowBlock block;
+  while (rows->next(block)) {
+    EXPECT_EQ(block.batch.rows, int64_t(block.numbers.size()));
+    EXPECT_EQ(block.batch.at("features").size(0), block.batch.rows);
+    numbers.insert(numbers.end(), block.numbers.begin(), block.numbers.end());
+  }
+  EXPECT_THAT(numbers, ElementsAre(0, 2, 4));
+  EXPECT_EQ(rows->skipped(), 2);
+  const auto broken = new_array_rows({{"features", at::tensor({1.F, 0.5F}).view({1, 2})}}, "x",
+                                     {trained.component, trained.schema, &trained.contents}, {true, 2});
+  EXPECT_THAT(refusal_of([&] { read_all(*broken); }), HasSubstr("is 0.5")) << "no number of a category at all";
+}
+
+TEST(NewRows, ArraysOfInteractionsArePreparedAndGetStoredFeatures) {
+  TrainedInteractions trained;
+  const TrainedData data{trained.component, trained.schema, &trained.contents};
+  const auto text = new_text_rows("item,user,hour\nc,u2,20\na,u1,40\n", "text", data, {});
+  const auto arrays = new_array_rows({{"user", at::tensor({1, 0, 99}, at::kLong)},
+                                      {"item", at::tensor({2, 0, 0}, at::kLong)},
+                                      {"context", at::tensor({20.F, 40.F, 0.F}).view({3, 1})}},
+                                     "arrays", data, {true, 100});
+  RowBlock expected, block;
+  ASSERT_TRUE(text->next(expected));
+  ASSERT_TRUE(arrays->next(block));
+  for (const auto& [name, tensor] : expected.batch.tensors)
+    EXPECT_TRUE(at::equal(block.batch.at(name), tensor)) << name;
+  EXPECT_EQ(arrays->skipped(), 1) << "user 99";
 }
 
 TEST(Names, AreWrittenAsTheyWereRead) {

@@ -43,6 +43,15 @@ TEST(JsonlSink, AppendsWholeLinesAndNamesNonFiniteValues) {
   EXPECT_FALSE(json.contains("remaining_seconds"));
 }
 
+TEST(JsonlSink, EvaluationsHaveTheDirectionOfTheirMetrics) {
+  Record evaluated = record(1);
+  EXPECT_FALSE(to_json(evaluated).contains("lower_is_better"));
+  evaluated.kind = "evaluate";
+  EXPECT_EQ(to_json(evaluated)["lower_is_better"], Json::array());
+  evaluated.lower_is_better = {"loss"};
+  EXPECT_EQ(to_json(evaluated)["lower_is_better"], Json::array({"loss"}));
+}
+
 TEST(JsonlSink, DropsAnIncompleteLine) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";

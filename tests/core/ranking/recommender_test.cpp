@@ -24,6 +24,7 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class RecommenderTest : public ::testing::Test {
@@ -235,6 +236,21 @@ TEST_F(RecommenderTest, ScoresThatAreNotNumbersAreAnError) {
   EXPECT_EQ(failure.first, Failure::training);
   EXPECT_THAT(failure.second, HasSubstr("for user ann are not numbers"));
   EXPECT_EQ(files(), 0u);
+}
+
+// A block of users with many items takes long: progress comes within it too.
+TEST_F(RecommenderTest, ProgressComesAfterEachBlockOfItems) {
+  struct FewItems : ByContext {
+    Blocks blocks() const override { return {64, 2, true}; }
+  } scorer;
+  const Interactions all = few();
+  const Wanted options = options_for(path("top.csv"));
+  OutputFile out(options.to, false);
+  std::vector<std::string> reports;
+  convoy::recommend(all, scorer, options, out, [&](const RecommendProgress& at) {
+    reports.push_back(str(at.users, "/", at.total_users, ", ", at.block_users, ": ", at.items, "/", at.total_items));
+  });
+  EXPECT_THAT(reports, ElementsAre("0/3, 3: 2/5", "0/3, 3: 4/5", "0/3, 3: 5/5", "3/3, 0: 0/5"));
 }
 
 TEST_F(RecommenderTest, AFullDiskLeavesNothing) {

@@ -75,6 +75,11 @@ def ensembles(work):
     for member in (0, 3):
         close(f"member {member}", evaluated(f"{run}@member{member}")["metrics"],
               {name: values[member] for name, values in whole["members"].items()})
+    # More ranks than members: the members' ranks suffice, and a note says so.
+    more = subprocess.run([str(runs.CONVOY), "evaluate", str(run), "--ranks", "9", "--json"], cwd=work, text=True,
+                          env=runs.environment(), timeout=120, capture_output=True)
+    runs.check(more.returncode == 0 and "on 4 ranks instead of 9" in more.stderr, f"9 ranks: {more}")
+    close("9 ranks", json.loads(more.stdout)["metrics"], last(trained))
     print("evaluate: an ensemble, and its members alone", flush=True)
 
 
@@ -114,7 +119,7 @@ def table(work):
     # Each row by hand: the accuracy of the class that a C++ program prints.
     serve = runs.BUILD / "tests" / "serve"
     lines = (work / "new.csv").read_text().splitlines()[1:]
-    served = subprocess.run([str(serve), str(run)], input="\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n",
+    served = subprocess.run([str(serve), str(run)], input="\n".join(["a,b"] + [line.rsplit(",", 1)[0] for line in lines]) + "\n",
                             cwd=work, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     runs.check(served.returncode == 0, f"serve: {served.stderr}")
     classes = [line.split()[0] for line in served.stdout.splitlines()]
@@ -125,7 +130,7 @@ def table(work):
     moved = work / "moved"
     shutil.copytree(run, moved)
     (work / "rows.csv").rename(work / "gone.csv")
-    again = subprocess.run([str(serve), str(moved)], input="0.5,0.5\n", timeout=60, text=True, stdout=subprocess.PIPE)
+    again = subprocess.run([str(serve), str(moved)], input="b,a\n0.5,0.5\n", timeout=60, text=True, stdout=subprocess.PIPE)
     runs.check(again.stdout.startswith("pos "), f"serve without data: {again}")
     runs.refused("data that is gone", 78, ["data.path", "rows.csv: no such file"],
                  [str(runs.CONVOY), "evaluate", str(run)], within=20)
@@ -267,6 +272,8 @@ def lists(work):
     (killed / "summary.json").write_text(json.dumps({**runs.summary(killed), "metrics": {}, "status": "running"}))
     entry = next(entry for entry in json.loads(convoy("runs", work, "--json")) if entry["folder"] == str(killed))
     runs.check(entry["status"] == "ended" and entry["best"] is not None, f"a killed run: {entry}")
+    compared = json.loads(convoy("compare", killed, work / "mlp-0", "--json"))
+    runs.check(compared["status"] == ["ended", "done"], f"compare with a killed run: {compared['status']}")
     print("runs and compare", flush=True)
 
 
@@ -281,13 +288,25 @@ def refusals(work):
     runs.refused("a key of training", 64, ["has no effect: convoy evaluate does not train"], [*evaluate, str(run), "--set", "train.epochs=3"])
     runs.refused("an unknown key", 78, ["did you mean path?"], [*evaluate, str(work / "runs" / "table"), "--set", "data.pth=x"])
     runs.refused("another model", 78, ["model.hidden"], [*evaluate, str(run), "--set", "model.hidden=[5]"], within=20)
+    # A damaged newest checkpoint is never replaced by an older one unasked: one rule for every command.
     for damage in ("manifest.json", "rank-0.safetensors"):
         broken = work / f"broken-{damage}"
         shutil.copytree(run, broken)
-        with open(runs.newest_checkpoint(broken) / damage, "r+b") as file:
+        newest = runs.newest_checkpoint(broken)
+        with open(newest / damage, "r+b") as file:
             file.seek(200)
             file.write(b"\x00\x01")
-        runs.refused(f"damaged {damage}", 65, [damage], [*evaluate, str(broken)], within=20)
+        older = sorted(int(path.name[5:]) for path in newest.parent.glob("step-*"))[-2]
+        words = [damage, f"name an older one: {broken}@", f"{broken}@step-{older}"]
+        for line in (["evaluate", broken], ["export", broken, "--to", work / "x"],
+                     ["predict", broken, "--data", work / "new.csv", "--to", work / "x.csv"]):
+            said = runs.refused(f"{line[0]}, damaged {damage}", 65, words, [str(runs.CONVOY), *map(str, line)], within=20)
+            runs.check(len(said.strip().splitlines()) == 1, f"more than one line:\n{said}")
+        served = subprocess.run([str(runs.BUILD / "tests" / "serve"), str(broken)], input="a,b\n", text=True,
+                                timeout=60, capture_output=True)
+        runs.check(served.returncode == 1 and all(word in served.stderr for word in words), f"serve: {served.stderr}")
+        subprocess.run([str(runs.CONVOY), "export", f"{broken}@step-{older}", "--to", str(work / f"older-{damage}")],
+                       check=True, timeout=60, stdout=subprocess.DEVNULL)
     newer = work / "newer"
     shutil.copytree(run, newer)
     summary = json.loads((newer / "summary.json").read_text())
@@ -304,7 +323,7 @@ def refusals(work):
     shutil.copytree(run, young)
     shutil.rmtree(young / "checkpoints")
     (young / "summary.json").write_text(json.dumps({**summary, "status": "running"}))
-    runs.refused("no checkpoint yet", 78, ["its status is running"], [*evaluate, str(young)])
+    runs.refused("no checkpoint yet", 78, ["its status is ended; train it again"], [*evaluate, str(young)])
     plugin = runs.BUILD / "tests" / "libplugin_wrong.so"
     if plugin.exists():
         here = work / "plugin.so"
