@@ -1,0 +1,282 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/base/text.h"
+#include "core/files/summary.h"
+#include "launch/cli/console.h"
+#include "launch/report/report.h"
+
+namespace convoy {
+namespace {
+
+constexpr double missing_number = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t most_named_runs = 3;
+
+std::string plain_number(double value) { return formatted("%.4g", value); }
+
+std::string counted(double count, const char* one, const char* several) {
+  return str(count < 1000 ? plain_number(count) : short_number(count), " ", count == 1 ? one : several);
+}
+
+std::string duration_text(double seconds) {
+  if (seconds < 60) return formatted(seconds < 10 ? "%.2g s" : "%.0f s", seconds);
+  const int64_t whole = std::llround(seconds);
+  if (whole < 3600) return str(whole / 60, " min ", whole % 60, " s");
+  if (whole < 2 * 86400) return str(whole / 3600, " h ", whole % 3600 / 60, " min");
+  return str(whole / 86400, " days ", whole % 86400 / 3600, " h");
+}
+
+std::string enumerated(const std::vector<std::string>& parts) {
+  if (parts.size() < 2) return parts.empty() ? "" : parts.front();
+  return join({parts.begin(), parts.end() - 1}, ", ") + " and " + parts.back();
+}
+
+// A message as the rest of a sentence, without its end.
+std::string clause(std::string message) {
+  message = shortened(message.substr(0, message.find('\n')));
+  while (!message.empty() && (message.back() == '.' || message.back() == ' ')) message.pop_back();
+  return message;
+}
+
+// "mlp on fashion_mnist"
+std::string subject_of(const Json& run) {
+  const std::string model = text_in(run, "model"), data = text_in(run, "data");
+  if (model.empty()) return "a program";
+  return data.empty() ? model : model + " on " + data;
+}
+
+bool has_failed(const Json& run) {
+  const std::string status = text_in(run, "status");
+  return status == "failed" || status == "ended";
+}
+
+// A value of the run's main metric: `which` is best, last or best_step.
+double main_value(const Json& run, const char* which) {
+  const Json& metrics = run["metrics"];
+  const auto found = metrics.find(text_in(run, "main_metric"));
+  return found == metrics.end() ? missing_number : number_in(*found, which, missing_number);
+}
+
+// First and last value of a curve of the page.
+std::pair<double, double> ends_of(const Json& curves, const char* name) {
+  std::pair<double, double> ends{missing_number, missing_number};
+  const auto found = curves.find(name);
+  if (found == curves.end()) return ends;
+  for (const Json& value : (*found)["y"]) {
+    if (!value.is_number()) continue;
+    if (std::isnan(ends.first)) ends.first = value.get<double>();
+    ends.second = value.get<double>();
+  }
+  return ends;
+}
+
+double steps_of(const Json& run) { return number_in(run, "steps", number_in(run, "step", -1)); }
+
+// --- One run ---
+
+std::string work_of_run(const Json& run) {
+  static const std::map<std::string, const char*> verbs{{"done", "trained"},
+                                                        {"running", "is training"},
+                                                        {"stopped", "was stopped while it trained"},
+                                                        {"failed", "failed while it trained"},
+                                                        {"ended", "ended without a result while it trained"}};
+  const auto verb = verbs.find(text_in(run, "status"));
+  std::string text = str(text_in(run, "name"), " ", verb == verbs.end() ? "trained" : verb->second, " ", subject_of(run));
+  if (const double parameters = number_in(run, "parameters", 0); parameters > 0)
+    text += str(" (", counted(parameters, "parameter", "parameters"), ")");
+  const double ranks = number_in(run, "world_size", 1);
+  text += ranks > 1 ? str(" by ", text_in(run, "strategy"), " on ", ranks, " ranks") : std::string(" on one rank");
+  std::vector<std::string> amounts;
+  if (const double epochs = number_in(run, "epochs", 0); epochs >= 1) amounts.push_back(counted(epochs, "epoch", "epochs"));
+  if (const double steps = steps_of(run); steps >= 0) {
+    const double total = run.contains("progress") ? number_in(run["progress"], "steps", -1) : -1;
+    amounts.push_back(counted(steps, "step", "steps") + (total > 0 ? " of " + plain_number(total) : ""));
+  }
+  if (const double samples = number_in(run, "samples", 0); samples > 0)
+    amounts.push_back(counted(samples, "sample", "samples"));
+  if (!amounts.empty()) text += ": " + enumerated(amounts);
+  const double trained = number_in(run, "train_seconds", ends_of(run, "seconds").second);
+  if (trained > 0) text += " in " + duration_text(trained);
+  return text + ".";
+}
+
+std::string result_of_run(const Json& run) {
+  std::vector<std::string> parts;
+  if (const double best = main_value(run, "best"); std::isfinite(best)) {
+    const double last = main_value(run, "last"), step = main_value(run, "best_step");
+    std::string text = str("Its best ", text_in(run, "main_metric"), " on held-out rows is ", plain_number(best));
+    if (std::isfinite(step)) text += str(", after step ", step);
+    if (std::isfinite(last) && plain_number(last) != plain_number(best)) text += str(", and the last is ", plain_number(last));
+    parts.push_back(text);
+  }
+  const auto [first, last] = ends_of(run["training"], "loss");
+  if (std::isfinite(first) && std::isfinite(last) && first != last)
+    parts.push_back(str(parts.empty() ? "The" : "the", " training loss ", last < first ? "fell" : "rose", " from ",
+                        plain_number(first), " to ", plain_number(last)));
+  if (parts.empty()) return "It has recorded no metric yet.";
+  return join(parts, "; ") + ".";
+}
+
+std::string failure_of_run(const Json& run) {
+  if (text_in(run, "status") == "ended")
+    return "Its convoy is gone, so it has no result; the same command resumes it.";
+  const Json failure = run.value("failure", Json::object());
+  const double step = number_in(failure, "step", -1), rank = number_in(failure, "rank", -1);
+  std::string text = "It failed";
+  if (rank >= 0) text += str(" on rank ", rank);
+  if (step >= 0) text += str(" at step ", step);
+  const std::string message = clause(text_in(failure, "message", text_in(failure, "cause", "no cause is recorded")));
+  return text + ": " + message + ".";
+}
+
+std::string time_of_run(const Json& run) {
+  std::vector<std::string> parts;
+  double rate = number_in(run, "samples_per_second", 0);
+  if (run.contains("progress")) rate = number_in(run["progress"], "samples_per_second", rate);
+  if (rate > 0) parts.push_back(str("it trained ", counted(rate, "sample", "samples"), " per second"));
+  const Json attempts = run.value("attempts", Json::array());
+  if (const size_t restarts = attempts.is_array() ? attempts.size() : 0; restarts > 0)
+    parts.push_back(str("it restarted ", restarts == 1 ? "once" : str(restarts, " times"), " after a failure"));
+  const double start = number_in(run, "startup_seconds", 0), test = number_in(run, "evaluate_seconds", 0);
+  if (start > 0 && test > 0)
+    parts.push_back(str("the start took ", duration_text(start), " and evaluations ", duration_text(test)));
+  if (run.contains("progress") && number_in(run["progress"], "remaining_seconds", -1) >= 0)
+    parts.push_back(str(duration_text(number_in(run["progress"], "remaining_seconds", 0)), " are left"));
+  if (parts.empty()) return "It has no measured times yet.";
+  std::string text = enumerated(parts);
+  if (text.front() == 'i') text.front() = 'I';
+  if (text.front() == 't') text.front() = 'T';
+  return text + ".";
+}
+
+// --- Several runs ---
+
+std::string statuses_of(const Json& runs) {
+  static const std::pair<const char*, const char*> words[] = {
+      {"done", "done"}, {"running", "running"}, {"stopped", "stopped"}, {"failed", "failed"}, {"ended", "without a result"}};
+  std::vector<std::string> parts;
+  for (const auto& [status, word] : words) {
+    const auto count = std::count_if(runs.begin(), runs.end(),
+                                     [&, state = status](const Json& run) { return text_in(run, "status") == state; });
+    if (size_t(count) == runs.size() && count > 1) return str("all ", count, " are ", word);
+    if (count > 0) parts.push_back(str(count, count == 1 ? " is " : " are ", word));
+  }
+  return enumerated(parts);
+}
+
+// "(mlp on synthetic)" if all runs of the farm share it.
+std::string farm_subject(const Json& runs, size_t farm) {
+  std::string subject;
+  for (const Json& run : runs) {
+    if (number_in(run, "farm", -1) != double(farm)) continue;
+    if (!subject.empty() && subject != subject_of(run)) return "";
+    subject = subject_of(run);
+  }
+  return subject.empty() ? "" : str(" of ", subject);
+}
+
+std::string work_of_all(const Json& data) {
+  const Json& runs = data["runs"];
+  std::vector<std::string> names;
+  size_t single = 0;
+  for (const Json& run : runs)
+    if (!run.contains("farm") && ++single <= most_named_runs)
+      names.push_back(str(text_in(run, "name"), " (", subject_of(run), ")"));
+  if (single > most_named_runs) names.push_back(str(single - most_named_runs, " more runs"));
+  for (size_t i = 0; i < data["farms"].size(); ++i) {
+    const Json& farm = data["farms"][i];
+    std::string text = str("the farm ", text_in(farm, "name"), " with ", number_in(farm, "pipelines", 0), " pipelines",
+                           farm_subject(runs, i));
+    if (const double seconds = number_in(farm, "seconds", 0); seconds > 0) text += " in " + duration_text(seconds);
+    names.push_back(text);
+  }
+  const std::string statuses = statuses_of(runs);
+  return str("This page shows ", enumerated(names), statuses.empty() ? "" : "; of the runs, ", statuses, ".");
+}
+
+std::string results_of_all(const Json& data) {
+  std::map<std::string, std::vector<const Json*>> groups;
+  for (const Json& run : data["runs"])
+    if (std::isfinite(main_value(run, "best"))) groups[text_in(run, "main_metric")].push_back(&run);
+  std::vector<std::pair<std::string, std::vector<const Json*>>> sorted(groups.begin(), groups.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  std::vector<std::string> parts;
+  for (auto& [metric, runs] : sorted) {
+    if (parts.size() == 2) break;
+    const bool lower = is_loss_name(metric) || (*runs.front())["metrics"][metric].value("lower_is_better", false);
+    std::stable_sort(runs.begin(), runs.end(), [lower](const Json* a, const Json* b) {
+      const double left = main_value(*a, "best"), right = main_value(*b, "best");
+      return lower ? left < right : left > right;
+    });
+    std::string text = str(text_in(*runs.front(), "name"), " has the best ", metric, ", ",
+                           plain_number(main_value(*runs.front(), "best")));
+    if (runs.size() > 1)
+      text += str(", and ", text_in(*runs.back(), "name"), " the ", runs.size() == 2 ? "other" : "worst", " of ",
+                  runs.size(), ", ", plain_number(main_value(*runs.back(), "best")));
+    parts.push_back(text);
+  }
+  if (parts.empty()) return "No run has recorded a metric on held-out rows yet.";
+  return join(parts, "; ") + ".";
+}
+
+std::string failures_of_all(const Json& runs) {
+  std::vector<std::string> texts;
+  size_t failed = 0;
+  for (const Json& run : runs) {
+    if (!has_failed(run) || ++failed > 2) continue;
+    const Json failure = run.value("failure", Json::object());
+    const double step = number_in(failure, "step", -1);
+    texts.push_back(str(text_in(run, "name"), step >= 0 ? str(" at step ", step) : "", " (",
+                        clause(text_in(failure, "message", text_in(failure, "cause", "no cause is recorded"))), ")"));
+  }
+  if (failed == 0) return "";
+  if (failed > 2) texts.push_back(str(failed - 2, " more"));
+  return str(failed, failed == 1 ? " run has failed: " : " runs have failed: ", enumerated(texts), ".");
+}
+
+std::string times_of_all(const Json& runs) {
+  const auto rate = [](const Json& run) { return number_in(run, "samples_per_second", 0); };
+  const Json *fastest = nullptr, *slowest = nullptr;
+  for (const Json& run : runs) {
+    if (rate(run) <= 0) continue;
+    if (fastest == nullptr || rate(run) > rate(*fastest)) fastest = &run;
+    if (slowest == nullptr || rate(run) < rate(*slowest)) slowest = &run;
+  }
+  if (fastest == nullptr) return "No run has measured its speed yet.";
+  std::string text = str(text_in(*fastest, "name"), " trained fastest, ", counted(rate(*fastest), "sample", "samples"),
+                         " per second");
+  if (slowest != fastest)
+    text += str("; ", text_in(*slowest, "name"), " was the slowest with ", counted(rate(*slowest), "sample", "samples"));
+  return text + ".";
+}
+
+std::string advice_in(const Json& runs) {
+  for (const Json& run : runs) {
+    const std::string advice = text_in(run.value("breakdown", Json::object()), "advice");
+    if (!advice.empty()) return (runs.size() > 1 ? text_in(run, "name") + ": " : "") + advice + (advice.back() == '.' ? "" : ".");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> report_sentences(const Json& data) {
+  const Json& runs = data["runs"];
+  if (runs.size() == 1 && data["farms"].empty()) {
+    const Json& run = runs.front();
+    const std::string advice = advice_in(runs);
+    return {work_of_run(run), result_of_run(run),
+            has_failed(run)   ? failure_of_run(run)
+            : !advice.empty() ? advice
+                              : time_of_run(run)};
+  }
+  const std::string failures = failures_of_all(runs), advice = advice_in(runs);
+  return {work_of_all(data), results_of_all(data),
+          !failures.empty() ? failures
+          : !advice.empty() ? advice
+                            : times_of_all(runs)};
+}
+
+}  // namespace convoy
