@@ -278,7 +278,7 @@ ParsedCommand add_report(CLI::App& app) {
 }  // namespace
 
 std::vector<ParsedCommand> add_use_commands(CLI::App& app) {
-  return {add_evaluate(app), add_predict(app), add_recommend(app), add_generate(app),
+  return {add_evaluate(app), add_predict(app), add_recommend(app),  add_generate(app),
           add_runs(app),     add_compare(app), add_vocabulary(app), add_report(app)};
 }
 

@@ -23,12 +23,12 @@ Curve& curve_of(NamedCurves& curves, const std::string& name);
 const Curve* find_curve(const NamedCurves& curves, const std::string& name);
 
 struct RecordedRun {
-  NamedCurves training;    // metrics of training, learning_rate, gradient_norm
-  NamedCurves evaluation;  // metrics on held-out rows
+  NamedCurves training;                                             // metrics of training, learning_rate, gradient_norm
+  NamedCurves evaluation;                                           // metrics on held-out rows
   std::vector<std::pair<std::string, std::vector<Curve>>> members;  // of an ensemble, on held-out rows
-  Curve seconds;                // training time by step
-  double samples_per_step = 0;  // 0: unknown
-  int64_t damaged = 0;          // lines that are no record; an incomplete last line does not count
+  Curve seconds;                                                    // training time by step
+  double samples_per_step = 0;                                      // 0: unknown
+  int64_t damaged = 0;  // lines that are no record; an incomplete last line does not count
 };
 
 // Reads every complete line. A missing file gives no curves.

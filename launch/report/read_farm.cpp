@@ -72,9 +72,8 @@ Json leaderboard_of(const std::string& folder, const Json& summary) {
   for (const Json& pipeline : pipelines) {
     if (!pipeline.is_object()) continue;
     const std::string place = text_in(pipeline, "folder");
-    results.push_back({text_in(pipeline, "name"), text_in(pipeline, "status"),
-                       int(number_in(pipeline, "attempts", 0)), text_in(pipeline, "cause"), place,
-                       read_summary(folder + "/" + place)});
+    results.push_back({text_in(pipeline, "name"), text_in(pipeline, "status"), int(number_in(pipeline, "attempts", 0)),
+                       text_in(pipeline, "cause"), place, read_summary(folder + "/" + place)});
   }
   const Json strategy = summary.value("config", Json::object()).value("strategy", Json::object());
   const std::string direction = text_in(strategy, "direction");

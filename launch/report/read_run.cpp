@@ -32,7 +32,8 @@ void read_resources(const std::string& path, ReportedRun& run) {
     const std::string name = str("rank ", int64_t(rank));
     if (const double bytes = number_in(sample, "memory_bytes", -1); bytes >= 0)
       curve_of(run.memory, name).add(time, bytes);
-    if (const double seconds = number_in(sample, "cpu_s", -1); seconds >= 0) curve_of(cpu_seconds, name).add(time, seconds);
+    if (const double seconds = number_in(sample, "cpu_s", -1); seconds >= 0)
+      curve_of(cpu_seconds, name).add(time, seconds);
   }
   for (const auto& [name, curve] : cpu_seconds)
     for (size_t i = 1; i < curve.x.size(); ++i) {

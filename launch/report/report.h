@@ -17,23 +17,24 @@ namespace convoy {
 // --- Data of the page ---
 
 struct ReportLimits {
-  size_t bytes = 1'750'000;   // of the data; the page itself has about 120 kB
-  size_t points = 1000;       // of a curve
-  size_t curves_of = 200;     // runs with curves and details; a farm's best come first
-  size_t listed = 1000;       // lines of a leaderboard
-  size_t compared = 60;       // runs whose configurations are compared
-  size_t events = 2000;       // bars in a farm's schedule
+  size_t bytes = 1'750'000;  // of the data; the page itself has about 120 kB
+  size_t points = 1000;      // of a curve
+  size_t curves_of = 200;    // runs with curves and details; a farm's best come first
+  size_t listed = 1000;      // lines of a leaderboard
+  size_t compared = 60;      // runs whose configurations are compared
+  size_t events = 2000;      // bars in a farm's schedule
 };
 
 // {version, written, sentences: [3], runs: […], farms: […], differences: {keys, runs}, notes: […]}; page/*.js reads it.
-// `folders`: run folders and farms; "a/" and "a" are one. Error(command_line): no folder, no run in it. Error(corrupt_
-// data): summary.json is none of convoy.
+// `folders`: run folders and farms; "a/" and "a" are one. Error(command_line): no folder, or no run in it.
+// Error(corrupt_data): summary.json is none of convoy.
 Json report_data(const std::vector<std::string>& folders, const ReportLimits& limits = {});
 
 // The same as text: JSON with fewer points per curve until it has at most limits.bytes.
 std::string report_text(const std::vector<std::string>& folders, const ReportLimits& limits = {});
 
-// Three sentences about the runs: what ran, with which result, and how fast or why not. From the other keys of the data.
+// Three sentences about the runs: what ran, with which result, and how fast or why it failed. From the other keys of
+// the data.
 std::vector<std::string> report_sentences(const Json& data);
 
 // --- One run (read_run.cpp) ---
@@ -54,7 +55,7 @@ Json to_json(const ReportedRun& run, const std::string& label, size_t points);
 struct ReportedFarm {
   ListedRun listed;
   Json summary, leaderboard;
-  Json schedule;                                // [{pipeline, slot, from, to, end}], in seconds since the first event
+  Json schedule;  // [{pipeline, slot, from, to, end}], in seconds since the first event
   std::vector<std::pair<std::string, Curve>> memory, cpu;  // of pipelines, over seconds since the first event
 };
 ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits);

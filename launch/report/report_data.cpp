@@ -36,15 +36,17 @@ std::string report_folder_text(std::string folder) {
     throw Error(Failure::command_line, "convoy report: ", folder,
                 ": no such folder; `convoy runs` lists the runs in runs/");
   if (!std::filesystem::is_directory(folder, none))
-    throw Error(Failure::command_line, "convoy report: ", folder, ": is no folder; name a run folder, such as runs/NAME");
+    throw Error(Failure::command_line, "convoy report: ", folder,
+                ": is no folder; name a run folder, such as runs/NAME");
   std::vector<std::string> inside;
   for (const std::string& name : names_in(folder))
-    if (std::filesystem::exists(folder + "/" + name + "/summary.json", none)) inside.push_back(shell_word(folder + "/" + name));
+    if (std::filesystem::exists(folder + "/" + name + "/summary.json", none))
+      inside.push_back(shell_word(folder + "/" + name));
   const bool many = inside.size() > 8;
   if (many) inside.resize(8);
   if (!inside.empty())
-    throw Error(Failure::command_line, "convoy report: ", folder, " has runs, but is none itself; name them: convoy report ",
-                join(inside, " "), many ? " …" : "");
+    throw Error(Failure::command_line, "convoy report: ", folder,
+                " has runs, but is none itself; name them: convoy report ", join(inside, " "), many ? " …" : "");
   throw Error(Failure::command_line, "convoy report: ", folder,
               " holds no run (no summary.json); `convoy runs` lists the runs in runs/");
 }
@@ -147,7 +149,8 @@ size_t long_curves(const ReportSources& sources) {
     for (const auto& [name, curve] : curves) count += curve.x.size() > fewest_points;
   };
   for (const ReportedRun& run : sources.runs)
-    for (const NamedCurves* curves : {&run.records.training, &run.records.evaluation, &run.memory, &run.cpu}) add(*curves);
+    for (const NamedCurves* curves : {&run.records.training, &run.records.evaluation, &run.memory, &run.cpu})
+      add(*curves);
   return count;
 }
 

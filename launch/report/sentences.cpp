@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "core/base/text.h"
@@ -82,13 +83,15 @@ std::string work_of_run(const Json& run) {
                                                         {"failed", "failed while it trained"},
                                                         {"ended", "ended without a result while it trained"}};
   const auto verb = verbs.find(text_in(run, "status"));
-  std::string text = str(text_in(run, "name"), " ", verb == verbs.end() ? "trained" : verb->second, " ", subject_of(run));
+  std::string text =
+      str(text_in(run, "name"), " ", verb == verbs.end() ? "trained" : verb->second, " ", subject_of(run));
   if (const double parameters = number_in(run, "parameters", 0); parameters > 0)
     text += str(" (", counted(parameters, "parameter", "parameters"), ")");
   const double ranks = number_in(run, "world_size", 1);
   text += ranks > 1 ? str(" by ", text_in(run, "strategy"), " on ", ranks, " ranks") : std::string(" on one rank");
   std::vector<std::string> amounts;
-  if (const double epochs = number_in(run, "epochs", 0); epochs >= 1) amounts.push_back(counted(epochs, "epoch", "epochs"));
+  if (const double epochs = number_in(run, "epochs", 0); epochs >= 1)
+    amounts.push_back(counted(epochs, "epoch", "epochs"));
   if (const double steps = steps_of(run); steps >= 0) {
     const double total = run.contains("progress") ? number_in(run["progress"], "steps", -1) : -1;
     amounts.push_back(counted(steps, "step", "steps") + (total > 0 ? " of " + plain_number(total) : ""));
@@ -107,7 +110,8 @@ std::string result_of_run(const Json& run) {
     const double last = main_value(run, "last"), step = main_value(run, "best_step");
     std::string text = str("Its best ", text_in(run, "main_metric"), " on held-out rows is ", plain_number(best));
     if (std::isfinite(step)) text += str(", after step ", step);
-    if (std::isfinite(last) && plain_number(last) != plain_number(best)) text += str(", and the last is ", plain_number(last));
+    if (std::isfinite(last) && plain_number(last) != plain_number(best))
+      text += str(", and the last is ", plain_number(last));
     parts.push_back(text);
   }
   const auto [first, last] = ends_of(run["training"], "loss");
@@ -119,8 +123,7 @@ std::string result_of_run(const Json& run) {
 }
 
 std::string failure_of_run(const Json& run) {
-  if (text_in(run, "status") == "ended")
-    return "Its convoy is gone, so it has no result; the same command resumes it.";
+  if (text_in(run, "status") == "ended") return "Its convoy is gone, so it has no result; the same command resumes it.";
   const Json failure = run.value("failure", Json::object());
   const double step = number_in(failure, "step", -1), rank = number_in(failure, "rank", -1);
   std::string text = "It failed";
@@ -153,8 +156,11 @@ std::string time_of_run(const Json& run) {
 // --- Several runs ---
 
 std::string statuses_of(const Json& runs) {
-  static const std::pair<const char*, const char*> words[] = {
-      {"done", "done"}, {"running", "running"}, {"stopped", "stopped"}, {"failed", "failed"}, {"ended", "without a result"}};
+  static const std::pair<const char*, const char*> words[] = {{"done", "done"},
+                                                              {"running", "running"},
+                                                              {"stopped", "stopped"},
+                                                              {"failed", "failed"},
+                                                              {"ended", "without a result"}};
   std::vector<std::string> parts;
   for (const auto& [status, word] : words) {
     const auto count = std::count_if(runs.begin(), runs.end(),
@@ -176,6 +182,14 @@ std::string farm_subject(const Json& runs, size_t farm) {
   return subject.empty() ? "" : str(" of ", subject);
 }
 
+std::string farm_text(const Json& data, size_t index) {
+  const Json& farm = data["farms"][index];
+  std::string text = str("the farm ", text_in(farm, "name"), " with ", number_in(farm, "pipelines", 0), " pipelines",
+                         farm_subject(data["runs"], index));
+  if (const double seconds = number_in(farm, "seconds", 0); seconds > 0) text += " in " + duration_text(seconds);
+  return text;
+}
+
 std::string work_of_all(const Json& data) {
   const Json& runs = data["runs"];
   std::vector<std::string> names;
@@ -184,38 +198,55 @@ std::string work_of_all(const Json& data) {
     if (!run.contains("farm") && ++single <= most_named_runs)
       names.push_back(str(text_in(run, "name"), " (", subject_of(run), ")"));
   if (single > most_named_runs) names.push_back(str(single - most_named_runs, " more runs"));
-  for (size_t i = 0; i < data["farms"].size(); ++i) {
-    const Json& farm = data["farms"][i];
-    std::string text = str("the farm ", text_in(farm, "name"), " with ", number_in(farm, "pipelines", 0), " pipelines",
-                           farm_subject(runs, i));
-    if (const double seconds = number_in(farm, "seconds", 0); seconds > 0) text += " in " + duration_text(seconds);
-    names.push_back(text);
-  }
+  for (size_t i = 0; i < data["farms"].size(); ++i) names.push_back(farm_text(data, i));
   const std::string statuses = statuses_of(runs);
   return str("This page shows ", enumerated(names), statuses.empty() ? "" : "; of the runs, ", statuses, ".");
 }
 
-std::string results_of_all(const Json& data) {
-  std::map<std::string, std::vector<const Json*>> groups;
-  for (const Json& run : data["runs"])
-    if (std::isfinite(main_value(run, "best"))) groups[text_in(run, "main_metric")].push_back(&run);
-  std::vector<std::pair<std::string, std::vector<const Json*>>> sorted(groups.begin(), groups.end());
+// Runs that may be compared: those of a farm, or those with the same data and metric.
+struct ComparableRuns {
+  std::string place;   // "of the 8 pipelines of grid"
+  std::string metric;  // of the first run; runs with another one are left out
+  std::vector<const Json*> runs;
+};
+
+std::vector<ComparableRuns> comparable_runs(const Json& data) {
+  std::map<std::string, ComparableRuns> groups;
+  for (const Json& run : data["runs"]) {
+    if (!std::isfinite(main_value(run, "best"))) continue;
+    const std::string metric = text_in(run, "main_metric");
+    const double farm = number_in(run, "farm", -1);
+    ComparableRuns& group = groups[farm >= 0 ? str(farm) : str("data ", text_in(run, "data"), " ", metric)];
+    if (group.runs.empty()) {
+      group.metric = metric;
+      group.place = farm >= 0 ? " of the farm " + text_in(data["farms"][size_t(farm)], "name")
+                              : (text_in(run, "data").empty() ? "" : " on " + text_in(run, "data"));
+    }
+    if (group.metric == metric) group.runs.push_back(&run);
+  }
+  std::vector<ComparableRuns> sorted;
+  for (auto& [key, group] : groups) sorted.push_back(std::move(group));
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+                   [](const auto& a, const auto& b) { return a.runs.size() > b.runs.size(); });
+  return sorted;
+}
+
+std::string results_of_all(const Json& data) {
   std::vector<std::string> parts;
-  for (auto& [metric, runs] : sorted) {
-    if (parts.size() == 2) break;
+  for (auto& [place, metric, runs] : comparable_runs(data)) {
+    if (parts.size() == 3) break;
     const bool lower = is_loss_name(metric) || (*runs.front())["metrics"][metric].value("lower_is_better", false);
     std::stable_sort(runs.begin(), runs.end(), [lower](const Json* a, const Json* b) {
       const double left = main_value(*a, "best"), right = main_value(*b, "best");
       return lower ? left < right : left > right;
     });
-    std::string text = str(text_in(*runs.front(), "name"), " has the best ", metric, ", ",
-                           plain_number(main_value(*runs.front(), "best")));
-    if (runs.size() > 1)
-      text += str(", and ", text_in(*runs.back(), "name"), " the ", runs.size() == 2 ? "other" : "worst", " of ",
-                  runs.size(), ", ", plain_number(main_value(*runs.back(), "best")));
-    parts.push_back(text);
+    const std::string best = plain_number(main_value(*runs.front(), "best"));
+    if (runs.size() == 1)
+      parts.push_back(str(text_in(*runs.front(), "name"), " reached ", metric, " ", best));
+    else
+      parts.push_back(str(text_in(*runs.front(), "name"), " has the best ", metric, " of the ", runs.size(), " runs",
+                          place, ", ", best, " (the ", runs.size() == 2 ? "other" : "worst", ": ",
+                          plain_number(main_value(*runs.back(), "best")), ")"));
   }
   if (parts.empty()) return "No run has recorded a metric on held-out rows yet.";
   return join(parts, "; ") + ".";
@@ -236,26 +267,38 @@ std::string failures_of_all(const Json& runs) {
   return str(failed, failed == 1 ? " run has failed: " : " runs have failed: ", enumerated(texts), ".");
 }
 
+double training_time(const Json& run) { return number_in(run, "train_seconds", ends_of(run, "seconds").second); }
+
 std::string times_of_all(const Json& runs) {
-  const auto rate = [](const Json& run) { return number_in(run, "samples_per_second", 0); };
-  const Json *fastest = nullptr, *slowest = nullptr;
+  const Json *longest = nullptr, *shortest = nullptr;
+  std::vector<std::string> restarted;
   for (const Json& run : runs) {
-    if (rate(run) <= 0) continue;
-    if (fastest == nullptr || rate(run) > rate(*fastest)) fastest = &run;
-    if (slowest == nullptr || rate(run) < rate(*slowest)) slowest = &run;
+    const Json attempts = run.value("attempts", Json::array());
+    if (attempts.is_array() && !attempts.empty()) restarted.push_back(text_in(run, "name"));
+    if (!(training_time(run) > 0)) continue;
+    if (longest == nullptr || training_time(run) > training_time(*longest)) longest = &run;
+    if (shortest == nullptr || training_time(run) < training_time(*shortest)) shortest = &run;
   }
-  if (fastest == nullptr) return "No run has measured its speed yet.";
-  std::string text = str(text_in(*fastest, "name"), " trained fastest, ", counted(rate(*fastest), "sample", "samples"),
-                         " per second");
-  if (slowest != fastest)
-    text += str("; ", text_in(*slowest, "name"), " was the slowest with ", counted(rate(*slowest), "sample", "samples"));
+  std::string text = "No run failed";
+  if (restarted.size() > most_named_runs)
+    text += str(", ", restarted.size(), " continued after a restart");
+  else if (!restarted.empty())
+    text += str(", ", enumerated(restarted), " continued after a restart");
+  const auto speed = [](const Json& run) {
+    const double rate = number_in(run, "samples_per_second", 0);
+    return duration_text(training_time(run)) +
+           (rate > 0 ? str(" at ", counted(rate, "sample", "samples"), " per second") : "");
+  };
+  if (longest != nullptr) text += str(", and ", text_in(*longest, "name"), " trained longest, ", speed(*longest));
+  if (longest != shortest) text += str(" (shortest: ", text_in(*shortest, "name"), ", ", speed(*shortest), ")");
   return text + ".";
 }
 
 std::string advice_in(const Json& runs) {
   for (const Json& run : runs) {
     const std::string advice = text_in(run.value("breakdown", Json::object()), "advice");
-    if (!advice.empty()) return (runs.size() > 1 ? text_in(run, "name") + ": " : "") + advice + (advice.back() == '.' ? "" : ".");
+    if (!advice.empty())
+      return (runs.size() > 1 ? text_in(run, "name") + ": " : "") + advice + (advice.back() == '.' ? "" : ".");
   }
   return "";
 }
@@ -273,10 +316,14 @@ std::vector<std::string> report_sentences(const Json& data) {
                               : time_of_run(run)};
   }
   const std::string failures = failures_of_all(runs), advice = advice_in(runs);
-  return {work_of_all(data), results_of_all(data),
-          !failures.empty() ? failures
-          : !advice.empty() ? advice
-                            : times_of_all(runs)};
+  const bool one_farm = data["farms"].size() == 1 &&
+                        std::all_of(runs.begin(), runs.end(), [](const Json& run) { return run.contains("farm"); });
+  std::string work = work_of_all(data);
+  if (one_farm) {
+    work = farm_text(data, 0) + "; " + statuses_of(runs) + ".";
+    work.front() = 'T';
+  }
+  return {work, results_of_all(data), !failures.empty() ? failures : !advice.empty() ? advice : times_of_all(runs)};
 }
 
 }  // namespace convoy

@@ -154,10 +154,10 @@ class ReportServer {
   }
 
   static void send(int fd, const HttpAnswer& answer, bool head_only) {
-    const std::string head = str("HTTP/1.1 ", answer.status, "\r\nContent-Type: ", answer.type, "\r\nContent-Length: ",
-                                 answer.body.size(),
-                                 "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff"
-                                 "\r\nX-Frame-Options: DENY\r\nCross-Origin-Resource-Policy: same-origin\r\n\r\n");
+    const std::string head =
+        str("HTTP/1.1 ", answer.status, "\r\nContent-Type: ", answer.type, "\r\nContent-Length: ", answer.body.size(),
+            "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff"
+            "\r\nX-Frame-Options: DENY\r\nCross-Origin-Resource-Policy: same-origin\r\n\r\n");
     const std::string text = head_only ? head : head + answer.body;
     const Deadline deadline = std::chrono::steady_clock::now() + send_limit;
     for (size_t done = 0; done < text.size();) {

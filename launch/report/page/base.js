@@ -22,7 +22,7 @@ function el(tag, attributes = {}, ...children) {
     else if (key === "style") for (const [name, set] of Object.entries(value)) node.style.setProperty(name, set);
     else node.setAttribute(key, value === true ? "" : value);
   }
-  for (const child of children.flat()) if (child !== undefined && child !== null) node.append(child);
+  for (const child of children.flat(Infinity)) if (child !== undefined && child !== null && child !== false) node.append(child);
   return node;
 }
 
@@ -64,8 +64,9 @@ function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
-function short(value) {  // for axes
-  return number(value, 3).replace(/,/g, " ");
+// For axes: 20k for 20,000.
+function short(value, digits = 3) {
+  return Math.abs(value) >= 1e4 && Math.abs(value) < 1e15 ? number(value + 1e-6, digits) : number(value, digits);
 }
 
 function duration(seconds) {
@@ -103,9 +104,10 @@ const palettes = {
   light: ["#1f6feb", "#d9480f", "#2b8a3e", "#8e44ad", "#b08900", "#0b8a8f", "#c2255c", "#6b5b4b", "#5c7cfa", "#87a922"],
   dark: ["#6ea8fe", "#ff9f5a", "#69c57f", "#c79bf2", "#e3c04b", "#4fd0d3", "#ff8fb8", "#c0ae9a", "#9db2ff", "#b9d85c"],
 };
+// start-up, data, forward, backward, communication, waiting, update, evaluation, checkpoint, other
 const partPalettes = {
-  light: ["#1f6feb", "#4dabf7", "#e8590c", "#ffa94d", "#2b8a3e", "#8e44ad", "#b197fc", "#868e96", "#ced4da"],
-  dark: ["#6ea8fe", "#2f6db5", "#ff8f45", "#b8692b", "#69c57f", "#c79bf2", "#7c5fb0", "#8a929b", "#4a525b"],
+  light: ["#adb5bd", "#e3b341", "#74a9f7", "#1f6feb", "#e8590c", "#f4a6a0", "#7c5cc4", "#3f9e57", "#8fd19e", "#dee2e6"],
+  dark: ["#5c646d", "#c9a032", "#3f6fb5", "#6ea8fe", "#ff8f45", "#b5625c", "#a78be8", "#5bbd72", "#3a7d4c", "#3a4149"],
 };
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");

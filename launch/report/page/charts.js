@@ -67,6 +67,7 @@ function axis(spec, log, label, text, vertical) {
     space: vertical ? 34 : 62,
   };
   if (label) { result.label = label; result.labelSize = 18; result.labelGap = 2; }
+  if (log) result.filter = (plot, splits) => splits;
   if (log) result.splits = (plot, i, min, max) =>
     logTicks(min, max, (vertical ? plot.height / 34 : plot.width / 70));
   result.size = vertical ? (plot, values) => {
@@ -109,14 +110,14 @@ function drawChart(chart) {
   const options = {
     width: Math.max(120, place.clientWidth), height: place.clientHeight,
     legend: {show: false},
-    padding: [10, 10, 0, 0],
+    padding: [10, 18, 0, 0],
     cursor: {y: false, points: {show: false}, drag: {x: true, y: false}, sync: spec.sync ? {key: spec.sync} : undefined},
     scales: {
       x: {time: false, distr: spec.logX ? 3 : 1, range: (plot, min, max) =>
         min === max ? (spec.logX ? [min / 2, max * 2] : [min - 1, max + 1]) : [min, max]},
       y: {distr: spec.logY ? 3 : 1, range: range(spec.logY)},
     },
-    axes: [axis(spec, spec.logX, spec.x, spec.xTick || short, false), axis(spec, spec.logY, "", spec.yTick || number, true)],
+    axes: [axis(spec, spec.logX, spec.x, spec.xTick || short, false), axis(spec, spec.logY, "", spec.yTick || short, true)],
     series: [{}, ...usable.map((series) => ({
       stroke: series.colour, width: series.width || 1.5, alpha: series.alpha || 1,
       points: {show: series.dots || series.xs.length === 1, size: 5, fill: series.colour, stroke: series.colour},

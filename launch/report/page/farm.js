@@ -30,8 +30,8 @@ function farmColumns(farm) {
     ["status", (row) => row.status],
     [farm.metric || "metric", (row) => row.value, true], ["best", (row) => row.best, true],
     ...(has("stage") ? [["rung", (row) => row.stage, true]] : []),
-    ["steps", (row) => row.steps, true], ["training", (row) => row.train_seconds, true, duration],
-    ["samples/s", (row) => row.samples_per_second, true], ["attempts", (row) => row.attempts, true],
+    ["steps", (row) => row.steps, true, number], ["training", (row) => row.train_seconds, true, duration],
+    ["samples/s", (row) => row.samples_per_second, true, number], ["attempts", (row) => row.attempts, true],
     ...(has("cause") ? [["cause", (row) => row.cause]] : []),
   ];
 }
@@ -55,7 +55,7 @@ function leaderboardTable(farm, f) {
       const cell = of(row);
       if (name === "pipeline") return el("td", {}, row.run === undefined ? cell : runName(row.run, "span"));
       if (name === "status") return el("td", {class: cell}, row.stage !== undefined && cell !== "done" ? `${cell}, lost at rung ${row.stage}` : cell);
-      return el("td", {class: numeric ? "number" : undefined}, missing(cell) ? (column === 0 ? "" : "–") : (text || valueText)(text ? cell : isNumber(cell) && column > 1 ? cell : cell));
+      return el("td", {class: numeric ? "number" : undefined}, missing(cell) ? (column === 0 ? "" : "–") : (text || valueText)(cell));
     }));
     remember(lit.rows, `${f}/${row.pipeline}`, node);
     return node;
@@ -124,7 +124,7 @@ function parallelCoordinates(farm, f, width) {
     const first = i === 0, anchor = first ? "start" : i === axes.length - 1 ? "end" : "middle";
     svg.append(el("text", {class: "head", x: first ? 0 : i === axes.length - 1 ? room : x(i), y: 16, "text-anchor": anchor}, axis.name + (axis.log ? " (log)" : "")));
     for (const [text, at] of axis.ticks) {
-      const label = el("text", {x: x(i) + 6, y: y(at) + 4, "paint-order": "stroke", stroke: css("--page"), "stroke-width": 3}, text);
+      const label = el("text", {x: x(i) + 6, y: y(at) + 4, "paint-order": "stroke", stroke: css("--page"), "stroke-width": 6, "stroke-linejoin": "round"}, text);
       svg.append(label);
     }
   });

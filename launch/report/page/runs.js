@@ -31,18 +31,18 @@ function runRow(i) {
   const total = run.progress && run.progress.steps;
   return el("tr", {class: off ? "off" : undefined},
     el("td", {}, name), el("td", {class: run.status}, run.status),
-    el("td", {}, [run.model, run.data].filter(Boolean).join(" on ") || "program"), el("td", {}, run.strategy),
-    el("td", {class: "number"}, number(run.world_size)),
-    el("td", {class: "number"}, steps < 0 ? "–" : total ? `${number(steps)} of ${number(total)}` : number(steps)),
     el("td", {}, metric ? run.main_metric : "–"), el("td", {class: "number"}, metric ? number(metric.best) : "–"),
     el("td", {class: "number"}, metric ? number(metric.last) : "–"),
+    el("td", {class: "number"}, steps < 0 ? "–" : total ? `${number(steps)} of ${number(total)}` : number(steps)),
     el("td", {class: "number"}, duration(run.train_seconds ?? run.seconds.y.at(-1))),
-    el("td", {class: "number"}, number((run.progress || run).samples_per_second)));
+    el("td", {class: "number"}, number((run.progress || run).samples_per_second)),
+    el("td", {}, [run.model, run.data].filter(Boolean).join(" on ") || "program"), el("td", {}, run.strategy),
+    el("td", {class: "number"}, number(run.world_size)));
 }
 
 function runsSection() {
-  const heads = ["run", "status", "model", "strategy", "ranks", "steps", "metric", "best", "last", "training", "samples/s"];
-  const numbers = [4, 5, 7, 8, 9, 10], many = data.runs.length > 12;
+  const heads = ["run", "status", "metric", "best", "last", "steps", "training", "samples/s", "model", "strategy", "ranks"];
+  const numbers = [3, 4, 5, 6, 7, 10], many = data.runs.length > 12;
   const show = (count) => { choice.hidden = new Set(data.runs.slice(count).map((run) => run.name)); render(); };
   return section("runs", "Runs",
     many && el("div", {class: "tools"}, el("span", {class: "soft"}, "Show the curves of"),
@@ -115,6 +115,14 @@ function timeSection() {
 
 // --- Placement ---
 
+// "0-3+8" as numbers.
+function threadNumbers(text) {
+  return String(text || "").split("+").filter(Boolean).flatMap((range) => {
+    const [first, last] = range.split("-").map(Number);
+    return Array.from({length: Math.min(4096, (last ?? first) - first + 1)}, (_, i) => first + i);
+  });
+}
+
 // Hosts with sockets, NUMA nodes and hardware threads: of the recorded topology, else those that ranks use.
 function hostsOf(run) {
   const hosts = new Map();
@@ -124,7 +132,7 @@ function hostsOf(run) {
   for (const known of Array.isArray(run.topology) ? run.topology : []) {
     const of = host(known.host);
     of.memory = known.memory_bytes;
-    for (const part of known.nodes || []) for (const thread of part.threads || []) node(of, part.socket, part.numa).threads.set(thread, []);
+    for (const part of known.nodes || []) for (const thread of threadNumbers(part.threads)) node(of, part.socket, part.numa).threads.set(thread, []);
     for (const gpu of known.gpus || []) of.gpus.set(gpu.index, []);
   }
   for (const rank of Array.isArray(run.placement) ? run.placement : []) {
@@ -184,7 +192,7 @@ function placementSection() {
 
 // --- Memory and CPU ---
 
-function resourceChart(title, soft, key, texts) {
+function resourceChart(title, soft, key, texts, units) {
   const series = [];
   for (const i of shownRuns()) {
     const lines = Object.entries(data.runs[i][key]);
@@ -194,14 +202,19 @@ function resourceChart(title, soft, key, texts) {
   }
   if (series.length === 0) return null;
   const [unit, name] = timeUnit(Math.max(...series.map((one) => one.xs.at(-1) || 0)));
-  for (const one of series) one.xs = one.xs.map((x) => x / unit);
-  return chart({title, soft, x: `time since the start (${name})`, xValue: (x) => duration(x * unit), yText: texts, yTick: texts,
-                zero: true, sync: "resources", series});
+  const most = Math.max(...series.flatMap((one) => one.ys.filter(isNumber)), 1);
+  const [size, sizeName] = units.find(([least]) => most >= least) || [1, ""];
+  for (const one of series) {
+    one.xs = one.xs.map((x) => x / unit);
+    one.ys = one.ys.map((y) => isNumber(y) ? y / size : y);
+  }
+  return chart({title, soft: [sizeName, soft].filter(Boolean).join(", "), x: `time since the start (${name})`, xValue: (x) => duration(x * unit),
+                yText: (y) => texts(y * size), zero: true, sync: "resources", series});
 }
 
 function resourcesSection() {
-  const charts = [resourceChart("memory", "of the processes", "memory", bytes),
-                  resourceChart("CPU", "busy cores", "cpu", number)].filter(Boolean);
+  const charts = [resourceChart("memory", "of the processes", "memory", bytes, [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [1, "bytes"]]),
+                  resourceChart("CPU", "busy cores", "cpu", number, [])].filter(Boolean);
   if (charts.length > 0) return section("resources", "Memory and CPU", el("div", {class: "charts"}, charts));
   const any = data.runs.some((run) => Object.keys(run.memory).length > 0);
   return section("resources", "Memory and CPU", el("p", {class: "note"},
