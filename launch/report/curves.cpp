@@ -117,12 +117,14 @@ double area(const Curve& curve, size_t a, size_t b, double x, double y) {
   return std::abs((curve.x[a] - x) * (curve.y[b] - curve.y[a]) - (curve.x[a] - curve.x[b]) * (y - curve.y[a]));
 }
 
+// A curve with few points keeps all of them: the page shows them as dots.
 Curve finite_points(const Curve& curve) {
+  const bool shortens = curve.x.size() > 60;
   Curve finite;
   for (size_t i = 0; i < curve.x.size(); ++i) {
     if (!std::isfinite(curve.y[i])) continue;
     const size_t n = finite.y.size();
-    if (n > 1 && finite.y[n - 1] == curve.y[i] && finite.y[n - 2] == curve.y[i]) {
+    if (shortens && n > 1 && finite.y[n - 1] == curve.y[i] && finite.y[n - 2] == curve.y[i]) {
       finite.x.back() = curve.x[i];  // extends a horizontal line
       continue;
     }

@@ -85,11 +85,12 @@ TEST(Report, RepeatedStepReplacesTheEarlierOne) {
 TEST(Report, ReadsRecordsAndSkipsDamagedLines) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";
-  std::ofstream(path) << R"({"kind":"train","step":1,"seconds":0.5,"samples_per_second":20,"gradient_norm":2,"metrics":{"loss":"nan"}})"
-                      << "\nnonsense\n"
-                      << R"({"kind":"evaluate","step":2,"seconds":1,"metrics":{"loss":0.5},"members":{"loss":[0.4,0.6]}})"
-                      << "\n"
-                      << R"({"kind":"train","step":3,"met)";
+  std::ofstream(path)
+      << R"({"kind":"train","step":1,"seconds":0.5,"samples_per_second":20,"gradient_norm":2,"metrics":{"loss":"nan"}})"
+      << "\nnonsense\n"
+      << R"({"kind":"evaluate","step":2,"seconds":1,"metrics":{"loss":0.5},"members":{"loss":[0.4,0.6]}})"
+      << "\n"
+      << R"({"kind":"train","step":3,"met)";
   const RecordedRun run = read_records(path);
   EXPECT_EQ(run.damaged, 1);
   EXPECT_TRUE(std::isnan(find_curve(run.training, "loss")->y.at(0)));
@@ -116,11 +117,12 @@ TEST(Report, ThreeSentencesAboutOneRun) {
                                     "\n");
   EXPECT_THAT(
       report_data({run})["sentences"],
-      ElementsAre("digits-run trained mlp on digits (12.5k parameters) by ddp on 2 ranks: 100 steps and 6.4k samples in "
-                  "12 s.",
-                  "Its best accuracy on held-out rows is 0.95, after step 80, and the last is 0.9; the training loss fell "
-                  "from 2.5 to 0.25.",
-                  "It trained 512 samples per second."));
+      ElementsAre(
+          "digits-run trained mlp on digits (12.5k parameters) by ddp on 2 ranks: 100 steps and 6.4k samples in "
+          "12 s.",
+          "Its best accuracy on held-out rows is 0.95, after step 80, and the last is 0.9; the training loss fell "
+          "from 2.5 to 0.25.",
+          "It trained 512 samples per second."));
 }
 
 TEST(Report, SentencesNameFailuresAndAdvice) {
@@ -175,13 +177,16 @@ TEST(Report, ManyRunsStayWithinTheLimit) {
 
 TEST(Report, RefusesFoldersWithoutARun) {
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of([&] { report_data({folder / "none"}); }), AllOf(HasSubstr("command_line"), HasSubstr("no such folder")));
-  EXPECT_THAT(error_of([&] { report_data({folder.path()}); }), AllOf(HasSubstr("command_line"), HasSubstr("holds no run (no summary.json)")));
+  EXPECT_THAT(error_of([&] { report_data({folder / "none"}); }),
+              AllOf(HasSubstr("command_line"), HasSubstr("no such folder")));
+  EXPECT_THAT(error_of([&] { report_data({folder.path()}); }),
+              AllOf(HasSubstr("command_line"), HasSubstr("holds no run (no summary.json)")));
   const std::string run = write_run(folder, "a", {});
   EXPECT_THAT(error_of([&] { report_data({folder.path()}); }), HasSubstr("name them: convoy report " + run));
   EXPECT_EQ(report_data({run, run + "/"})["runs"].size(), 1u);
   std::ofstream(run + "/summary.json") << "{\"status\": 1}";
-  EXPECT_THAT(error_of([&] { report_data({run}); }), AllOf(HasSubstr("corrupt_data"), HasSubstr("is damaged, or no summary of convoy")));
+  EXPECT_THAT(error_of([&] { report_data({run}); }),
+              AllOf(HasSubstr("corrupt_data"), HasSubstr("is damaged, or no summary of convoy")));
 }
 
 }  // namespace

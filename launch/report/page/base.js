@@ -9,6 +9,7 @@ const choice = {
   theme: "", x: "step", smoothing: -1, logX: false, logY: false, run: 0,
   hidden: new Set(),  // names of runs
   sort: {},           // of leaderboards, by farm: [column, descending]
+  zoom: {},           // range of x that the reader chose, by title of the chart
 };
 
 // --- Elements ---

@@ -122,13 +122,23 @@ function drawChart(chart) {
       stroke: series.colour, width: series.width || 1.5, alpha: series.alpha || 1,
       points: {show: series.dots || series.xs.length === 1, size: 5, fill: series.colour, stroke: series.colour},
     }))],
-    hooks: {setCursor: [(plot) => showTip(chart, usable, plot)]},
+    hooks: {setCursor: [(plot) => showTip(chart, usable, plot)], setScale: [(plot, scale) => keepZoom(chart, plot, scale)]},
   };
   const aligned = usable.length === 1 ? [usable[0].xs, usable[0].ys] : uPlot.join(usable.map((one) => [one.xs, one.ys]));
   chart.plot = new uPlot(options, aligned, place);
   chart.plot.over.addEventListener("mouseenter", () => { chart.hovered = true; });
   chart.plot.over.addEventListener("mouseleave", () => { chart.hovered = false; tip.hidden = true; });
+  const zoom = choice.zoom[spec.title];
+  if (zoom) chart.plot.setScale("x", {min: zoom[0], max: zoom[1]});
   drawn.add(chart);
+}
+
+// A refresh of the page keeps the part of a chart that the reader chose.
+function keepZoom(chart, plot, scale) {
+  if (scale !== "x" || !drawn.has(chart)) return;
+  const xs = plot.data[0], {min, max} = plot.scales.x;
+  if (min <= xs[0] && max >= xs[xs.length - 1]) delete choice.zoom[chart.spec.title];
+  else choice.zoom[chart.spec.title] = [min, max];
 }
 
 function nearestIndex(xs, x) {
@@ -273,7 +283,7 @@ function curvesSection() {
     box.replaceChildren(runs.length === 0 ? el("p", {class: "note"}, "No run is chosen; tick one in the table above.")
       : charts.length === 0 ? el("p", {class: "note"}, "No curve has been recorded yet.") : el("div", {class: "charts"}, charts));
   };
-  const set = (key) => (value) => { choice[key] = value; render(); };
+  const set = (key) => (value) => { choice[key] = value; choice.zoom = {}; render(); };
   const slider = el("input", {type: "range", min: 0, max: 0.99, step: 0.01, value: choice.smoothing, "aria-label": "Smoothing",
     on: {input: (event) => { choice.smoothing = Number(event.target.value); level.textContent = choice.smoothing.toFixed(2); },
          change: () => render()}});

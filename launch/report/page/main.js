@@ -22,7 +22,10 @@ function render() {
   const scrolled = [...main.querySelectorAll(".scroll")].map((box) => [box.scrollTop, box.scrollLeft]);
   const sections = [sentencesSection(), runsSection(), curvesSection(), ...data.farms.map(farmSection), timeSection(),
                     placementSection(), resourcesSection(), attemptsSection(), differencesSection()].filter(Boolean);
+  const controls = () => [...main.querySelectorAll("button, input, select, th[tabindex]")];
+  const focused = controls().indexOf(document.activeElement);
   main.replaceChildren(...sections);
+  if (focused >= 0 && controls()[focused]) controls()[focused].focus({preventScroll: true});
   [...main.querySelectorAll(".scroll")].forEach((box, i) => { if (scrolled[i]) [box.scrollTop, box.scrollLeft] = scrolled[i]; });
   document.getElementById("contents").replaceChildren(...sections.filter((one) => one.tagName === "SECTION").map((one) =>
     el("a", {href: `#${one.id}`}, one.firstChild.textContent)));

@@ -240,9 +240,9 @@ function attemptsSection() {
         el("td", {class: "long"}, failure ? failure.message || failure.cause || "–" : "–"), "–"]);
   });
   if (rows.length === 0)
-    return section("attempts", "Attempts", el("p", {class: "note"},
+    return section("attempts", "Restarts", el("p", {class: "note"},
       data.runs.some((run) => run.status === "running") ? "No run has failed or restarted." : "Every run ended in its first attempt."));
-  return section("attempts", "Attempts", el("div", {class: "scroll"},
+  return section("attempts", "Restarts", el("div", {class: "scroll"},
     table(["run", "attempt", "ranks", "end", "step", "rank", "message", "continued from"], rows, [1, 2, 4, 5])));
 }
 

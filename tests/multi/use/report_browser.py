@@ -50,7 +50,10 @@ def interactive(work, folders, pictures):
                 page.click(f"#curves button[data-value={axis}]")
                 runs.check(tick_texts(page) == axis, f"{name}: axis {axis}")
                 page.until("document.querySelectorAll('#curves canvas').length > 1")
-            page.value("document.querySelectorAll('#curves input[type=checkbox]').forEach((box) => box.isConnected && box.click())")
+            for box in (0, 1):  # logarithmic axes
+                page.value(f"document.querySelectorAll('#curves input[type=checkbox]')[{box}].click()")
+            runs.check(page.value("[...document.querySelectorAll('#curves input[type=checkbox]')].every((box) => box.checked)"),
+                       f"{name}: logarithmic axes")
             page.until("document.querySelectorAll('#curves canvas').length > 1")
             if name == "desktop":
                 middle = page.value("(() => { const box = document.querySelector('#curves .u-over').getBoundingClientRect(); "
