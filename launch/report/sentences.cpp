@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -147,26 +148,28 @@ std::string time_of_run(const Json& run) {
   if (run.contains("progress") && number_in(run["progress"], "remaining_seconds", -1) >= 0)
     parts.push_back(str(duration_text(number_in(run["progress"], "remaining_seconds", 0)), " are left"));
   if (parts.empty()) return "It has no measured times yet.";
-  std::string text = enumerated(parts);
-  if (text.front() == 'i') text.front() = 'I';
-  if (text.front() == 't') text.front() = 'T';
+  std::string text = join(parts, "; ");
+  text.front() = char(std::toupper(static_cast<unsigned char>(text.front())));
   return text + ".";
 }
 
 // --- Several runs ---
 
 std::string statuses_of(const Json& runs) {
-  static const std::pair<const char*, const char*> words[] = {{"done", "done"},
-                                                              {"running", "running"},
-                                                              {"stopped", "stopped"},
-                                                              {"failed", "failed"},
-                                                              {"ended", "without a result"}};
+  struct Words {
+    const char *status, *one, *several;
+  };
+  static const Words words[] = {{"done", " is done", " are done"},
+                                {"running", " is running", " are running"},
+                                {"stopped", " was stopped", " were stopped"},
+                                {"failed", " failed", " failed"},
+                                {"ended", " ended without a result", " ended without a result"}};
   std::vector<std::string> parts;
-  for (const auto& [status, word] : words) {
-    const auto count = std::count_if(runs.begin(), runs.end(),
-                                     [&, state = status](const Json& run) { return text_in(run, "status") == state; });
-    if (size_t(count) == runs.size() && count > 1) return str("all ", count, " are ", word);
-    if (count > 0) parts.push_back(str(count, count == 1 ? " is " : " are ", word));
+  for (const Words& word : words) {
+    const auto count = size_t(std::count_if(runs.begin(), runs.end(),
+                                            [&](const Json& run) { return text_in(run, "status") == word.status; }));
+    if (count == runs.size() && count > 1) return str(count == 2 ? "both" : str("all ", count), word.several);
+    if (count > 0) parts.push_back(str(count, count == 1 ? word.one : word.several));
   }
   return enumerated(parts);
 }
@@ -182,10 +185,11 @@ std::string farm_subject(const Json& runs, size_t farm) {
   return subject.empty() ? "" : str(" of ", subject);
 }
 
-std::string farm_text(const Json& data, size_t index) {
+// "8 pipelines of mlp on synthetic in 13 s"
+std::string work_of_farm(const Json& data, size_t index) {
   const Json& farm = data["farms"][index];
-  std::string text = str("the farm ", text_in(farm, "name"), " with ", number_in(farm, "pipelines", 0), " pipelines",
-                         farm_subject(data["runs"], index));
+  std::string text =
+      counted(number_in(farm, "pipelines", 0), "pipeline", "pipelines") + farm_subject(data["runs"], index);
   if (const double seconds = number_in(farm, "seconds", 0); seconds > 0) text += " in " + duration_text(seconds);
   return text;
 }
@@ -198,7 +202,8 @@ std::string work_of_all(const Json& data) {
     if (!run.contains("farm") && ++single <= most_named_runs)
       names.push_back(str(text_in(run, "name"), " (", subject_of(run), ")"));
   if (single > most_named_runs) names.push_back(str(single - most_named_runs, " more runs"));
-  for (size_t i = 0; i < data["farms"].size(); ++i) names.push_back(farm_text(data, i));
+  for (size_t i = 0; i < data["farms"].size(); ++i)
+    names.push_back(str("the farm ", text_in(data["farms"][i], "name"), " with ", work_of_farm(data, i)));
   const std::string statuses = statuses_of(runs);
   return str("This page shows ", enumerated(names), statuses.empty() ? "" : "; of the runs, ", statuses, ".");
 }
@@ -234,7 +239,7 @@ std::vector<ComparableRuns> comparable_runs(const Json& data) {
 std::string results_of_all(const Json& data) {
   std::vector<std::string> parts;
   for (auto& [place, metric, runs] : comparable_runs(data)) {
-    if (parts.size() == 3) break;
+    if (parts.size() == 4) break;
     const bool lower = is_loss_name(metric) || (*runs.front())["metrics"][metric].value("lower_is_better", false);
     std::stable_sort(runs.begin(), runs.end(), [lower](const Json* a, const Json* b) {
       const double left = main_value(*a, "best"), right = main_value(*b, "best");
@@ -281,16 +286,16 @@ std::string times_of_all(const Json& runs) {
   }
   std::string text = "No run failed";
   if (restarted.size() > most_named_runs)
-    text += str(", ", restarted.size(), " continued after a restart");
+    text += str("; ", restarted.size(), " continued after a restart");
   else if (!restarted.empty())
-    text += str(", ", enumerated(restarted), " continued after a restart");
+    text += str("; ", enumerated(restarted), " continued after a restart");
   const auto speed = [](const Json& run) {
     const double rate = number_in(run, "samples_per_second", 0);
     return duration_text(training_time(run)) +
            (rate > 0 ? str(" at ", counted(rate, "sample", "samples"), " per second") : "");
   };
-  if (longest != nullptr) text += str(", and ", text_in(*longest, "name"), " trained longest, ", speed(*longest));
-  if (longest != shortest) text += str(" (shortest: ", text_in(*shortest, "name"), ", ", speed(*shortest), ")");
+  if (longest != nullptr) text += str("; ", text_in(*longest, "name"), " trained longest, ", speed(*longest));
+  if (longest != shortest) text += str(", and ", text_in(*shortest, "name"), " shortest, ", speed(*shortest));
   return text + ".";
 }
 
@@ -320,8 +325,9 @@ std::vector<std::string> report_sentences(const Json& data) {
                         std::all_of(runs.begin(), runs.end(), [](const Json& run) { return run.contains("farm"); });
   std::string work = work_of_all(data);
   if (one_farm) {
-    work = farm_text(data, 0) + "; " + statuses_of(runs) + ".";
-    work.front() = 'T';
+    const std::string statuses = statuses_of(runs);
+    work = str("The farm ", text_in(data["farms"][0], "name"), " ran ", work_of_farm(data, 0),
+               statuses.empty() ? "" : "; ", statuses, ".");
   }
   return {work, results_of_all(data), !failures.empty() ? failures : !advice.empty() ? advice : times_of_all(runs)};
 }

@@ -134,7 +134,7 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
       folder, "b", {{"breakdown", {{"advice", "half of the time waits for data; try data.prefetch=thread"}}}});
   EXPECT_EQ(report_data({good})["sentences"][2], "half of the time waits for data; try data.prefetch=thread.");
   const Json both = report_data({failed, good})["sentences"];
-  EXPECT_THAT(both[0].get<std::string>(), HasSubstr("of the runs, 1 is done and 1 is failed"));
+  EXPECT_THAT(both[0].get<std::string>(), HasSubstr("of the runs, 1 is done and 1 failed"));
   EXPECT_EQ(both[2], "1 run has failed: a at step 7 (rank 1 was killed).");
 }
 

@@ -230,8 +230,9 @@ const softTitles = {samples_per_second: "samples per second", gradient_norm: "be
 const lastMetrics = ["learning_rate", "gradient_norm", "samples_per_second", "skipped_updates"];
 
 function metricNames(runs) {
-  const names = new Set();
-  for (const i of runs) if (data.runs[i].main_metric) names.add(data.runs[i].main_metric);
+  const users = new Map();  // runs of each main metric
+  for (const i of runs) users.set(data.runs[i].main_metric, (users.get(data.runs[i].main_metric) || 0) + 1);
+  const names = new Set([...users].sort((a, b) => b[1] - a[1]).map(([name]) => name).filter(Boolean));
   for (const i of runs) if (data.runs[i].training.loss || data.runs[i].evaluation.loss) names.add("loss");
   for (const kind of ["evaluation", "training"])
     for (const i of runs) for (const name of Object.keys(data.runs[i][kind])) names.add(name);
