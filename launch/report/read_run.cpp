@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <set>
+#include <map>
 
 #include "core/files/files.h"
 #include "core/files/summary.h"
@@ -20,16 +19,22 @@ Json copied_keys(const Json& from, std::initializer_list<const char*> keys) {
   return copy;
 }
 
-// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank.
+// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A continued run
+// counts its time from 0 again, and is shown after the earlier one.
 void read_resources(const std::string& path, ReportedRun& run) {
   const std::string text = read_file_if_any(path);
   NamedCurves cpu_seconds;
+  std::map<std::string, std::pair<double, double>> clocks;  // of each rank: time of the last line, and what precedes it
   for (const std::string& line : split(text, '\n')) {
     if (line.empty()) continue;
     const Json sample = parsed_json(line);
-    const double time = number_in(sample, "time_s", std::nan("")), rank = number_in(sample, "rank", 0);
-    if (!std::isfinite(time)) continue;
+    const double clock = number_in(sample, "time_s", std::nan("")), rank = number_in(sample, "rank", 0);
+    if (!std::isfinite(clock)) continue;
     const std::string name = str("rank ", int64_t(rank));
+    auto& [last, before] = clocks[name];
+    if (clock < last) before += last;
+    last = clock;
+    const double time = before + clock;
     if (const double bytes = number_in(sample, "memory_bytes", -1); bytes >= 0)
       curve_of(run.memory, name).add(time, bytes);
     if (const double seconds = number_in(sample, "cpu_s", -1); seconds >= 0)

@@ -115,21 +115,14 @@ const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => choice.theme || (systemDark.matches ? "dark" : "light");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// From the best pipeline of a farm to the worst.
-function rampColour(position) {
-  const hue = 265 - 225 * position, light = theme() === "dark" ? 66 : 44;
-  return `hsl(${hue.toFixed(0)} ${theme() === "dark" ? 65 : 62}% ${(light + 8 * Math.sin(Math.PI * position)).toFixed(0)}%)`;
-}
+const distinct = 10;  // pipelines of a farm with bright colours: the best ones
 
 function runColour(index) {
-  const palette = palettes[theme()];
-  const run = data.runs[index];
-  if (run.farm !== undefined) {
-    const mates = data.runs.map((mate, i) => [mate.farm, i]).filter(([farm]) => farm === run.farm).map(([, i]) => i);
-    if (mates.length > palette.length) return rampColour(mates.indexOf(index) / (mates.length - 1));
-  }
-  if (index < palette.length) return palette[index];
-  return `hsl(${(index * 137.5) % 360} ${theme() === "dark" ? "60% 68%" : "55% 42%"})`;
+  const palette = palettes[theme()], run = data.runs[index], dark = theme() === "dark";
+  const place = run.farm === undefined ? 0 : index - data.runs.findIndex((mate) => mate.farm === run.farm);
+  const hue = (index * 137.5) % 360;
+  if (place >= distinct + 2) return `hsl(${hue} ${dark ? "14% 52%" : "14% 62%"})`;
+  return index < palette.length ? palette[index] : `hsl(${hue} ${dark ? "60% 68%" : "55% 42%"})`;
 }
 
 const swatch = (colour) => el("span", {class: "swatch", style: {background: colour}});

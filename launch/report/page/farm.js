@@ -55,7 +55,7 @@ function leaderboardTable(farm, f) {
       const cell = of(row);
       if (name === "pipeline") return el("td", {}, row.run === undefined ? cell : runName(row.run, "span"));
       if (name === "status") return el("td", {class: cell}, row.stage !== undefined && cell !== "done" ? `${cell}, lost at rung ${row.stage}` : cell);
-      return el("td", {class: numeric ? "number" : undefined}, missing(cell) ? (column === 0 ? "" : "–") : (text || valueText)(cell));
+      return el("td", {class: numeric ? "number" : undefined}, missing(cell) ? (column === 0 ? "" : "–") : (text || (isNumber(cell) ? (value) => number(value, 5) : valueText))(cell));
     }));
     remember(lit.rows, `${f}/${row.pipeline}`, node);
     return node;
@@ -96,7 +96,8 @@ function settings(farm) {
 
 function parallelCoordinates(farm, f, width) {
   const rows = farm.rows.filter((row) => isNumber(row.value)).slice(0, 500);
-  const axes = settings(farm).map(([name, of]) => ({...coordinate(name, rows.map(of)), of}));
+  const axes = settings(farm).filter(([, of]) => new Set(rows.map((row) => valueText(of(row)))).size > 1)
+    .map(([name, of]) => ({...coordinate(name, rows.map(of)), of}));
   if (rows.length < 2 || axes.length === 0) return null;
   axes.push({...coordinate(farm.metric || "metric", rows.map((row) => row.value)), of: (row) => row.value});
   const height = 320, top = 34, bottom = height - 14, left = 30, room = Math.max(width, 130 * axes.length);

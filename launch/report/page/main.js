@@ -10,7 +10,7 @@ function usualChoices() {
     const long = data.runs.some((run) => run.training.loss && run.training.loss.y.length > 120);
     choice.smoothing = long ? 0.6 : 0;
   }
-  if (data.runs.length > 20) for (const run of data.runs.slice(12)) choice.hidden.add(run.name);
+  if (data.runs.length > 20) for (const run of data.runs.slice(10)) choice.hidden.add(run.name);
 }
 
 function render() {
