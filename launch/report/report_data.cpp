@@ -62,6 +62,16 @@ ListedRun run_to_report(const std::string& folder) {
   return *run;
 }
 
+// The farm's result of a pipeline: it may have ended a run that has no failure itself, such as one above its limits.
+void take_outcome(const Json& row, ReportedRun& run) {
+  const std::string status = text_in(row, "status"), cause = text_in(row, "cause");
+  if (status != "done" && status != "failed" && status != "stopped") return;
+  run.listed.status = status;
+  if (status == "done" || cause.empty()) return;
+  if (const auto failure = run.summary.find("failure"); failure == run.summary.end() || !failure->is_object())
+    run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
+}
+
 // The runs of a farm, best first, as far as there is room for their curves.
 void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sources) {
   ReportedFarm farm = reported_farm(std::move(listed), limits);
@@ -76,6 +86,7 @@ void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sourc
     run->name = text_in(row, "pipeline");
     ReportedRun reported = reported_run(std::move(*run));
     reported.farm = int(sources.farms.size());
+    take_outcome(row, reported);
     if (reported.memory.empty())
       if (const Curve* memory = find_curve(farm.memory, reported.listed.name))
         reported.memory.emplace_back("pipeline", downsampled(*memory, 200));

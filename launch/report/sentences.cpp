@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "core/base/text.h"
 #include "core/files/summary.h"
@@ -194,18 +195,33 @@ std::string work_of_farm(const Json& data, size_t index) {
   return text;
 }
 
-std::string work_of_all(const Json& data) {
-  const Json& runs = data["runs"];
+// "ncf-a (ncf on clicks) and ncf-b (ncf on clicks)", or "8 runs of mlp on digits" if they share that. "": no run that is
+// part of no farm.
+std::string single_runs(const Json& runs) {
   std::vector<std::string> names;
-  size_t single = 0;
-  for (const Json& run : runs)
-    if (!run.contains("farm") && ++single <= most_named_runs)
-      names.push_back(str(text_in(run, "name"), " (", subject_of(run), ")"));
-  if (single > most_named_runs) names.push_back(str(single - most_named_runs, " more runs"));
+  std::set<std::string> subjects;
+  for (const Json& run : runs) {
+    if (run.contains("farm")) continue;
+    names.push_back(str(text_in(run, "name"), " (", subject_of(run), ")"));
+    subjects.insert(subject_of(run));
+  }
+  if (names.size() <= most_named_runs) return enumerated(names);
+  if (subjects.size() == 1) return str(names.size(), " runs of ", *subjects.begin());
+  return str(names[0], ", ", names[1], " and ", names.size() - 2, " more runs");
+}
+
+std::string work_of_all(const Json& data) {
+  std::vector<std::string> names;
+  if (const std::string single = single_runs(data["runs"]); !single.empty()) names.push_back(single);
   for (size_t i = 0; i < data["farms"].size(); ++i)
     names.push_back(str("the farm ", text_in(data["farms"][i], "name"), " with ", work_of_farm(data, i)));
-  const std::string statuses = statuses_of(runs);
-  return str("This page shows ", enumerated(names), statuses.empty() ? "" : "; of the runs, ", statuses, ".");
+  const std::string statuses = statuses_of(data["runs"]);
+  const bool equal = begins_with(statuses, "all ") || begins_with(statuses, "both ");
+  return str("This page shows ", names.size() == 2 ? names[0] + ", and " + names[1] : enumerated(names),
+             statuses.empty() ? ""
+             : equal          ? "; "
+                              : "; of the runs, ",
+             statuses, ".");
 }
 
 // Runs that may be compared: those of a farm, or those with the same data and metric.

@@ -169,7 +169,7 @@ TEST(Report, ManyRunsStayWithinTheLimit) {
     lines += str(R"({"kind":"train","step":)", step, R"(,"seconds":)", step * 0.01, R"(,"metrics":{"loss":)",
                  std::sin(step) + 2, "}}\n");
   std::vector<std::string> runs;
-  for (int i = 0; i < 12; ++i) runs.push_back(write_run(folder, str("run", i), {}, lines));
+  for (int i = 0; i < 12; ++i) runs.push_back(write_run(folder, str("run", i), Json::object(), lines));
   ReportLimits limits;
   limits.bytes = 100'000;
   EXPECT_THAT(report_text(runs, limits).size(), Lt(limits.bytes));
@@ -181,7 +181,7 @@ TEST(Report, RefusesFoldersWithoutARun) {
               AllOf(HasSubstr("command_line"), HasSubstr("no such folder")));
   EXPECT_THAT(error_of([&] { report_data({folder.path()}); }),
               AllOf(HasSubstr("command_line"), HasSubstr("holds no run (no summary.json)")));
-  const std::string run = write_run(folder, "a", {});
+  const std::string run = write_run(folder, "a", Json::object());
   EXPECT_THAT(error_of([&] { report_data({folder.path()}); }), HasSubstr("name them: convoy report " + run));
   EXPECT_EQ(report_data({run, run + "/"})["runs"].size(), 1u);
   std::ofstream(run + "/summary.json") << "{\"status\": 1}";

@@ -119,13 +119,14 @@ def refusals(work, good):
     runs.refused("an existing file", 73, ["exists already", "--force"], report(good, "-o", page))
     runs.check(page.read_text() == "mine", "an existing file was changed")
     limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "bash", *report(good, "-o", page, "--force")]
-    runs.refused("no room", 74, [str(page)], limited)
+    runs.refused("no room", 74, ["ulimit -f"], limited)
     runs.check(page.read_text() == "mine", "a failed report replaced the file")
     runs.check([one.name for one in work.iterdir() if "tmp-" in one.name] == [], "a temporary file is left")
     damaged = work / "damaged"
     shutil.copytree(good, damaged)
     (damaged / "summary.json").write_text('{"status": "do')
-    runs.refused("a damaged summary", 65, ["damaged", "summary.json"], report(damaged, "-o", page))
+    runs.refused("a damaged summary", 65, ["damaged", "summary.json"], report(damaged, "-o", page, "--force"))
+    runs.check(page.read_text() == "mine", "a damaged summary replaced the file")
     print("refusals: exit codes and messages; an existing file is kept", flush=True)
 
 
