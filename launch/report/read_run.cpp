@@ -19,8 +19,8 @@ Json copied_keys(const Json& from, std::initializer_list<const char*> keys) {
   return copy;
 }
 
-// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A continued run
-// counts its time from 0 again, and is shown after the earlier one.
+// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A continued
+// run counts its time from 0 again, and is shown after the earlier one.
 void read_resources(const std::string& path, ReportedRun& run) {
   const std::string text = read_file_if_any(path);
   NamedCurves cpu_seconds;

@@ -195,8 +195,8 @@ std::string work_of_farm(const Json& data, size_t index) {
   return text;
 }
 
-// "ncf-a (ncf on clicks) and ncf-b (ncf on clicks)", or "8 runs of mlp on digits" if they share that. "": no run that is
-// part of no farm.
+// Runs outside of farms: "ncf-a (ncf on clicks) and ncf-b (ncf on clicks)", or "8 runs of mlp on digits" if they share
+// that; "" if there is none.
 std::string single_runs(const Json& runs) {
   std::vector<std::string> names;
   std::set<std::string> subjects;
