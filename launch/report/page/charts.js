@@ -184,7 +184,9 @@ const shownRuns = () => data.runs.map((run, i) => i).filter((i) => !choice.hidde
 
 // Training time of a step, between the recorded ones.
 function timeOf(run) {
-  const steps = stepsOf(run.seconds), seconds = run.seconds.y;
+  const steps = stepsOf(run.seconds);
+  let latest = 0;
+  const seconds = run.seconds.y.map((value) => (latest = Math.max(latest, value || 0)));  // an axis never goes back
   return (step) => {
     if (steps.length === 0) return null;
     let high = steps.findIndex((known) => known >= step);
