@@ -227,22 +227,23 @@ function attemptsSection() {
   const rows = [];
   data.runs.forEach((run, i) => {
     const attempts = Array.isArray(run.attempts) ? run.attempts : [];
-    attempts.forEach((attempt) => {
+    const listed = attempts.length > 0 && attempts.at(-1).attempt === (run.attempt ?? 0);  // the last one failed too
+    attempts.forEach((attempt, n) => {
       const failure = attempt.failure || {};
       rows.push([runName(i, "span"), number(isNumber(attempt.attempt) ? attempt.attempt + 1 : null), number(run.world_size),
         el("td", {class: "failed"}, failure.cause || "failed"), number(failure.step), number(failure.rank),
-        el("td", {class: "long"}, failure.message || "–"), isNumber(attempt.checkpoint) && attempt.checkpoint >= 0 ? `step ${number(attempt.checkpoint)}` : "the beginning"]);
+        el("td", {class: "long"}, failure.message || "–"), listed && n === attempts.length - 1 ? "–" : isNumber(attempt.checkpoint) && attempt.checkpoint >= 0 ? `step ${number(attempt.checkpoint)}` : "the beginning"]);
     });
     const failure = run.failure;
-    if (attempts.length > 0 || failure || run.attempt > 0)
+    if (!listed && (attempts.length > 0 || failure || run.attempt > 0))
       rows.push([runName(i, "span"), number((run.attempt ?? 0) + 1), number(run.world_size), el("td", {class: run.status}, run.status),
         number(failure ? failure.step : run.steps), number(failure && failure.rank),
         el("td", {class: "long"}, failure ? failure.message || failure.cause || "–" : "–"), "–"]);
   });
   if (rows.length === 0)
-    return section("attempts", "Restarts", el("p", {class: "note"},
+    return section("attempts", "Restarts and failures", el("p", {class: "note"},
       data.runs.some((run) => run.status === "running") ? "No run has failed or restarted." : "Every run ended in its first attempt."));
-  return section("attempts", "Restarts", el("div", {class: "scroll"},
+  return section("attempts", "Restarts and failures", el("div", {class: "scroll"},
     table(["run", "attempt", "ranks", "end", "step", "rank", "message", "continued from"], rows, [1, 2, 4, 5])));
 }
 
