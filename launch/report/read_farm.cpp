@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -20,7 +21,7 @@ void for_each_object(const std::string& path, const std::function<void(const Jso
 }
 
 // Bars from the journal: a pipeline occupies its slot from `started` to its next event.
-Json schedule_of(const std::string& folder, size_t most, double& origin) {
+Json schedule_of(const std::string& folder, bool running, size_t most, double& origin) {
   Json bars = Json::array();
   std::map<std::string, Json> open;
   double last = 0;
@@ -43,6 +44,8 @@ Json schedule_of(const std::string& folder, size_t most, double& origin) {
                     {"attempt", number_in(event, "attempt", 1)},
                     {"from", six_digits(time - origin)}};
   });
+  if (running)
+    last = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - origin;
   for (auto& [name, bar] : open) {
     bar["to"] = six_digits(last);
     bar["end"] = "running";
@@ -103,7 +106,7 @@ ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits) {
   farm.leaderboard = leaderboard_of(farm.listed.folder, farm.summary);
   add_stages(farm.summary, farm.leaderboard);
   double origin = std::nan("");
-  farm.schedule = schedule_of(farm.listed.folder, limits.events, origin);
+  farm.schedule = schedule_of(farm.listed.folder, farm.listed.status == "running", limits.events, origin);
   if (!std::isnan(origin)) read_pipeline_resources(farm.listed.folder, origin, farm);
   return farm;
 }

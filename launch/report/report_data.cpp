@@ -72,6 +72,18 @@ void take_outcome(const Json& row, ReportedRun& run) {
     run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
 }
 
+// Values for a pipeline of a farm that runs: its leaderboard has those of ended pipelines only.
+void add_present_values(const ReportedRun& run, Json& board, Json& row) {
+  const std::string status = text_in(row, "status");
+  if (status == "waiting" || status == "running") row["status"] = run.listed.status;
+  if (!board.value("metric", Json()).is_string() && !main_metric(run.listed, "").empty())
+    board["metric"] = main_metric(run.listed, "");
+  const std::string metric = text_in(board, "metric");
+  if (!row.value("value", Json()).is_null() || metric.empty() || run.listed.status != "running") return;
+  row["value"] = number_or_null(value_of_metric(run.listed, metric, "last"));
+  row["best"] = number_or_null(value_of_metric(run.listed, metric, "best"));
+}
+
 // The runs of a farm, best first, as far as there is room for their curves.
 void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sources) {
   ReportedFarm farm = reported_farm(std::move(listed), limits);
@@ -87,6 +99,7 @@ void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sourc
     ReportedRun reported = reported_run(std::move(*run));
     reported.farm = int(sources.farms.size());
     take_outcome(row, reported);
+    add_present_values(reported, farm.leaderboard, row);
     if (reported.memory.empty())
       if (const Curve* memory = find_curve(farm.memory, reported.listed.name))
         reported.memory.emplace_back("pipeline", downsampled(*memory, 200));

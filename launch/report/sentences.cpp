@@ -156,20 +156,29 @@ std::string time_of_run(const Json& run) {
 
 // --- Several runs ---
 
-std::string statuses_of(const Json& runs) {
+// The status of each run, and of each pipeline that has no run yet.
+std::vector<std::string> statuses_in(const Json& data) {
+  std::vector<std::string> statuses;
+  for (const Json& run : data["runs"]) statuses.push_back(text_in(run, "status"));
+  for (const Json& farm : data["farms"])
+    for (const Json& row : farm["rows"])
+      if (!row.contains("run")) statuses.push_back(text_in(row, "status"));
+  return statuses;
+}
+
+std::string statuses_of(const Json& data) {
+  const std::vector<std::string> all = statuses_in(data);
   struct Words {
     const char *status, *one, *several;
   };
-  static const Words words[] = {{"done", " is done", " are done"},
-                                {"running", " is running", " are running"},
-                                {"stopped", " was stopped", " were stopped"},
-                                {"failed", " failed", " failed"},
-                                {"ended", " ended without a result", " ended without a result"}};
+  static const Words words[] = {
+      {"done", " is done", " are done"}, {"running", " is running", " are running"},
+      {"waiting", " waits", " wait"},    {"stopped", " was stopped", " were stopped"},
+      {"failed", " failed", " failed"},  {"ended", " ended without a result", " ended without a result"}};
   std::vector<std::string> parts;
   for (const Words& word : words) {
-    const auto count = size_t(std::count_if(runs.begin(), runs.end(),
-                                            [&](const Json& run) { return text_in(run, "status") == word.status; }));
-    if (count == runs.size() && count > 1) return str(count == 2 ? "both" : str("all ", count), word.several);
+    const auto count = size_t(std::count(all.begin(), all.end(), word.status));
+    if (count == all.size() && count > 1) return str(count == 2 ? "both" : str("all ", count), word.several);
     if (count > 0) parts.push_back(str(count, count == 1 ? word.one : word.several));
   }
   return enumerated(parts);
@@ -215,7 +224,7 @@ std::string work_of_all(const Json& data) {
   if (const std::string single = single_runs(data["runs"]); !single.empty()) names.push_back(single);
   for (size_t i = 0; i < data["farms"].size(); ++i)
     names.push_back(str("the farm ", text_in(data["farms"][i], "name"), " with ", work_of_farm(data, i)));
-  const std::string statuses = statuses_of(data["runs"]);
+  const std::string statuses = statuses_of(data);
   const bool equal = begins_with(statuses, "all ") || begins_with(statuses, "both ");
   return str("This page shows ", names.size() == 2 ? names[0] + ", and " + names[1] : enumerated(names),
              statuses.empty() ? ""
@@ -341,9 +350,10 @@ std::vector<std::string> report_sentences(const Json& data) {
                         std::all_of(runs.begin(), runs.end(), [](const Json& run) { return run.contains("farm"); });
   std::string work = work_of_all(data);
   if (one_farm) {
-    const std::string statuses = statuses_of(runs);
-    work = str("The farm ", text_in(data["farms"][0], "name"), " ran ", work_of_farm(data, 0),
-               statuses.empty() ? "" : "; ", statuses, ".");
+    const std::string statuses = statuses_of(data);
+    const bool running = text_in(data["farms"][0], "status") == "running";
+    work = str("The farm ", text_in(data["farms"][0], "name"), running ? " is running " : " ran ",
+               work_of_farm(data, 0), statuses.empty() ? "" : "; ", statuses, ".");
   }
   return {work, results_of_all(data), !failures.empty() ? failures : !advice.empty() ? advice : times_of_all(runs)};
 }
