@@ -32,6 +32,7 @@ install(CODE "set(from \"${PROJECT_SOURCE_DIR}\")\nset(to \"\$ENV{DESTDIR}\${CMA
 install(SCRIPT cmake/install_headers.cmake)
 
 install(FILES LICENSE DESTINATION share/doc/convoy RENAME copyright)
+install(FILES launch/report/page/uplot/LICENSE DESTINATION share/doc/convoy RENAME copyright.uPlot)
 install(DIRECTORY docs/examples/ DESTINATION share/convoy/examples)
 install(DIRECTORY configs/ DESTINATION share/convoy/configs FILES_MATCHING PATTERN "*.yaml")
 install(FILES tools/dump_reference.py DESTINATION share/convoy/tools)

@@ -143,8 +143,8 @@ owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use c
 
 # --- strategies are named nowhere else ----------------------------------------------------------------------------
 
-# "pipeline" is also a key in the files of a farm, so launch/farm may name it away from the word strategy. Replicas and
-# Shards of the library have the options of two strategies, which one file translates.
+# "pipeline" is also a key in the files of a farm, so launch/farm and launch/report may name it away from the word
+# strategy. Replicas and Shards of the library have the options of two strategies, which one file translates.
 names=$(find strategies/plans -maxdepth 1 -name '*.cpp' 2>/dev/null | sed -E 's|.*/||; s|\.cpp||' |
   grep -vxE 'catalogue|mesh_plan|schedule|stages' | paste -sd'|' || true)
 if [ -n "$names" ]; then
@@ -154,7 +154,7 @@ if [ -n "$names" ]; then
 its catalogue instead"
   done < <(grep -nP "^(?:'\"'|\"(?!\(?(?:$names)\)?\")(?:[^\"\\\\]|\\\\.)*\"|/(?!/)|[^\"/])*+\"\(?(?:$names)\)?\"" "${files[@]}" |
     grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' |
-    grep -vP "^launch/farm/(?!.*(?:strategy|\"\(?(?:$others)\)?\"))" || true)
+    grep -vP "^launch/(farm|report)/(?!.*(?:strategy|\"\(?(?:$others)\)?\"))" || true)
 fi
 
 # --- size and shape -----------------------------------------------------------------------------------------------

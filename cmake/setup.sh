@@ -75,6 +75,10 @@ cluster_packages='
   slurm-client /usr/bin/srun
   slurm-wlm-basic-plugins /usr/lib/*/slurm-wlm/mpi_pmix.so'
 
+# The browser that opens the page of `convoy report`, for one slow test; without it this test is skipped.
+browser_packages='
+  chromium chromium'
+
 # missing_packages LIST: the names of those that are not here.
 missing_packages() {
   local package probe

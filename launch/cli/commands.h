@@ -144,6 +144,21 @@ int run_command(const RunArguments& arguments);
 PlacedJob placed_here(const PreparedRun& run);
 int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
 
+// --- `convoy report RUN… [-o FILE] [--force] [--serve [--port N]]` ---
+
+struct ReportArguments {
+  std::vector<std::string> runs;  // run folders, also of farms
+  std::string output;             // "": report.html, or no file with `serve`
+  bool force = false;
+  bool serve = false;
+  int port = -1;  // -1: the usual one; 0: a free one
+};
+
+// Writes one HTML file about the runs (launch/report/report.h), or serves it on the loopback interface until a signal.
+// Returns 0. Error(command_line) if a folder holds no run, Error(corrupt_data) for a damaged summary, Error(output) for
+// an existing file, Error(rendezvous) for a used port.
+int report_command(const ReportArguments& arguments);
+
 // --- `convoy top RUN [--once] [--every SECONDS]` ---
 
 struct TopArguments {

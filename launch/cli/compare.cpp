@@ -59,6 +59,25 @@ SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& 
   return test;
 }
 
+std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs) {
+  std::vector<Json> configs;
+  for (const ListedRun& run : runs) configs.push_back(without_locations(run.config));
+  std::vector<std::string> keys;
+  for (const Json& config : configs)
+    for (const Difference& difference : differences(configs.front(), config, {"name"}))
+      if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
+  std::vector<std::pair<std::string, std::vector<Json>>> table;
+  for (const std::string& key : keys) {
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const Json::json_pointer place(pointer);
+    std::vector<Json> values;
+    for (const Json& config : configs) values.push_back(config.contains(place) ? config[place] : Json());
+    table.emplace_back(key, values);
+  }
+  return table;
+}
+
 namespace {
 
 // Keys that change only random draws, rounding or names. Runs of one group may differ in them.
@@ -142,26 +161,6 @@ std::vector<ListedRun> named_runs(const std::vector<std::string>& folders) {
 std::string value_text(const Json& value) {
   if (value.is_null()) return "-";
   return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-// Keys that differ between any two of the runs, with the value of each.
-std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs) {
-  std::vector<Json> configs;
-  for (const ListedRun& run : runs) configs.push_back(without_locations(run.config));
-  std::vector<std::string> keys;
-  for (const Json& config : configs)
-    for (const Difference& difference : differences(configs.front(), config, {"name"}))
-      if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
-  std::vector<std::pair<std::string, std::vector<Json>>> table;
-  for (const std::string& key : keys) {
-    std::string pointer = "/" + key;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    const Json::json_pointer place(pointer);
-    std::vector<Json> values;
-    for (const Json& config : configs) values.push_back(config.contains(place) ? config[place] : Json());
-    table.emplace_back(key, values);
-  }
-  return table;
 }
 
 std::vector<double> values_of(const RunGroup& group, const std::string& metric, const char* which) {

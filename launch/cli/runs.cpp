@@ -44,8 +44,6 @@ std::string age_text(double seconds) {
   return formatted("%.0f days", seconds / 86400);
 }
 
-bool is_loss_name(const std::string& metric) { return metric == "loss" || ends_in(metric, "loss"); }
-
 // The evaluations so far of a run without a final summary, as a summary has them.
 Json recorded_metrics(const std::string& path) {
   Json metrics = Json::object();
@@ -71,7 +69,10 @@ Json recorded_metrics(const std::string& path) {
   return metrics;
 }
 
-// The metric that the list shows for a run.
+}  // namespace
+
+bool is_loss_name(const std::string& metric) { return metric == "loss" || ends_in(metric, "loss"); }
+
 std::string main_metric(const ListedRun& run, const std::string& wanted) {
   if (!wanted.empty()) return run.metrics.contains(wanted) ? wanted : "";
   const Json kept = object_of_key(object_of_key(run.config, "train"), "keep_best").value("metric", Json());
@@ -83,8 +84,6 @@ std::string main_metric(const ListedRun& run, const std::string& wanted) {
   }
   return first;
 }
-
-}  // namespace
 
 double value_of_metric(const ListedRun& run, const std::string& metric, const char* which) {
   return number_in(object_of_key(run.metrics, metric.c_str()), which, nan_value);

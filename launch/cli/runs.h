@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/json.h"
@@ -43,6 +44,10 @@ std::vector<ListedRun> listed_runs(const std::string& folder);
 
 // A value of the run's summary: `which` is last, best or best_step; NaN if it has none.
 double value_of_metric(const ListedRun& run, const std::string& metric, const char* which);
+// The metric that stands for the run: `wanted` if it has that one, else that of train.keep_best, else the first that is
+// no loss, else the first; "" if it has none.
+std::string main_metric(const ListedRun& run, const std::string& wanted);
+bool is_loss_name(const std::string& metric);
 std::string number_or_dash(double value);  // "-" for values that are not finite
 Json number_or_null(double value);
 
@@ -57,6 +62,10 @@ struct CompareArguments {
 // Prints differing keys, metrics side by side, their differences, and whether these exceed the spread over seeds.
 // Returns 0. Error(command_line) if a folder holds no run, or if fewer than two remain.
 int compare_command(const CompareArguments& arguments, std::ostream& out);
+
+// Keys of the configurations that differ between any two of the runs, except `name`, with the value of each run; null:
+// that run has no such key.
+std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs);
 
 // --- Statistics of compare. Pure ---
 

@@ -97,6 +97,17 @@ Examples:
   convoy compare runs/ncf-a runs/ncf-b
   convoy compare runs/sweep --best)";
 
+constexpr const char* report_footer = R"(
+Writes one HTML page about runs, farms and ensembles: three sentences, curves, times, placement, memory, attempts,
+leaderboards and differences. The file needs no network and no other file. --serve shows it on this machine only
+(127.0.0.1), and the page follows runs that are still training; over ssh: ssh -L 8360:127.0.0.1:8360 HOST.
+
+Examples:
+  convoy report runs/ncf-ddp runs/bagging-fashion runs/farm -o report.html
+  convoy report runs/ncf-ddp --serve
+
+Exit codes: 0, 64 no run there, 65 damaged summary, 73 the file exists, 74 I/O, 75 the port is in use.)";
+
 // Options of every command that uses a run.
 void add_use_options(CLI::App& command, UseArguments& arguments) {
   command.add_option("RUN", arguments.run, "Run folder or checkpoint, also RUN@best, RUN@step-N, RUN@memberN")
@@ -248,11 +259,27 @@ ParsedCommand add_compare(CLI::App& app) {
   return {line, [arguments] { return compare_command(*arguments, std::cout); }};
 }
 
+ParsedCommand add_report(CLI::App& app) {
+  auto arguments = std::make_shared<ReportArguments>();
+  CLI::App* line = app.add_subcommand("report", "Show runs as one HTML page: curves, times, placement, leaderboards");
+  line->add_option("RUN", arguments->runs, "Run folders, also of farms and ensembles")->required();
+  line->add_option("-o,--output", arguments->output, "File to write; default report.html")->type_name("FILE");
+  line->add_flag("--force", arguments->force, "Replace an existing file");
+  CLI::Option* serve =
+      line->add_flag("--serve", arguments->serve, "Serve the page on 127.0.0.1 until Ctrl-C; it follows running jobs");
+  line->add_option("--port", arguments->port, "Port of --serve; 0: a free one; default 8360")
+      ->type_name("N")
+      ->check(CLI::Range(0, 65535))
+      ->needs(serve);
+  line->footer(report_footer);
+  return {line, [arguments] { return report_command(*arguments); }};
+}
+
 }  // namespace
 
 std::vector<ParsedCommand> add_use_commands(CLI::App& app) {
-  return {add_evaluate(app), add_predict(app), add_recommend(app), add_generate(app),
-          add_runs(app),     add_compare(app), add_vocabulary(app)};
+  return {add_evaluate(app), add_predict(app), add_recommend(app),  add_generate(app),
+          add_runs(app),     add_compare(app), add_vocabulary(app), add_report(app)};
 }
 
 }  // namespace convoy

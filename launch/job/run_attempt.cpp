@@ -134,8 +134,9 @@ Json RunAttempt::configuration() const {
   return config;
 }
 
-void RunAttempt::start_summary(const JobPlan& job, const std::vector<PlacedRank>& table) {
+void RunAttempt::start_summary(const JobPlan& job, const std::vector<PlacedRank>& table, const Json& topology) {
   summary_ = starting_summary(configuration(), job, folder_.attempt, table);
+  summary_["topology"] = topology;
   summary_["inject"] = run_.arguments.faults;
   summary_["injected"] = policy_.injected();
   summary_["attempts"] = policy_.ended();
@@ -175,7 +176,7 @@ void RunAttempt::begin(const PlacedJob& placed) {
 // Writes what readers of the folder expect before the first step.
 void RunAttempt::write_folder(const PlacedJob& placed) {
   write_whole(folder_.path + "/config.yaml", to_yaml(configuration()), false);
-  start_summary(placed.job, placed.table);
+  start_summary(placed.job, placed.table, placed.topology);
   if (const Json choice = choice_of(run_, folder_.path, placed.job); !choice.is_null()) {
     summary_["ways"] = choice;
     write_summary(folder_.path, summary_);

@@ -42,7 +42,7 @@ class RunAttempt {
   void injected(const Json& body);
   void report_progress(const Json& body);
   Json configuration() const;
-  void start_summary(const JobPlan& job, const std::vector<PlacedRank>& table = {});
+  void start_summary(const JobPlan& job, const std::vector<PlacedRank>& table = {}, const Json& topology = {});
   void write_folder(const PlacedJob& placed);
 
   EventLoop& loop_;

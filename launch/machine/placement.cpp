@@ -347,6 +347,21 @@ PlacementResult place(JobPlan& job, const Topology& topology, const LaunchConfig
   return result;
 }
 
+Json topology_json(const Topology& topology) {
+  Json hosts = Json::array();
+  for (const Host& host : topology.hosts) {
+    Json nodes = Json::array(), gpus = Json::array();
+    for (const std::vector<Core>& socket : grouped(host.cores, &Core::socket))
+      for (const std::vector<Core>& node : grouped(socket, &Core::numa))
+        nodes.push_back({{"socket", node.front().socket},
+                         {"numa", node.front().numa},
+                         {"threads", hardware_threads_text(hardware_threads_of(node))}});
+    for (const Gpu& gpu : host.gpus) gpus.push_back({{"index", gpu.index}, {"numa", gpu.numa}});
+    hosts.push_back({{"host", host.name}, {"memory_bytes", host.memory}, {"nodes", nodes}, {"gpus", gpus}});
+  }
+  return hosts;
+}
+
 std::string placement_text(const std::vector<PlacedRank>& table, size_t most) {
   std::vector<std::vector<std::string>> lines{{"rank", "host", "device", "NUMA", "cores", "threads", "why"}};
   const auto add = [&](const std::string& rank, const std::string& host, const std::vector<std::string>& cells) {

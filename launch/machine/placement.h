@@ -49,6 +49,10 @@ PlacementResult place(JobPlan& job, const Topology& topology, const LaunchConfig
 // Null for other devices, and if the host lacks the GPU.
 const Gpu* gpu_of(const DevicePlan& device, const Host& host);
 
+// Resources of the hosts for the summary, also those that no rank uses: [{host, memory_bytes, nodes: [{socket, numa,
+// threads: "0-7"}], gpus: [{index, numa}]}].
+Json topology_json(const Topology& topology);
+
 // One line per rank below a heading. With more than `most` ranks: one line per group of ranks with equal placement, at
 // most `most`, and a line with the number of omitted ranks.
 std::string placement_text(const std::vector<PlacedRank>& table, size_t most);

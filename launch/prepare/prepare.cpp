@@ -175,6 +175,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
         shared_gpu_notes(placed.job, topology, host_name(), run.variables)})
     placed.warnings.insert(placed.warnings.end(), lines.begin(), lines.end());
   placed.table = placement.table;
+  placed.topology = topology_json(topology);
   return placed;
 }
 

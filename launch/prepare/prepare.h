@@ -77,6 +77,7 @@ struct PlacedJob {
   bool passive = false;
   std::vector<std::string> warnings;
   std::vector<PlacedRank> table;  // by rank
+  Json topology;                  // of topology_json
 };
 PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},
                          const std::vector<std::vector<int>>& allowed = {});

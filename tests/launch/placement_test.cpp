@@ -37,6 +37,12 @@ TEST(Placement, GivesRanksEqualNumbersOfCores) {
   EXPECT_EQ(job.ranks[1].devices[0].cores, job.ranks[1].cores);
 }
 
+TEST(Placement, RecordsAllResourcesOfTheHosts) {
+  EXPECT_EQ(topology_json(machine(4, 2, 1)).dump(),
+            R"([{"host":"m","memory_bytes":0,"nodes":[{"socket":0,"numa":0,"threads":"0-1+4-5"},)"
+            R"({"socket":1,"numa":1,"threads":"2-3+6-7"}],"gpus":[{"index":0,"numa":1}]}])");
+}
+
 TEST(Placement, UsesHyperThreadsWhenCoresRunOut) {
   JobPlan job = job_of(4);
   place(job, machine(2, 2), {});

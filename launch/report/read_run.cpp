@@ -1,0 +1,128 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/files/files.h"
+#include "core/files/summary.h"
+#include "launch/report/report.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t throughput_intervals = 200;
+
+Json copied_keys(const Json& from, std::initializer_list<const char*> keys) {
+  Json copy = Json::object();
+  if (!from.is_object()) return copy;
+  for (const char* key : keys)
+    if (const auto found = from.find(key); found != from.end() && !found->is_null()) copy[key] = *found;
+  return copy;
+}
+
+// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A continued
+// run counts its time from 0 again, and is shown after the earlier one.
+void read_resources(const std::string& path, ReportedRun& run) {
+  const std::string text = read_file_if_any(path);
+  NamedCurves cpu_seconds;
+  std::map<std::string, std::pair<double, double>> clocks;  // of each rank: time of the last line, and what precedes it
+  for (const std::string& line : split(text, '\n')) {
+    if (line.empty()) continue;
+    const Json sample = parsed_json(line);
+    const double clock = number_in(sample, "time_s", std::nan("")), rank = number_in(sample, "rank", 0);
+    if (!std::isfinite(clock)) continue;
+    const std::string name = str("rank ", int64_t(rank));
+    auto& [last, before] = clocks[name];
+    if (clock < last) before += last;
+    last = clock;
+    const double time = before + clock;
+    if (const double bytes = number_in(sample, "memory_bytes", -1); bytes >= 0)
+      curve_of(run.memory, name).add(time, bytes);
+    if (const double seconds = number_in(sample, "cpu_s", -1); seconds >= 0)
+      curve_of(cpu_seconds, name).add(time, seconds);
+  }
+  for (const auto& [name, curve] : cpu_seconds)
+    for (size_t i = 1; i < curve.x.size(); ++i) {
+      const double time = curve.x[i] - curve.x[i - 1], used = curve.y[i] - curve.y[i - 1];
+      if (time > 0 && used >= 0) curve_of(run.cpu, name).add(curve.x[i], used / time);
+    }
+}
+
+Json curves_json(const NamedCurves& curves, size_t points) {
+  Json json = Json::object();
+  for (const auto& [name, curve] : curves) json[name] = to_json(curve, points);
+  return json;
+}
+
+// The name of a component: its key "name", or the value if it is a text.
+std::string component_in(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end()) return "";
+  return found->is_string() ? found->get<std::string>() : text_in(*found, "name");
+}
+
+Json ranks_json(const Json& summary) {
+  Json ranks = Json::array();
+  const auto found = summary.find("ranks");
+  if (found == summary.end() || !found->is_array()) return ranks;
+  for (const Json& rank : *found)
+    ranks.push_back(copied_keys(rank, {"rank", "host", "device", "peak_resident_bytes", "peak_tensor_bytes",
+                                       "cpu_efficiency", "bytes_sent_per_step"}));
+  return ranks;
+}
+
+}  // namespace
+
+ReportedRun reported_run(ListedRun listed) {
+  ReportedRun run;
+  run.listed = std::move(listed);
+  run.summary = read_summary(run.listed.folder);
+  run.records = read_records(run.listed.folder + "/metrics.jsonl");
+  read_resources(run.listed.folder + "/resources.jsonl", run);
+  const double samples = number_in(run.summary, "samples", 0), steps = number_in(run.summary, "steps", 0);
+  if (samples > 0 && steps > 0) run.records.samples_per_step = samples / steps;
+  // Few points are enough: a page has no more than this of a curve.
+  for (NamedCurves* curves : {&run.memory, &run.cpu})
+    for (auto& [name, curve] : *curves) curve = downsampled(curve, throughput_intervals);
+  return run;
+}
+
+Json to_json(const ReportedRun& run, const std::string& label, size_t points) {
+  const Json& summary = run.summary;
+  const Json& config = run.listed.config;
+  Json json{{"name", label},
+            {"folder", run.listed.folder},
+            {"status", run.listed.status},
+            {"strategy", run.listed.strategy},
+            {"model", component_in(config, "model")},
+            {"data", component_in(config, "data")},
+            {"step", run.listed.step},
+            {"main_metric", main_metric(run.listed, "")},
+            {"metrics", run.listed.metrics},
+            {"samples_per_step", run.records.samples_per_step}};
+  json.update(copied_keys(summary, {"backend", "world_size", "parameters", "epochs", "steps", "samples",
+                                    "train_seconds", "samples_per_second", "startup_seconds", "evaluate_seconds",
+                                    "exit_code", "attempt", "attempts", "placement", "topology", "breakdown"}));
+  if (const auto failure = summary.find("failure"); failure != summary.end() && failure->is_object())
+    json["failure"] = copied_keys(*failure, {"rank", "step", "signal", "cause", "message", "host"});
+  json["ranks"] = ranks_json(summary);
+  if (run.farm >= 0) json["farm"] = run.farm;
+  const Json progress = parsed_json(read_file_if_any(run.listed.folder + "/progress.json"));
+  if (run.listed.status == "running" && progress.is_object())
+    json["progress"] = copied_keys(progress, {"step", "steps", "samples_per_second", "remaining_seconds", "loss"});
+
+  json["seconds"] = to_json(run.records.seconds, std::min(points, throughput_intervals));
+  json["training"] = curves_json(run.records.training, points);
+  const Curve rate = throughput(run.records.seconds, run.records.samples_per_step, throughput_intervals);
+  if (!rate.x.empty()) json["training"]["samples_per_second"] = to_json(rate, points);
+  json["evaluation"] = curves_json(run.records.evaluation, points);
+  json["members"] = Json::object();
+  for (const auto& [name, curves] : run.records.members)
+    for (const Curve& curve : curves)
+      json["members"][name].push_back(to_json(curve, std::max<size_t>(20, points / curves.size())));
+  json["memory"] = curves_json(run.memory, points);
+  json["cpu"] = curves_json(run.cpu, points);
+  if (run.records.damaged > 0) json["damaged_lines"] = run.records.damaged;
+  return json;
+}
+
+}  // namespace convoy

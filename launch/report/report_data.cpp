@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/base/version.h"
+#include "core/config/run_config.h"
+#include "core/files/files.h"
+#include "core/files/summary.h"
+#include "launch/cli/text_table.h"
+#include "launch/report/report.h"
+
+namespace convoy {
+namespace {
+
+constexpr double bytes_of_point = 14;  // of a step and a value in the text
+constexpr size_t fewest_points = 30;
+
+struct ReportSources {
+  std::vector<ReportedRun> runs;
+  std::vector<ReportedFarm> farms;
+  std::vector<std::string> notes;
+};
+
+std::string report_folder_text(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
+}
+
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  std::error_code none;
+  if (!std::filesystem::exists(folder, none))
+    throw Error(Failure::command_line, "convoy report: ", folder,
+                ": no such folder; `convoy runs` lists the runs in runs/");
+  if (!std::filesystem::is_directory(folder, none))
+    throw Error(Failure::command_line, "convoy report: ", folder,
+                ": is no folder; name a run folder, such as runs/NAME");
+  std::vector<std::string> inside;
+  for (const std::string& name : names_in(folder))
+    if (std::filesystem::exists(folder + "/" + name + "/summary.json", none))
+      inside.push_back(shell_word(folder + "/" + name));
+  const bool many = inside.size() > 8;
+  if (many) inside.resize(8);
+  if (!inside.empty())
+    throw Error(Failure::command_line, "convoy report: ", folder,
+                " has runs, but is none itself; name them: convoy report ", join(inside, " "), many ? " …" : "");
+  throw Error(Failure::command_line, "convoy report: ", folder,
+              " holds no run (no summary.json); `convoy runs` lists the runs in runs/");
+}
+
+ListedRun run_to_report(const std::string& folder) {
+  std::optional<ListedRun> run = listed_run(folder);
+  if (!run) refuse_folder(folder);
+  if (run->status == "unreadable")
+    throw Error(Failure::corrupt_data, "convoy report: ", folder,
+                "/summary.json is damaged, or no summary of convoy; the same `convoy run` writes it again, or leave "
+                "this run out");
+  run->name = std::filesystem::path(absolute_path(folder)).filename().string();
+  return *run;
+}
+
+// The farm's result of a pipeline: it may have ended a run that has no failure itself, such as one above its limits.
+void take_outcome(const Json& row, ReportedRun& run) {
+  const std::string status = text_in(row, "status"), cause = text_in(row, "cause");
+  if (status != "done" && status != "failed" && status != "stopped") return;
+  run.listed.status = status;
+  if (status == "done" || cause.empty()) return;
+  if (const auto failure = run.summary.find("failure"); failure == run.summary.end() || !failure->is_object())
+    run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
+}
+
+// Values for a pipeline of a farm that runs: its leaderboard has those of ended pipelines only.
+void add_present_values(const ReportedRun& run, Json& board, Json& row) {
+  const std::string status = text_in(row, "status");
+  if (status == "waiting" || status == "running") row["status"] = run.listed.status;
+  if (!board.value("metric", Json()).is_string() && !main_metric(run.listed, "").empty())
+    board["metric"] = main_metric(run.listed, "");
+  const std::string metric = text_in(board, "metric");
+  if (!row.value("value", Json()).is_null() || metric.empty() || run.listed.status != "running") return;
+  row["value"] = number_or_null(value_of_metric(run.listed, metric, "last"));
+  row["best"] = number_or_null(value_of_metric(run.listed, metric, "best"));
+}
+
+// The runs of a farm, best first, as far as there is room for their curves.
+void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sources) {
+  ReportedFarm farm = reported_farm(std::move(listed), limits);
+  size_t left_out = 0;
+  for (Json& row : farm.leaderboard["rows"]) {
+    std::optional<ListedRun> run = listed_run(farm.listed.folder + "/" + text_in(row, "folder"));
+    if (!run || run->status == "unreadable") continue;
+    if (sources.runs.size() >= limits.curves_of) {
+      ++left_out;
+      continue;
+    }
+    run->name = text_in(row, "pipeline");
+    ReportedRun reported = reported_run(std::move(*run));
+    reported.farm = int(sources.farms.size());
+    take_outcome(row, reported);
+    add_present_values(reported, farm.leaderboard, row);
+    if (reported.memory.empty())
+      if (const Curve* memory = find_curve(farm.memory, reported.listed.name))
+        reported.memory.emplace_back("pipeline", downsampled(*memory, 200));
+    if (reported.cpu.empty())
+      if (const Curve* cpu = find_curve(farm.cpu, reported.listed.name))
+        reported.cpu.emplace_back("pipeline", downsampled(*cpu, 200));
+    row["run"] = sources.runs.size();
+    sources.runs.push_back(std::move(reported));
+  }
+  if (left_out > 0)
+    sources.notes.push_back(str("The page has curves of the best ", limits.curves_of, " runs; ", left_out,
+                                " pipelines of ", farm.listed.name, " are only in its leaderboard."));
+  if (farm.leaderboard["rows"].size() > limits.listed)
+    sources.notes.push_back(str("The leaderboard of ", farm.listed.name, " shows ", limits.listed, " of ",
+                                farm.leaderboard["rows"].size(), " pipelines; ", farm.listed.folder,
+                                "/leaderboard.csv has all."));
+  sources.farms.push_back(std::move(farm));
+}
+
+ReportSources read_sources(const std::vector<std::string>& folders, const ReportLimits& limits) {
+  ReportSources sources;
+  std::set<std::string> known;
+  std::vector<ListedRun> listed;
+  for (const std::string& named : folders) {
+    const std::string folder = report_folder_text(named);
+    if (known.insert(absolute_path(folder)).second) listed.push_back(run_to_report(folder));
+  }
+  for (ListedRun& run : listed) {
+    if (run.farm || read_summary(run.folder).contains("pipelines"))
+      add_farm(std::move(run), limits, sources);
+    else
+      sources.runs.push_back(reported_run(std::move(run)));
+  }
+  return sources;
+}
+
+// Names of the runs: with the farm if the page has more than that farm, or with the folder if names are equal.
+std::vector<std::string> labels_of(const ReportSources& sources) {
+  std::map<std::string, int> users;
+  for (const ReportedRun& run : sources.runs) ++users[run.listed.name];
+  std::vector<std::string> labels;
+  for (const ReportedRun& run : sources.runs) {
+    const bool own_page = sources.farms.size() == 1 && run.farm == 0;
+    std::string label = run.listed.name;
+    if (run.farm >= 0 && (!own_page || users[label] > 1))
+      label = sources.farms[size_t(run.farm)].listed.name + "/" + label;
+    else if (run.farm < 0 && users[label] > 1)
+      label = run.listed.folder;
+    labels.push_back(label);
+  }
+  return labels;
+}
+
+Json differences_json(const ReportSources& sources, const ReportLimits& limits) {
+  std::vector<ListedRun> runs;
+  Json indices = Json::array();
+  for (size_t i = 0; i < sources.runs.size() && runs.size() < limits.compared; ++i) {
+    if (sources.runs[i].listed.config.empty()) continue;
+    runs.push_back(sources.runs[i].listed);
+    indices.push_back(i);
+  }
+  Json keys = Json::array();
+  if (runs.size() > 1)
+    for (const auto& [key, values] : differing_keys(runs)) keys.push_back({{"key", key}, {"values", values}});
+  return {{"runs", indices}, {"keys", keys}};
+}
+
+size_t long_curves(const ReportSources& sources) {
+  size_t count = 0;
+  const auto add = [&](const NamedCurves& curves) {
+    for (const auto& [name, curve] : curves) count += curve.x.size() > fewest_points;
+  };
+  for (const ReportedRun& run : sources.runs)
+    for (const NamedCurves* curves : {&run.records.training, &run.records.evaluation, &run.memory, &run.cpu})
+      add(*curves);
+  return count;
+}
+
+Json composed(const ReportSources& sources, const ReportLimits& limits, size_t points) {
+  const std::vector<std::string> labels = labels_of(sources);
+  Json data{{"version", version},
+            {"written", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()},
+            {"sentences", Json::array()},
+            {"runs", Json::array()},
+            {"farms", Json::array()}};
+  for (size_t i = 0; i < sources.runs.size(); ++i) data["runs"].push_back(to_json(sources.runs[i], labels[i], points));
+  for (const ReportedFarm& farm : sources.farms) data["farms"].push_back(to_json(farm, limits));
+  data["differences"] = differences_json(sources, limits);
+  data["notes"] = sources.notes;
+  data["sentences"] = report_sentences(data);
+  return data;
+}
+
+size_t first_points(const ReportSources& sources, const ReportLimits& limits) {
+  const double room = double(limits.bytes) / bytes_of_point / double(std::max<size_t>(1, long_curves(sources)));
+  return size_t(std::clamp(room, double(fewest_points), double(limits.points)));
+}
+
+}  // namespace
+
+Json report_data(const std::vector<std::string>& folders, const ReportLimits& limits) {
+  const ReportSources sources = read_sources(folders, limits);
+  return composed(sources, limits, first_points(sources, limits));
+}
+
+std::string report_text(const std::vector<std::string>& folders, const ReportLimits& limits) {
+  ReportLimits now = limits;
+  ReportSources sources = read_sources(folders, now);
+  for (size_t points = first_points(sources, now);; points = points * 3 / 4) {
+    std::string text = composed(sources, now, points).dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (text.size() <= limits.bytes || now.curves_of < 2) return text;
+    if (points > fewest_points) continue;
+    // Many runs: fewer of them get curves.
+    now.curves_of /= 2;
+    now.listed /= 2;
+    now.events /= 2;
+    sources = read_sources(folders, now);
+    points = first_points(sources, now) * 4 / 3;
+  }
+}
+
+}  // namespace convoy
