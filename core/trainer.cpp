@@ -146,7 +146,8 @@ class Training {
     if (wants_evaluation && !progress_.stopped() && !evaluated_) evaluate(step(), true);
     const bool wants_checkpoint =
         progress_.stopped() || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never;
-    if (best_owed_ || (!saved_ && wants_checkpoint)) save(step());
+    if (best_owed_ || (!saved_ && wants_checkpoint)) save(step(), true);
+    progress_.wait_for_save();
     if (!progress_.stopped() && context_.rank == 0 && progress_.skipped_all())
       log::warning(str("none of ", progress_.updates(),
                        " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
@@ -212,8 +213,9 @@ class Training {
                     config_.train.early_stop.patience, " evaluations ago"));
   }
 
-  void save(int64_t done) {
+  void save(int64_t done, bool last = false) {
     SavedState state;
+    state.last = last;
     state.evaluation_owed = evaluation_owed_;
     state.data = components_.data.get();
     state.best = best_owed_;

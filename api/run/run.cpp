@@ -114,12 +114,13 @@ void Run::Impl::save() {
   if (!settings) throw Error(Failure::config, "save: call share first: it decides how steps are counted");
   if (!updated())
     throw Error(Failure::config, "save: gradients are accumulated and would be lost; call it after step()");
-  save_after(done());
+  save_after(done(), true);
 }
 
-void Run::Impl::save_after(int64_t steps) {
+void Run::Impl::save_after(int64_t steps, bool last) {
   trained.impl().check_equal_values();
   SavedState more;
+  more.last = last;
   more.trainer = {{share_section, settings->batches()}};
   for (const auto& [name, object] : kept_) {
     const std::string text = object.save();

@@ -90,7 +90,7 @@ struct Run::Impl {
   void note_unsaved() const;
   void complete();
   void end_loop();
-  void save_after(int64_t steps);
+  void save_after(int64_t steps, bool last = false);
   bool closed() const { return embedded_folder && embedded_folder->done(); }
   bool stepped() const { return open_ && trained_calls() > calls_before_; }
   bool updated() const;

@@ -330,7 +330,8 @@ void Run::Impl::end_loop() {
   progress->end_loop(data_time_);
   batches.reset();
   const bool saves = progress->train().checkpoint_every.unit != Interval::Unit::never;
-  if (!saved_ && (progress->stopped() || nothing_left_ || saves)) save_after(progress->step());
+  if (!saved_ && (progress->stopped() || nothing_left_ || saves)) save_after(progress->step(), true);
+  progress->wait_for_save();
   progress->pause_clock();
   saved_ = true;
   if (const int64_t none = std::exchange(unstepped_, 0); none > 0 && context.rank == 0)

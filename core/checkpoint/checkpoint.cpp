@@ -2,12 +2,18 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -43,9 +49,8 @@ void check_seen(const std::string& folder, const std::string& host, const char* 
                 "; the output folder must be on storage that all hosts share");
 }
 
-// A rank that owns no piece needs no folder; only one replica owns pieces.
-Written write_pieces(Strategy& strategy, const Context& context, const std::string& folder, bool for_comparing,
-                     FileSystem& files) {
+// This rank's entries to save, by key.
+std::vector<StateEntry> entries_to_save(Strategy& strategy, bool for_comparing) {
   std::vector<StateEntry> entries;
   strategy.visit_state([&](const StateEntry& entry) {
     CONVOY_CHECK(!entry.stale || for_comparing, "state entry ", entry.key(), " is saved before it was settled");
@@ -53,6 +58,12 @@ Written write_pieces(Strategy& strategy, const Context& context, const std::stri
   });
   std::stable_sort(entries.begin(), entries.end(),
                    [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
+  return entries;
+}
+
+// A rank that owns no piece needs no folder; only one replica owns pieces.
+Written write_pieces(const std::vector<StateEntry>& entries, const Context& context, const std::string& folder,
+                     FileSystem& files) {
   Written written{convoy::str("rank-", context.rank, ".safetensors"), {}, {}};
   if (entries.empty()) {
     written.file.clear();
@@ -198,22 +209,39 @@ std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& f
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
     : context_(context), directory_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
-void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing,
-                       const Json& rank_state, const Dataset* data, bool best) {
-  at::NoGradGuard no_grad;
-  SaveCoordination coordination(context_, "save");
-  const std::string folder = directory_.temporary_path(step, coordination.token());
+struct Checkpoints::Save {
+  SaveRequest request;
+  SaveCoordination coordination;
+  std::vector<StateEntry> entries;
+};
+
+struct Checkpoints::Background {
+  std::atomic<bool> cancelled{false}, ended{false};
+  std::exception_ptr failure;  // valid after `ended`
+  std::thread thread;
+  ~Background() {
+    cancelled = true;
+    if (thread.joinable()) thread.join();
+  }
+};
+
+Checkpoints::~Checkpoints() = default;
+
+void Checkpoints::finish(Save& save) {
+  const SaveRequest& request = save.request;
+  SaveCoordination& coordination = save.coordination;
+  const std::string folder = directory_.temporary_path(request.step, coordination.token());
   try {
     coordination.on_first("open", [&] {
       directory_.sweep();
-      directory_.open_temporary(step, coordination.token());
+      directory_.open_temporary(request.step, coordination.token());
       return std::string();
     });
     Written mine;
-    coordination.on_all("write", [&] { mine = write_pieces(strategy, context_, folder, for_comparing, files_); });
-    const std::vector<std::string> texts = coordination.to_first("list", to_text(mine, rank_state));
+    coordination.on_all("write", [&] { mine = write_pieces(save.entries, context_, folder, files_); });
+    const std::vector<std::string> texts = coordination.to_first("list", to_text(mine, request.rank_state));
     coordination.on_first("publish", [&] {
-      Manifest manifest{step, trainer, context_.config.resolved, {}, {}};
+      Manifest manifest{request.step, request.trainer, context_.config.resolved, {}, {}};
       for (size_t rank = 0; rank < texts.size(); ++rank) {
         const Json json = Json::parse(texts[rank]);
         if (!json.at("own").is_null()) manifest.trainer["ranks"][std::to_string(rank)] = json.at("own");
@@ -223,20 +251,84 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
         for (const Json& piece : json.at("pieces")) manifest.pieces.push_back(stored_piece_from_json(piece));
       }
       check_whole(manifest);
-      if (data != nullptr) {
-        store_contents(data->contents(), folder, manifest, files_);
-        manifest.schema = to_json(data->schema());
+      if (request.data != nullptr) {
+        store_contents(request.data->contents(), folder, manifest, files_);
+        manifest.schema = to_json(request.data->schema());
       }
       write_manifest(manifest, folder, files_);
-      directory_.publish(step, coordination.token());
-      if (best) directory_.mark_best(step, coordination.token());
+      directory_.publish(request.step, coordination.token());
+      if (request.best) directory_.mark_best(request.step, coordination.token());
       return std::string();
     });
   } catch (...) {
     if (coordination.first()) directory_.sweep();
     throw;
   }
-  if (coordination.first()) directory_.prune(keep_last_, step);
+  if (coordination.first()) directory_.prune(keep_last_, request.step);
+}
+
+void Checkpoints::save(Strategy& strategy, const SaveRequest& request, bool for_comparing) {
+  wait_for_background();
+  at::NoGradGuard no_grad;
+  SaveCoordination coordination(context_, "save");
+  Save save{request, coordination, entries_to_save(strategy, for_comparing)};
+  finish(save);
+}
+
+void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& request, int64_t most_bytes) {
+  wait_for_background();
+  at::NoGradGuard no_grad;
+  const auto save =
+      std::make_shared<Save>(Save{request, SaveCoordination(context_, "save"), entries_to_save(strategy, false)});
+  int64_t bytes = 0;
+  for (const StateEntry& entry : save->entries) bytes += static_cast<int64_t>(entry.tensor.nbytes());
+  if (bytes > most_bytes) {
+    copies_.clear();
+    return finish(*save);
+  }
+  copy(save->entries);
+  auto background = std::make_unique<Background>();
+  save->coordination.continue_in_background(background->cancelled);
+  const auto work = [this, save, running = background.get()]() noexcept {
+    pthread_setname_np(pthread_self(), "checkpoint");
+    at::NoGradGuard none;
+    try {
+      finish(*save);
+    } catch (...) {
+      running->failure = std::current_exception();
+    }
+    running->ended = true;
+  };
+  try {
+    background->thread = std::thread(work);
+  } catch (const std::system_error&) {  // a limit of threads
+    return finish(*save);
+  }
+  background_ = std::move(background);
+}
+
+// Sets the entries' tensors to copies in host memory.
+void Checkpoints::copy(std::vector<StateEntry>& entries) {
+  copies_.resize(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const at::Tensor& from = entries[i].tensor;
+    at::Tensor& to = copies_[i];
+    if (!to.defined() || to.sizes() != from.sizes() || to.scalar_type() != from.scalar_type())
+      to = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(from.is_cuda()));
+    to.copy_(from);
+    entries[i].tensor = to;
+  }
+}
+
+void Checkpoints::check_background() {
+  if (background_ && background_->ended) wait_for_background();
+}
+
+void Checkpoints::wait_for_background() {
+  if (!background_) return;
+  const std::unique_ptr<Background> ended = std::move(background_);
+  ended->thread.join();
+  if (ended->failure) std::rethrow_exception(ended->failure);
 }
 
 std::optional<CheckpointInfo> Checkpoints::newest() {

@@ -8,7 +8,9 @@
 // Failure: Error(io) on all ranks with the first cause; older checkpoints stay, and no temporary files remain.
 // Error(corrupt_data) names the file.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,16 +36,33 @@ struct CheckpointInfo {
   int64_t data_rows = 0;
 };
 
+// A save of a training, beside the strategy's state.
+struct SaveRequest {
+  int64_t step = 0;               // steps done
+  Json trainer;                   // the trainer's section of the manifest
+  Json rank_state = {};           // additions of this rank to that section, under `ranks` by rank number; null: none
+  const Dataset* data = nullptr;  // rank 0 records its contents and fields; may be null. It outlives the save
+  bool best = false;              // the checkpoint is kept until another one is the best
+};
+
 class Checkpoints {
  public:
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
+  ~Checkpoints();  // abandons a save in the background: its temporary files stay until the next one
 
   // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients and stale entries.
-  // `rank_state`: additions of this rank to the manifest's trainer section, under `ranks` by rank number; null: none.
-  // `data`: rank 0 records its contents and fields; may be null. `best`: it is kept until another one is the best.
-  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false,
-            const Json& rank_state = {}, const Dataset* data = nullptr, bool best = false);
+  void save(Strategy& strategy, const SaveRequest& request, bool for_comparing = false);
+  // Collective. Waits for an earlier save, copies this rank's pieces into host memory and returns; a thread writes the
+  // copy. Training may continue meanwhile. The copy's memory is kept for the next save. If no thread can be started, or
+  // the copy is larger than `most_bytes`, this rank writes before it returns.
+  // Cf. CheckFreq (Mohan et al., FAST 2021): snapshot, then persist.
+  void save_in_background(Strategy& strategy, const SaveRequest& request, int64_t most_bytes);
+  // Throws the failure of a save in the background, once, if it has ended. Does not wait.
+  void check_background();
+  // Waits for the save in the background, and throws its failure.
+  void wait_for_background();
+
   // Collective. Returns the newest complete and intact checkpoint; rank 0 reads and broadcasts the result. Skips a
   // broken one with a warning that names the file. Returns nullopt if there are no checkpoints. Error(corrupt_data) if
   // all are broken.
@@ -66,12 +85,18 @@ class Checkpoints {
   bool owns(const CheckpointInfo& info) const;
 
  private:
+  struct Save;        // after the state was read
+  struct Background;  // its thread
+  void finish(Save& save);
+  void copy(std::vector<StateEntry>& entries);
   Json newest_of(const std::vector<std::string>& pipelines);
 
   const Context& context_;
   CheckpointDirectory directory_;
   int64_t keep_last_;
   FileSystem& files_;
+  std::vector<at::Tensor> copies_;  // of this rank's pieces, for saves in the background
+  std::unique_ptr<Background> background_;
 };
 
 // --- Not collective: for one process ---

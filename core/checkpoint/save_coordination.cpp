@@ -3,7 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <condition_variable>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
 
 #include "core/base/error.h"
 
@@ -21,6 +25,55 @@ SaveCoordination::SaveCoordination(const Context& context, const std::string& ca
   std::memcpy(token_.data(), on_device.const_data_ptr(), token_.size());
 }
 
+void SaveCoordination::check_wait(std::chrono::steady_clock::time_point begin, const std::string& phase) const {
+  if (*cancelled_) throw CommError(Failure::peer_lost, -1, "the training ended during a save");
+  if (const std::optional<Abort> cause = context_.channel->aborted())
+    throw CommError(Failure::peer_lost, cause->rank, cause->message);
+  if (std::chrono::steady_clock::now() - begin > timeout_)
+    throw CommError(Failure::rendezvous, -1,
+                    convoy::str("checkpoint, ", phase, ": not all ranks were ready within ",
+                                human_seconds(std::chrono::duration<double>(timeout_).count()),
+                                " (launch.collective): is the storage slow, or a host gone?"));
+}
+
+std::vector<std::string> SaveCoordination::agree(const std::string& phase, const std::string& value) {
+  SupervisedChannel* const later = cancelled_ != nullptr ? context_.channel->supervised() : nullptr;
+  if (later == nullptr) return context_.channel->agree(key(phase), context_.rank, context_.size, value, timeout_);
+  struct Answers {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    std::optional<std::vector<std::string>> values;
+  };
+  const auto answers = std::make_shared<Answers>();  // its callback may outlive this wait
+  const auto begin = std::chrono::steady_clock::now();
+  later->agree_later(key(phase), context_.rank, context_.size, value,
+                     [answers](const std::vector<std::string>& values) {
+                       const std::lock_guard<std::mutex> lock(answers->mutex);
+                       answers->values = values;
+                       answers->arrived.notify_all();
+                     });
+  constexpr std::chrono::milliseconds check_every{50};
+  std::unique_lock<std::mutex> lock(answers->mutex);
+  while (!answers->arrived.wait_for(lock, check_every, [&] { return answers->values.has_value(); }))
+    check_wait(begin, phase);
+  return *answers->values;
+}
+
+std::string SaveCoordination::take(const std::string& from) {
+  std::string value;
+  if (cancelled_ == nullptr) {
+    value = context_.channel->get(from, timeout_);
+  } else {
+    constexpr std::chrono::milliseconds check_every{5};
+    const auto begin = std::chrono::steady_clock::now();
+    std::optional<std::string> seen;
+    for (; !(seen = context_.channel->peek(from)); std::this_thread::sleep_for(check_every)) check_wait(begin, "list");
+    value = *seen;
+  }
+  context_.channel->erase(from);
+  return value;
+}
+
 std::vector<std::string> SaveCoordination::collect(const std::string& phase, const std::function<std::string()>& work) {
   Json mine{{"value", ""}};
   try {
@@ -33,7 +86,7 @@ std::vector<std::string> SaveCoordination::collect(const std::string& phase, con
     mine = {{"kind", name_of(Failure::io)}, {"error", error.what()}};
   }
   const std::string text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
-  const auto answers = context_.channel->agree(key(phase), context_.rank, context_.size, text, timeout_);
+  const auto answers = agree(phase, text);
   std::vector<std::string> values;
   for (size_t rank = 0; rank < answers.size(); ++rank) {
     const Json answer = Json::parse(answers[rank]);
@@ -67,11 +120,7 @@ std::vector<std::string> SaveCoordination::to_first(const std::string& phase, co
     return all;
   }
   all.push_back(text);
-  for (int rank = 1; rank < context_.size; ++rank) {
-    const std::string from = key(phase) + convoy::str("/", rank);
-    all.push_back(context_.channel->get(from, timeout_));
-    context_.channel->erase(from);
-  }
+  for (int rank = 1; rank < context_.size; ++rank) all.push_back(take(key(phase) + convoy::str("/", rank)));
   return all;
 }
 

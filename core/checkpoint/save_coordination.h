@@ -1,5 +1,7 @@
 // SaveCoordination: the ranks agree during one collective call of Checkpoints, through keys of the control store.
 #pragma once
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -12,6 +14,9 @@ class SaveCoordination {
  public:
   // Collective. Rank 0 draws a token and broadcasts it, so that each call uses different keys.
   SaveCoordination(const Context& context, const std::string& call);
+  // Phases that begin later run on another thread, whose waits end with CommError(peer_lost) when `cancelled` is set or
+  // the job is aborted. `cancelled` outlives this object.
+  void continue_in_background(const std::atomic<bool>& cancelled) { cancelled_ = &cancelled; }
 
   const std::string& token() const { return token_; }
   bool first() const { return context_.rank == 0; }
@@ -25,12 +30,17 @@ class SaveCoordination {
   std::vector<std::string> to_first(const std::string& phase, const std::string& text);
 
  private:
+  // Each rank's value; waits for all ranks.
+  std::vector<std::string> agree(const std::string& phase, const std::string& value);
+  std::string take(const std::string& key);  // waits until another rank has set it
+  void check_wait(std::chrono::steady_clock::time_point begin, const std::string& phase) const;
   std::vector<std::string> collect(const std::string& phase, const std::function<std::string()>& work);
   std::string key(const std::string& phase) const { return "checkpoint/" + token_ + "/" + phase; }
 
   const Context& context_;
   std::string token_;
   Timeout timeout_;
+  const std::atomic<bool>* cancelled_ = nullptr;  // null: in the rank's thread
 };
 
 }  // namespace convoy

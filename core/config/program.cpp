@@ -16,7 +16,8 @@ const std::vector<std::string>& keys_of_programs() {
 }
 
 const std::vector<std::string>& train_keys_of_programs() {
-  static const std::vector<std::string> keys{"checkpoint_every", "keep_last", "resume", "log_every"};
+  static const std::vector<std::string> keys{"checkpoint_every", "keep_last", "checkpoint_async",
+                                             "on_save_error",    "resume",    "log_every"};
   return keys;
 }
 

@@ -54,6 +54,9 @@ TrainConfig train_of(const Options& options) {
   }
   train.checkpoint_every = interval_of(options.at("checkpoint_every"));
   train.keep_last = options.integer("keep_last");
+  if (options.has("checkpoint_async") && !options.is_auto("checkpoint_async"))
+    train.checkpoint_async = options.boolean("checkpoint_async");
+  train.continue_after_save_error = options.has("on_save_error") && options.text("on_save_error") == "continue";
   train.keep_best = watch_of(options, "keep_best");
   train.early_stop = watch_of(options, "early_stop");
   train.resume = options.text("resume");
@@ -115,6 +118,14 @@ Option train_section() {
               option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
               describe::integer("keep_last", "number of checkpoints that are kept", defaults.keep_last)
                   .between(1, 1 << 20),
+              describe::boolean("checkpoint_async",
+                                "write checkpoints while training continues, from a copy of the state in host memory; "
+                                "auto: if the copy fits into half of the free memory")
+                  .or_auto(),
+              describe::choice("on_save_error",
+                               "fail: a checkpoint that cannot be written ends the run; continue: it is counted in "
+                               "summary.json, and the run goes on. The last checkpoint of a run must succeed",
+                               {"fail", "continue"}, "fail"),
               describe::section("keep_best",
                                 "also keeps the checkpoint of the best evaluation, which RUN@best names; saves one "
                                 "whenever the metric improves",

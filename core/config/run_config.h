@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,10 +49,12 @@ struct TrainConfig {
   Interval evaluate_every;
   Interval checkpoint_every;
   int64_t keep_last = 2;
-  WatchConfig keep_best;        // keeps the checkpoint with its best value
-  WatchConfig early_stop;       // ends the training when it no longer improves
-  std::string resume = "auto";  // auto | never | path of a checkpoint or run folder
-  int64_t log_every = 100;      // steps between metric lines
+  std::optional<bool> checkpoint_async;    // write while training continues; nullopt: if a copy of the state fits
+  bool continue_after_save_error = false;  // a failed save is counted and does not end the run
+  WatchConfig keep_best;                   // keeps the checkpoint with its best value
+  WatchConfig early_stop;                  // ends the training when it no longer improves
+  std::string resume = "auto";             // auto | never | path of a checkpoint or run folder
+  int64_t log_every = 100;                 // steps between metric lines
 };
 
 struct LaunchConfig {

@@ -166,7 +166,8 @@ void TrainingProgress::reached(InjectPoint point, int64_t number) const {
 
 bool TrainingProgress::stops() { return stopped_ = stop_.stops_before(stop_points_++); }
 
-void TrainingProgress::check_aborted() const {
+void TrainingProgress::check_aborted() {
+  if (saver_) attempt_save([this] { saver_->check_background(); });
   if (!aborted_->load(std::memory_order_relaxed)) return;
   const std::optional<Abort> reason = context_.channel->aborted();
   throw CommError(Failure::peer_lost, reason ? reason->rank : -1, "rank ", context_.rank, " ends at step ", step_, ": ",
@@ -278,10 +279,29 @@ void TrainingProgress::resume_clock() {
 
 // --- Checkpoints and the end ---
 
+void TrainingProgress::attempt_save(const std::function<void()>& save) {
+  try {
+    save();
+  } catch (const Error& error) {
+    if (!train_.continue_after_save_error || error.kind() != Failure::io) throw;
+    ++failed_saves_;
+    if (context_.rank == 0)
+      log::warning(str("a checkpoint is lost, and the training continues (train.on_save_error): ", error.what()));
+  }
+}
+
+void TrainingProgress::wait_for_save() {
+  if (!saver_) return;
+  const TimePart before = context_.times->phase(TimePart::checkpoint);
+  saver_->wait_for_background();
+  context_.times->phase(before);
+}
+
 void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& more) {
   pause_clock();
   context_.state->phase("saving");
   const TimePart before = context_.times->phase(TimePart::checkpoint);
+  if (saver_) attempt_save([this] { saver_->wait_for_background(); });
   reached(InjectPoint::save, ++saves_);
   strategy.flush();
   Json trainer{{"step", done},
@@ -302,7 +322,18 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     rank = states;
   else if (!states.is_null())
     rank.update(states);
-  checkpoints().save(strategy, done, trainer, false, rank, more.data, more.best);
+  if (!saver_)
+    saver_.emplace(context_, context_.folder + "/checkpoints", train_.keep_last,
+                   options_.files != nullptr ? *options_.files : system_files());
+  const SaveRequest request{done, trainer, rank, more.data, more.best};
+  if (more.last || train_.checkpoint_async == false) {
+    const auto write = [&] { saver_->save(strategy, request); };
+    more.last ? write() : attempt_save(write);
+  } else {
+    constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+    const int64_t most = train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2;
+    attempt_save([&] { saver_->save_in_background(strategy, request, most); });
+  }
   context_.state->phase("training");
   context_.times->phase(before);
   resume_clock();
@@ -364,6 +395,7 @@ Json TrainingProgress::summary(Strategy& strategy, const Json& rank) {
                {"samples_per_second", seconds > 0 ? static_cast<double>(samples) / seconds : 0.0},
                {"evaluate_seconds", evaluate_seconds_},
                {"metrics", best_.json()}};
+  if (failed_saves_ > 0) json["failed_saves"] = failed_saves_;
   if (row_counts_.tokens > 0) json["tokens"] = samples * row_counts_.tokens;
   add_statistics(context_, rank, json);
   return json;

@@ -81,6 +81,7 @@ struct RowCounts {
 struct SavedState {
   bool evaluation_owed = false;   // an evaluation of this state was interrupted
   bool best = false;              // becomes the best checkpoint
+  bool last = false;              // nothing is trained after it, so the save waits until it is written
   const Dataset* data = nullptr;  // its contents are recorded; may be null
   Json trainer = Json::object();  // more keys of the trainer section
   Json rank = Json();             // more keys of this rank's section; null: none
@@ -125,7 +126,8 @@ class TrainingProgress {
   // between the batches of an evaluation.
   bool stops();
   bool stopped() const { return stopped_; }
-  void check_aborted() const;
+  // Throws if the job was aborted, or if a checkpoint could not be written.
+  void check_aborted();
   bool logs_step(int64_t done) const;
   // Counts a batch of `rows` global rows, over all members.
   void count_rows(int64_t rows) { rows_ += rows; }
@@ -152,8 +154,10 @@ class TrainingProgress {
   void add_evaluation_seconds(double seconds) { evaluate_seconds_ += seconds; }
 
   // --- Checkpoints and the end ---
-  // Collective. Saves the state after `done` steps.
+  // Collective. Saves the state after `done` steps, while training continues if train.checkpoint_async allows it.
   void save(Strategy& strategy, int64_t done, const SavedState& more);
+  // Waits until the last checkpoint is written. Throws its failure, whatever train.on_save_error says.
+  void wait_for_save();
   // Records the statistics of the loop at one moment, because the last evaluation and checkpoint must not count.
   void end_loop(const DataTime& data);
   // Collective, after end_loop.
@@ -163,6 +167,8 @@ class TrainingProgress {
   using Clock = std::chrono::steady_clock;
 
   Checkpoints checkpoints() const;
+  // Throws an error of `save`, or counts it if train.on_save_error allows it.
+  void attempt_save(const std::function<void()>& save);
   Record record(const std::string& kind, int64_t done) const;
   Record full_record(const std::string& kind, int64_t done) const;
   void write(const Record& record);
@@ -188,10 +194,11 @@ class TrainingProgress {
   TensorBoard* board_ = nullptr;  // one of the sinks; null: no event files
   bool histograms_owed_ = false;
 
-  int64_t step_ = 0;         // steps done
-  int64_t first_step_ = 0;   // first step of this process
-  int64_t recorded_ = 0;     // last step whose metrics metrics.jsonl keeps
-  int64_t saves_ = 0;        // started by this process
+  int64_t step_ = 0;        // steps done
+  int64_t first_step_ = 0;  // first step of this process
+  int64_t recorded_ = 0;    // last step whose metrics metrics.jsonl keeps
+  int64_t saves_ = 0;       // started by this process
+  int64_t failed_saves_ = 0;
   int64_t rows_ = 0;         // global rows trained by this process, over all members
   int64_t rows_before_ = 0;  // global rows trained by earlier processes
   MetricAccumulator train_metrics_;
@@ -207,6 +214,7 @@ class TrainingProgress {
   Clock::time_point started_, lap_, reported_, resources_at_;
   bool training_ = true;
   double train_seconds_ = 0, train_seconds_before_ = 0, evaluate_seconds_ = 0;
+  std::optional<Checkpoints> saver_;  // since the first save
 };
 
 }  // namespace convoy

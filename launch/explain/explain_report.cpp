@@ -132,6 +132,15 @@ std::string memory_table(const std::vector<RankCosts>& ranks) {
   return "memory of each rank:\n" + merged_table(lines);
 }
 
+// Host memory of saves in the background, beside the table: a rank copies the parameters and moments that it owns.
+std::string checkpoint_copy_text(const std::vector<RankCosts>& ranks, const TrainConfig& train) {
+  if (train.checkpoint_async == false || train.checkpoint_every.unit == Interval::Unit::never) return "";
+  double most = 0;
+  for (const RankCosts& costs : ranks) most = std::max(most, costs.parameters.value + costs.moments.value);
+  return str("a checkpoint also takes up to ", human_bytes(most), " of host memory on the rank that writes it: ",
+             "parameters and moments, copied while training continues (train.checkpoint_async)\n");
+}
+
 bool all_measured(const std::vector<RankCosts>& ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankCosts& costs) {
     return memory_of(costs).complete && costs.sent.exact() && costs.messages.exact();
@@ -287,6 +296,7 @@ std::string explained(const Candidate& candidate, const Topology& topology, cons
   if (!placement.empty()) text += "\n" + placement;
   text += "\n" + traffic_text(candidate.costs);
   text += "\n" + memory_table(candidate.costs) + misfit_text(candidate, topology);
+  text += checkpoint_copy_text(candidate.costs, candidate.run.config.train);
   if (!all_measured(candidate.costs)) text += "not measured, ≤, ≥: only a run of the model shows the exact number\n";
   if (candidate.run.described.is_object())
     if (const std::string advice = candidate.run.described.value("advice", ""); !advice.empty())

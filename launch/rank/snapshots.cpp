@@ -56,7 +56,7 @@ void Snapshots::take(int64_t steps_done) {
   strategy_.visit_state([this](const StateEntry& entry) {
     if (entry.stale) stale_.insert(entry.key());
   });
-  checkpoints_.save(strategy_, steps_done, Json::object(), true);
+  checkpoints_.save(strategy_, {steps_done, Json::object()}, true);
   // Other ranks continue until the next collective.
   if (!references_.empty() && context_.rank == 0) compare_step(steps_done);
 }

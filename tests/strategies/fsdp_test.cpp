@@ -170,7 +170,7 @@ TEST(Fsdp, ReadsCheckpointsOfOtherStrategies) {
     EXPECT_EQ(run(writer, subject,
                   [&](const Context& context, Strategy& strategy) {
                     for (int64_t step = 0; step < 2; ++step) strategy.step(input(subject, strategy.sampling(), step));
-                    Checkpoints(context, folder.path(), 0).save(strategy, 2, Json::object());
+                    Checkpoints(context, folder.path(), 0).save(strategy, {2, Json::object()});
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind != StateKind::gradient) written.add(entry);
                     });

@@ -218,7 +218,7 @@ TEST(TensorParallel, EveryLayoutReadsEveryCheckpoint) {
                   [&](const Context& context, Strategy& strategy) {
                     for (int64_t step = 0; step < 2; ++step)
                       strategy.step({share(subject, strategy.sampling()), step, true});
-                    Checkpoints(context, folder.path(), 0).save(strategy, 2, Json::object());
+                    Checkpoints(context, folder.path(), 0).save(strategy, {2, Json::object()});
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind != StateKind::gradient) saved.add(entry);
                     });

@@ -35,7 +35,7 @@ TEST(Checkpoint, EveryLayoutReadsEveryOther) {
     const Layout writes = from;
     over_ranks(3, [&](const Context& context) {
       StateOwner held = holder(writes, context.rank, context.size, true);
-      Checkpoints(context, folder.path(), 2).save(held, 10, trainer_part(10));
+      Checkpoints(context, folder.path(), 2).save(held, {10, trainer_part(10)});
     });
     for (const auto& [to_name, to] : layouts) {
       for (int size : {1, 2, 4}) {
@@ -64,7 +64,7 @@ TEST(Checkpoint, PiecesOfEveryLayoutCoverTheTensors) {
       const TemporaryFolder folder;
       over_ranks(size, [&](const Context& context) {
         StateOwner held = holder(layout, context.rank, context.size, true);
-        Checkpoints(context, folder.path(), 0).save(held, 4, Json::object(), true);
+        Checkpoints(context, folder.path(), 0).save(held, {4, Json::object()}, true);
       });
       const std::map<std::string, at::Tensor> expected{{"parameter/a.weight", weight_value()},
                                                        {"moment/exp_avg/a.weight", weight_value() * 2},
@@ -292,7 +292,7 @@ TEST(Checkpoint, StoresTheDataFingerprintAndRefusesOtherData) {
   Checkpoints checkpoints(context, folder.path(), 0);
   const UserRows first({"a", "b", "c"}), turned({"b", "a", "c"});
   StateOwner held = holder(whole, 0, 1, true);
-  checkpoints.save(held, 1, trainer_part(1), false, {}, &first);
+  checkpoints.save(held, {1, trainer_part(1), {}, &first});
   const CheckpointInfo info = checkpoints.find(folder / "step-1");
   EXPECT_EQ(info.fingerprint, first.contents().fingerprint);
   checkpoints.load(held, info, &first);
@@ -311,7 +311,7 @@ TEST(Checkpoint, NumbersMembersOfAnEnsembleOnce) {
   StateOwner held = holder(whole, 0, 1, true);
   const UserRows first({"a", "b"}), turned({"b", "a"});
   const auto saved = [&](const std::string& name, const UserRows& data) {
-    Checkpoints(context, folder / name, 0).save(held, 1, trainer_part(1), false, {}, &data);
+    Checkpoints(context, folder / name, 0).save(held, {1, trainer_part(1), {}, &data});
     return folder / name + "/step-1";
   };
   const std::string one = saved("one", first), same = saved("same", first), other = saved("other", turned);
@@ -347,7 +347,7 @@ TEST(Checkpoint, RefusesASaveWithMissingOwners) {
   const TemporaryFolder folder;
   const Context context = alone();
   StateOwner held = holder(rows, 0, 2, true);  // half of it, and no rank holds the rest
-  EXPECT_THROW(Checkpoints(context, folder.path(), 0).save(held, 1, Json::object()), Error);
+  EXPECT_THROW(Checkpoints(context, folder.path(), 0).save(held, {1, Json::object()}), Error);
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
@@ -388,7 +388,7 @@ TEST(Checkpoint, ReportsOneRanksFailureToAllRanks) {
     FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
     StateOwner held = holder(rows, context.rank, context.size, true);
     try {
-      Checkpoints(context, folder.path(), 0, files).save(held, 1, Json::object());
+      Checkpoints(context, folder.path(), 0, files).save(held, {1, Json::object()});
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Failure::io);
       EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();

@@ -128,7 +128,7 @@ inline void save_alone(const std::string& folder, int64_t step, int64_t keep_las
                        FileSystem& files = system_files()) {
   const Context context = alone();
   StateOwner held = holder(whole, 0, 1, true);
-  Checkpoints(context, folder, keep_last, files).save(held, step, trainer_part(step));
+  Checkpoints(context, folder, keep_last, files).save(held, {step, trainer_part(step)});
 }
 
 inline void flip(const std::string& path, size_t at) {
