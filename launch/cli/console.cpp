@@ -189,7 +189,8 @@ void Console::progress(const Json& record) {
 }
 
 bool Console::is_failure(const std::string& text) const {
-  return !failure_.empty() && begins_with(text, "error: ") && ends_in(text, failure_);
+  if (failure_.empty() || !quiet_) return !failure_.empty() && text == "error: " + failure_;
+  return begins_with(text, "error: ") && ends_in(text, failure_);
 }
 
 void Console::metrics(const Json& record) {

@@ -78,7 +78,8 @@ class Console {
   void clear_progress();
   void draw_progress();
   void schedule_flush();
-  // True for the line in which a rank logs the failure: "error: rank 0 on h, step 3: MESSAGE".
+  // True for a line in which a rank only logs the failure: "error: MESSAGE"; if the console is quiet, also
+  // "error: rank 0 on h, step 3: MESSAGE".
   bool is_failure(const std::string& text) const;
 
   OwnedTasks tasks_;
