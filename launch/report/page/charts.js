@@ -22,7 +22,7 @@ function forgetCharts() {
 }
 
 // `spec`: {title, soft, x: label, xValue: text of an x, yText: text of a y, logX, logY, zero: the y axis has 0, sync,
-// series: [{name, colour, xs, ys, width, alpha, dots, quiet: not in the tip}]}
+// series: returns [{name, colour, xs, ys, width, alpha, dots, quiet: not in the tip}]}
 function chart(spec) {
   const place = el("div", {class: "plot"});
   const tip = el("div", {class: "tip", hidden: true});
@@ -86,7 +86,7 @@ function axisTexts(splits, text) {
 
 function drawChart(chart) {
   const {spec, place, tip} = chart;
-  const usable = spec.series.map((series) => {
+  const usable = spec.series().map((series) => {
     const xs = [], ys = [];
     series.xs.forEach((x, i) => {
       if (!isNumber(x) || (spec.logX && x <= 0)) return;
@@ -280,7 +280,7 @@ function curvesSection() {
         const title = titles[name] || name;
         charts.push(chart({title, soft, x: x.label, xValue: x.text, logX: choice.logX, logY: choice.logY, sync: "curves",
                            zero: name === "samples_per_second" && !choice.logY,
-                           series: metricSeries(runs, name, kinds, x)}));
+                           series: () => metricSeries(runs, name, kinds, x)}));
       }
     }
     box.replaceChildren(runs.length === 0 ? el("p", {class: "note"}, "No run is chosen; tick one in the table above.")

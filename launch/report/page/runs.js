@@ -209,7 +209,7 @@ function resourceChart(title, soft, key, texts, units) {
     one.ys = one.ys.map((y) => isNumber(y) ? y / size : y);
   }
   return chart({title, soft: [sizeName, soft].filter(Boolean).join(", "), x: `time since the start (${name})`, xValue: (x) => duration(x * unit),
-                yText: (y) => texts(y * size), zero: true, sync: "resources", series});
+                yText: (y) => texts(y * size), zero: true, sync: "resources", series: () => series});
 }
 
 function resourcesSection() {
