@@ -271,15 +271,21 @@ std::string results_of_all(const Json& data) {
       return lower ? left < right : left > right;
     });
     const std::string best = plain_number(main_value(*runs.front(), "best"));
-    if (runs.size() == 1)
+    const std::string worst = plain_number(main_value(*runs.back(), "best"));
+    if (runs.size() > 1 && best == worst)
+      parts.push_back(
+          str(runs.size() == 2 ? "both" : "all", " runs", place, " have the same best ", metric, ", ", best));
+    else if (runs.size() == 1)
       parts.push_back(str(text_in(*runs.front(), "name"), " reached ", metric, " ", best));
     else
       parts.push_back(str(text_in(*runs.front(), "name"), " has the best ", metric, " of the ", runs.size(), " runs",
-                          place, ", ", best, " (the ", runs.size() == 2 ? "other" : "worst", ": ",
-                          plain_number(main_value(*runs.back(), "best")), ")"));
+                          place, ", ", best, " (the ", runs.size() == 2 ? "other" : "worst", ": ", worst, ")"));
   }
   if (parts.empty()) return "No run has recorded a metric on held-out rows yet.";
-  return join(parts, "; ") + ".";
+  std::string text = join(parts, "; ") + ".";
+  for (const char* word : {"both", "all"})
+    if (begins_with(text, word)) text.front() = static_cast<char>(std::toupper(text.front()));
+  return text;
 }
 
 std::string failures_of_all(const Json& runs) {
