@@ -18,8 +18,16 @@ constexpr size_t most_named_runs = 3;
 
 std::string plain_number(double value) { return formatted("%.4g", value); }
 
+// "12,500", "1.25M"; rates "54.9k"
+std::string count_text(double count) {
+  if (count != std::floor(count) || count >= 1e6) return count < 1000 ? plain_number(count) : short_number(count);
+  std::string digits = std::to_string(int64_t(count));
+  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
+}
+
 std::string counted(double count, const char* one, const char* several) {
-  return str(count < 1000 ? plain_number(count) : short_number(count), " ", count == 1 ? one : several);
+  return str(count_text(count), " ", count == 1 ? one : several);
 }
 
 std::string duration_text(double seconds) {
@@ -96,7 +104,7 @@ std::string work_of_run(const Json& run) {
     amounts.push_back(counted(epochs, "epoch", "epochs"));
   if (const double steps = steps_of(run); steps >= 0) {
     const double total = run.contains("progress") ? number_in(run["progress"], "steps", -1) : -1;
-    amounts.push_back(counted(steps, "step", "steps") + (total > 0 ? " of " + plain_number(total) : ""));
+    amounts.push_back(counted(steps, "step", "steps") + (total > 0 ? " of " + count_text(total) : ""));
   }
   if (const double samples = number_in(run, "samples", 0); samples > 0)
     amounts.push_back(counted(samples, "sample", "samples"));
@@ -111,7 +119,7 @@ std::string result_of_run(const Json& run) {
   if (const double best = main_value(run, "best"); std::isfinite(best)) {
     const double last = main_value(run, "last"), step = main_value(run, "best_step");
     std::string text = str("Its best ", text_in(run, "main_metric"), " on held-out rows is ", plain_number(best));
-    if (std::isfinite(step)) text += str(", after step ", step);
+    if (std::isfinite(step)) text += ", after step " + count_text(step);
     if (std::isfinite(last) && plain_number(last) != plain_number(best))
       text += str(", and the last is ", plain_number(last));
     parts.push_back(text);
@@ -130,7 +138,7 @@ std::string failure_of_run(const Json& run) {
   const double step = number_in(failure, "step", -1), rank = number_in(failure, "rank", -1);
   std::string text = "It failed";
   if (rank >= 0) text += str(" on rank ", rank);
-  if (step >= 0) text += str(" at step ", step);
+  if (step >= 0) text += " at step " + count_text(step);
   const std::string message = clause(text_in(failure, "message", text_in(failure, "cause", "no cause is recorded")));
   return text + ": " + message + ".";
 }
@@ -295,7 +303,7 @@ std::string failures_of_all(const Json& runs) {
     if (!has_failed(run) || ++failed > 2) continue;
     const Json failure = run.value("failure", Json::object());
     const double step = number_in(failure, "step", -1);
-    texts.push_back(str(text_in(run, "name"), step >= 0 ? str(" at step ", step) : "", " (",
+    texts.push_back(str(text_in(run, "name"), step >= 0 ? " at step " + count_text(step) : "", " (",
                         clause(text_in(failure, "message", text_in(failure, "cause", "no cause is recorded"))), ")"));
   }
   if (failed == 0) return "";

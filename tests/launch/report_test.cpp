@@ -118,7 +118,7 @@ TEST(Report, ThreeSentencesAboutOneRun) {
   EXPECT_THAT(
       report_data({run})["sentences"],
       ElementsAre(
-          "digits-run trained mlp on digits (12.5k parameters) by ddp on 2 ranks: 100 steps and 6.4k samples in "
+          "digits-run trained mlp on digits (12,500 parameters) by ddp on 2 ranks: 100 steps and 6,400 samples in "
           "12 s.",
           "Its best accuracy on held-out rows is 0.95, after step 80, and the last is 0.9; the training loss fell "
           "from 2.5 to 0.25.",

@@ -100,13 +100,13 @@ function timeSection() {
   }
   const picker = runChoice(runs), run = data.runs[choice.run], ranks = run.breakdown.ranks.slice(0, 64);
   const longest = Math.max(...ranks.map((rank) => timeParts.reduce((sum, [key]) => sum + (rank[key] || 0), 0)));
-  content.push(el("h3", {}, runs.length > 1 ? "Ranks of one run" : "Ranks"), picker,
+  content.push(runs.length > 1 && el("h3", {}, "Ranks of one run"), picker,
     el("div", {class: "bars"}, ranks.map((rank) => timeBar(el("span", {class: "label"}, `rank ${rank.rank}`), rank, longest))));
   if (run.breakdown.ranks.length > 64)
     content.push(el("p", {class: "note"}, `The first 64 of ${run.breakdown.ranks.length} ranks.`));
   const used = timeParts.map(([key], i) => i).filter((i) => runs.some((r) => data.runs[r].breakdown.ranks.some((rank) => rank[timeParts[i][0]] > 0)));
   content.push(el("div", {class: "legend"}, used.map((i) => el("span", {}, swatch(partColour(i)), timeParts[i][1]))));
-  if (run.breakdown.advice) content.push(el("p", {}, run.breakdown.advice));
+  if (run.breakdown.advice) content.push(el("p", {}, run.breakdown.advice.replace(/\.?$/, ".")));
   const missing = all.filter((i) => !measured(i));
   if (missing.length > 0)
     content.push(el("p", {class: "note"}, `Not recorded: ${missing.slice(0, 8).map((i) => data.runs[i].name).join(", ")}${missing.length > 8 ? ` and ${missing.length - 8} more` : ""}.`));
