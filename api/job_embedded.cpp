@@ -54,7 +54,7 @@ class EmbeddedImpl : public Job::Impl {
     context.mesh = Mesh({{"data", rank.size}});
     context.channel = rank.channel;
     context.state = state_.file;
-    log::set_level(log::level_named(context.config.log_level));
+    log::set_level(log::level_named(context.config.log.level));
     context.world = rank.backend.empty() ? make_single_communicator() : connected();
     context.axes["data"] = context.world;
     jobs_here.push_back(this);
@@ -105,6 +105,7 @@ class EmbeddedImpl : public Job::Impl {
     request.rendezvous = milliseconds_of(launch.rendezvous);
     request.waiting = [state = state_.file](const char* name) { state->collective(name); };
     request.notes = state_.records;
+    request.times = context.times;
     request.checks = collective_checks_named(launch.check_collectives);
     request.mpi_communicator = rank_.mpi_communicator;
     if (context.channel->supervised() != nullptr) report_stalls(request);

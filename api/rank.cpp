@@ -108,6 +108,7 @@ Context Rank::make_context() {
   context.folder = assignment_.folder;
   context.config = assignment_.job.config;
   context.state = state_;
+  context.times = times_;
   context.add_to_summary = [this](const Json& more) { report_more(more); };
   return context;
 }
@@ -162,6 +163,7 @@ void Rank::connect(Context& context, const Registry& backends) {
     if (*name != '\0') injector->waiting();
   };
   request.notes = records_;
+  request.times = times_;
   // A benchmark measures the collective without checks.
   request.checks =
       assignment_.bench.is_null() ? collective_checks_named(launch.check_collectives) : CollectiveChecks::none;

@@ -57,6 +57,7 @@ class Rank {
   const std::string host_;
   std::shared_ptr<StateFile> state_;
   std::shared_ptr<CollectiveRecords> records_;  // in the same file
+  const std::shared_ptr<TimeBreakdown> times_ = std::make_shared<TimeBreakdown>();
   std::shared_ptr<Injector> injector_;
   Json info_;
 };

@@ -96,7 +96,7 @@ RankProcess::RankProcess() : variables_(rank_variables()) {
 
 void RankProcess::assign() {
   assignment_ = read_assignment(*channel_, variables_.process, variables_.channel.host, join_limit);
-  log::set_level(log::level_named(assignment_.job.config.log_level));
+  log::set_level(log::level_named(assignment_.job.config.log.level));
   if (!has_gpu(assignment_.job)) return;
   load_cuda_half();
   limit_device_memory(limit_of_process(assignment_.job, variables_.process, memory_limit_of_gpu()));

@@ -211,6 +211,7 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
   postponed_ = updates ? 0 : postponed_ + (last ? 1 : 0);
   if (updates) {
     context_.state->phase("optimizer");
+    const TimeBreakdown::Scope counted(*context_.times, TimePart::update);
     const UpdateStatistics statistics = data_->update(nominal, /*log_step=*/true);
     coverage_.updated({&*part_});
     result_.finite = statistics.finite;

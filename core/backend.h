@@ -13,6 +13,7 @@
 #include "core/base/json.h"
 #include "core/control/channel.h"
 #include "core/rank_state/position.h"
+#include "core/rank_state/time_breakdown.h"
 
 namespace convoy {
 
@@ -47,6 +48,7 @@ struct BackendRequest {
   // thread; must not block.
   std::function<void(const char* name)> waiting;
   std::shared_ptr<CollectiveRecords> notes;  // receives every collective; may be null
+  std::shared_ptr<TimeBreakdown> times = nullptr;  // counts the time of communication; may be null
   CollectiveChecks checks = CollectiveChecks::sampled;
   // Fortran handle of an application's communicator with the same ranks. The backend mpi duplicates it. Without a
   // value, convoy initialises MPI.

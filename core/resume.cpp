@@ -188,7 +188,7 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   const bool automatic = config.train.resume == "auto";
   std::vector<std::string> ignored{"name", "train.resume"};
   // An automatic resume may use other cores each time.
-  if (automatic) ignored.insert(ignored.end(), {"launch", "log"});
+  if (automatic) ignored.insert(ignored.end(), {"launch", "log", "profile"});
   const std::vector<Difference> all = differences(info.config, config.resolved, ignored);
   if (info.trainer.empty())
     throw Error(Failure::corrupt_data, info.path,

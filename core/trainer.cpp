@@ -106,6 +106,7 @@ class Training {
       const int64_t step = progress_.step(), done = step + 1;
       context_.state->step(step);
       context_.state->phase("loader");
+      context_.times->phase(TimePart::data);
       if (length_.ends_epoch(step)) progress_.reached(InjectPoint::epoch, step / length_.steps_per_epoch + 1);
       progress_.reached(InjectPoint::step, step);
       if (rebuild_loader_) begin_loader();
@@ -116,13 +117,16 @@ class Training {
       const bool flush = length_.ends_epoch(done) || done == length_.total_steps;
       StepInput input{std::move(batch), step, flush, log_step};
       context_.state->phase("forward/backward");
+      context_.times->phase(TimePart::forward);
       const StepResult result = strategy_.step(input);
+      context_.times->phase(TimePart::other);
       updated = result.updated;
       progress_.count(result);
       loss_check_.check_finite(result, step);
       if (updated && components_.after_update) components_.after_update(done);
       if (step == progress_.first_step()) progress_.report_first_step();
       if (log_step) report_training(done);
+      progress_.record_histograms(strategy_, done, updated);
       progress_.post_progress(done, log_step);
       evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);
       if (evaluated_) evaluate(done, updated);
@@ -168,6 +172,7 @@ class Training {
     progress_.pause_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
+    context_.times->phase(TimePart::evaluation);
     progress_.reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.flush_for_evaluation();
     const auto values = evaluation_.run(loader_options(), [&] {
@@ -175,7 +180,10 @@ class Training {
       return may_stop && progress_.stops();
     });
     evaluation_owed_ = !values;
-    if (evaluation_owed_) return progress_.resume_clock();
+    if (evaluation_owed_) {
+      context_.times->phase(TimePart::other);
+      return progress_.resume_clock();
+    }
     progress_.check_generators();
     progress_.add_evaluation_seconds(std::chrono::duration<double>(Clock::now() - start).count());
     progress_.record_evaluation(done, *values);
@@ -183,6 +191,7 @@ class Training {
     watch(done, *values, may_stop);
     read_sampling();
     context_.state->phase("training");
+    context_.times->phase(TimePart::other);
     progress_.resume_clock();
   }
 

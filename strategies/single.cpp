@@ -27,6 +27,7 @@ class Single : public Strategy {
 
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
+    times_ = context.times;
     first_gradients_.emplace(context);
     PartRequest request;
     request.recompute = options_.recompute;
@@ -80,6 +81,7 @@ class Single : public Strategy {
     accumulated_ = 0;
     collector_->finish();
     state_->phase("optimizer");
+    const TimeBreakdown::Scope counted(*times_, TimePart::update);
     update_->begin(nominal);
     update_->reduced(0);
     take_rows(update_->tables());
@@ -103,6 +105,7 @@ class Single : public Strategy {
   }
 
   std::shared_ptr<StateFile> state_;
+  std::shared_ptr<TimeBreakdown> times_;
   std::optional<GradientCoverage> first_gradients_;
   const StepOptions options_;
   const int64_t every_;  // steps per update

@@ -143,12 +143,14 @@ const OpenData& Run::Impl::named_data(const std::string& name, const DataOptions
 void Run::Impl::begin_pass() {
   progress->pause_clock();
   context.state->phase("evaluating");
+  context.times->phase(TimePart::evaluation);
   progress->reached(InjectPoint::evaluate, ++passes_);
 }
 
 void Run::Impl::end_pass(double seconds) {
   progress->add_evaluation_seconds(seconds);
   context.state->phase(open_ ? "forward/backward" : "training");
+  context.times->phase(open_ ? TimePart::forward : TimePart::other);
   if (!loop_ended_) progress->resume_clock();
 }
 
@@ -235,6 +237,7 @@ bool Run::Impl::next(ShareBatch& batch) {
   }
   context.state->step(step);
   context.state->phase("loader");
+  context.times->phase(TimePart::data);
   if (length.ends_epoch(step)) progress->reached(InjectPoint::epoch, step / length.steps_per_epoch + 1);
   progress->reached(InjectPoint::step, step);
   batches->read(batch);
@@ -245,6 +248,7 @@ bool Run::Impl::next(ShareBatch& batch) {
   losses_.clear();
   open_ = true;
   context.state->phase("forward/backward");
+  context.times->phase(TimePart::forward);
   return true;
 }
 
@@ -266,6 +270,7 @@ int64_t Run::Impl::done() const {
 
 void Run::Impl::complete() {
   check_called(*batch_);
+  context.times->phase(TimePart::other);
   const int64_t step = progress->step(), done = step + 1;
   updated_ = updated();
   if (stepped()) {
@@ -285,6 +290,7 @@ void Run::Impl::complete() {
     progress->check_generators();
     progress->record_training(done, metrics.reduce());
   }
+  progress->record_histograms(strategy, done, updated_);
   progress->post_progress(done, log_step);
   checkpoint_owed_ |= due(progress->train().checkpoint_every, done, progress->length().steps_per_epoch);
   saved_ = checkpoint_owed_ && updated_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "backends/communicator/call.h"
 #include "backends/communicator/group_state.h"
@@ -96,6 +97,9 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, Issue issue) {
         std::make_exception_ptr(CommError(failure->kind(), failure->rank(), state_->who(), ": ", describe_call(call),
                                           " was not started: ", failure->what())));
   }
+  std::optional<TimeBreakdown::Scope> counted;
+  TimeBreakdown* const times = state_->facts().times.get();
+  if (times != nullptr) counted.emplace(*times, TimePart::communication);
   PendingOperationPtr pending;
   try {
     CollectiveCheck* check = number > 0 ? state_->check() : nullptr;
@@ -107,6 +111,12 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, Issue issue) {
     // A library's exception at the call is reported like its later failures: by the wait.
     return make_finished_work(std::make_exception_ptr(CommError(
         Failure::peer_lost, -1, state_->who(), ": ", describe_call(call), ": ", message_without_backtrace(error))));
+  }
+  if (counted && counted->counts()) {
+    const int64_t from = counted->from(), to = counted->end();
+    if (TraceLog* const trace = times->trace())
+      trace->add({"", str(name_of(call.operation), call.name.empty() ? "" : " " + call.name), "collective", from, to,
+                  call.elements * int64_t(c10::elementSize(call.dtype))});
   }
   return make_work(state_, transport_, std::move(call), std::move(staging), std::move(pending));
 }

@@ -77,6 +77,7 @@ void AbortNotifier::on_end(const std::string& reason) {
 GroupState::GroupState(GroupFacts facts, const std::shared_ptr<Transport>& transport)
     : facts_(std::move(facts)), transport_(transport) {
   if (facts_.notes && transport) group_index_ = facts_.notes->add_group(facts_.label.c_str());
+  if (facts_.times && transport) times_ = facts_.times->add_group(facts_.label, facts_.members);
   SupervisedChannel* const channel = facts_.channel ? facts_.channel->supervised() : nullptr;
   if (channel != nullptr && transport && !transport->compares_calls() && facts_.checks != CollectiveChecks::none)
     check_ = std::make_unique<CollectiveCheck>(*this, *channel);
@@ -109,6 +110,7 @@ int64_t GroupState::record_call(Call& call) {
   call.rank = job_rank_of(facts_.rank);
   if (!is_point_to_point(call.operation)) {
     call.number = ++calls_;
+    if (times_) times_->called(call.number);
     call.seal();
     if (facts_.notes) record(*facts_.notes, group_index_, call);
   }
@@ -223,6 +225,35 @@ class Waiting {
   int64_t cpu_ = thread_cpu_nanoseconds();
 };
 
+// Counts a wait of the rank's thread, until it is destroyed.
+class CountedWait {
+ public:
+  CountedWait(GroupState& state, const Call& call) : state_(state), call_(call) {
+    const bool message = is_point_to_point(call.operation);
+    if (TimeBreakdown* const times = state.facts().times.get())
+      scope_.emplace(*times, message ? TimePart::waiting : TimePart::communication);
+  }
+  ~CountedWait() {
+    if (!scope_ || !scope_->counts()) return;
+    const int64_t from = scope_->from(), to = scope_->end();
+    TimeBreakdown& times = *state_.facts().times;
+    if (call_.number > 0) {
+      if (state_.times() != nullptr) state_.times()->waited(call_.number, from, to);
+    } else if (call_.peer >= 0) {
+      times.waited_for(state_.job_rank_of(call_.peer), to - from);
+    }
+    if (TraceLog* const trace = times.trace())
+      trace->add({"", str("wait: ", name_of(call_.operation), call_.name.empty() ? "" : " " + call_.name), "wait", from, to});
+  }
+  CountedWait(const CountedWait&) = delete;
+  CountedWait& operator=(const CountedWait&) = delete;
+
+ private:
+  GroupState& state_;
+  const Call& call_;
+  std::optional<TimeBreakdown::Scope> scope_;
+};
+
 class GroupWork final : public Work {
  public:
   GroupWork(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport, Call call, Staging staging,
@@ -250,6 +281,7 @@ class GroupWork final : public Work {
 
  private:
   void block() {
+    const CountedWait counted(*state_, call_);
     if (pending_->soon()) {
       pending_->wait_until(Clock::now());
       return;

@@ -72,6 +72,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Requires `issue`. Gives a collective its number and hash and records it. Returns the number; 0 for sends and
   // receives.
   int64_t record_call(Call& call);
+  CollectiveTimes* times() { return times_.get(); }  // null: the times of collectives are not measured
   CollectiveCheck* check() { return check_.get(); }  // null: collectives are not checked
   std::mutex issue;                                  // guards the start of operations
 
@@ -104,6 +105,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::optional<CommError> failure_;
   int64_t calls_ = 0;     // collectives issued so far; the same number on all ranks is the same call
   int group_index_ = -1;  // index of the group in the state file
+  std::shared_ptr<CollectiveTimes> times_;
   std::unique_ptr<CollectiveCheck> check_;
 };
 

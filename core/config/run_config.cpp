@@ -205,6 +205,34 @@ Option backend_option() {
       .or_auto();
 }
 
+Option log_section() {
+  const LogConfig defaults;
+  return describe::section(
+      "log", "log messages, and files for other tools",
+      {describe::choice("level", "lowest level that is logged", {"debug", "info", "warning", "error"}, defaults.level),
+       describe::boolean("tensorboard", "write event files for TensorBoard into RUN/tensorboard", defaults.tensorboard),
+       describe::integer("histograms",
+                         "steps between histograms of weights and gradients in the event files, each of the part that "
+                         "rank 0 holds; default: none")
+           .between(1, most_steps)
+           .in("steps")
+           .may_be_null(),
+       describe::text("prometheus",
+                      "file of the job's metrics in the textfile format of Prometheus' node_exporter, such as "
+                      "/var/lib/node_exporter/{name}.prom; {name} stands for the run's name; default: none")
+           .may_be_null()});
+}
+
+LogConfig log_of(const Options& options) {
+  LogConfig log;
+  log.level = options.text("level");
+  // Configurations of earlier versions have no other key.
+  if (options.has("tensorboard")) log.tensorboard = options.boolean("tensorboard");
+  log.histograms = integer_or_zero(options, "histograms");
+  if (options.has("prometheus")) log.prometheus = options.text("prometheus");
+  return log;
+}
+
 std::vector<Option> described() {
   const RunConfig defaults;
   return {
@@ -235,9 +263,10 @@ std::vector<Option> described() {
       backend_option(),
       train_section(),
       launch_section(),
-      describe::section("log", "log messages",
-                        {describe::choice("level", "lowest level that is logged", {"debug", "info", "warning", "error"},
-                                          defaults.log_level)}),
+      log_section(),
+      describe::section("profile", "trace of some steps: RUN/trace.json, for Perfetto and chrome://tracing",
+                        {describe::text("steps", "first and last traced step, such as 10-12, counted from 1; default: none")
+                             .may_be_null()}),
   };
 }
 
@@ -276,7 +305,10 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   config.backend = run.text("backend");
   config.train = train_of(run.section("train"));
   config.launch = launch_config(run.section("launch"));
-  config.log_level = run.section("log").text("level");
+  config.log = log_of(run.section("log"));
+  if (run.has("profile"))
+    if (const Options profile = run.section("profile"); profile.has("steps"))
+      config.profile = traced_steps(profile.text("steps"));
   config.resolved = resolved;
   if (run.has("program")) {
     config.program = run.texts("program");
@@ -303,6 +335,20 @@ RunConfig RunConfig::changed(const Json& values) const {
   RunConfig config = from_resolved(merged);
   config.warnings = warnings;
   return config;
+}
+
+ProfileConfig traced_steps(const std::string& text) {
+  constexpr size_t most_digits = 15;
+  ProfileConfig steps;
+  const size_t dash = text.find('-');
+  const auto number = [](const std::string& digits) {
+    const bool valid = !digits.empty() && digits.size() <= most_digits &&
+                       digits.find_first_not_of("0123456789") == std::string::npos;
+    return valid ? std::stoll(digits) : 0;
+  };
+  steps.first = number(text.substr(0, dash));
+  steps.last = dash == std::string::npos ? steps.first : number(text.substr(dash + 1));
+  return steps.first > 0 && steps.first <= steps.last ? steps : ProfileConfig();
 }
 
 SourceLocation location_of(const Json& resolved, const std::string& key) {

@@ -77,6 +77,21 @@ struct LaunchConfig {
 
 LaunchConfig launch_config(const Options& section);
 
+struct LogConfig {
+  std::string level = "info";
+  bool tensorboard = true;  // event files in RUN/tensorboard
+  int64_t histograms = 0;   // steps between histograms of weights and gradients; 0: none
+  std::string prometheus;   // file of the job's metrics, absolute once prepared; "": none
+};
+
+// Steps that are traced, counted from 1 as in metrics.jsonl.
+struct ProfileConfig {
+  int64_t first = 0, last = 0;  // 0: none
+};
+
+// Reads "12" or "10-12". Returns {0, 0} if the text is neither.
+ProfileConfig traced_steps(const std::string& text);
+
 struct RunConfig {
   std::string name;
   uint64_t seed = 1;
@@ -91,7 +106,8 @@ struct RunConfig {
   std::string backend = "auto";
   TrainConfig train;
   LaunchConfig launch;
-  std::string log_level = "info";
+  LogConfig log;
+  ProfileConfig profile;
   // Command that each rank runs instead of training `model`; empty: none. With it, model, data, loss, optimizer and
   // strategy are empty, and `train` has only checkpoint_every, keep_last, resume and log_every.
   std::vector<std::string> program;

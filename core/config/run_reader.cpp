@@ -126,6 +126,22 @@ void check_address(const Options& launch) {
     launch.fail("address", "is ", shown(text), ", which means every interface; give the address of one, or auto");
 }
 
+void check_log(const Options& log) {
+  if (log.has("histograms") && !log.boolean("tensorboard"))
+    log.fail("histograms", "has no effect with tensorboard: false, because histograms are part of the event files");
+}
+
+void check_profile(const Options& profile) {
+  constexpr int64_t most_traced = 1000;  // a step is some kilobytes of each rank's memory
+  if (!profile.has("steps")) return;
+  const ProfileConfig steps = traced_steps(profile.text("steps"));
+  if (steps.first == 0)
+    profile.fail("steps", "is ", shown(profile.text("steps")),
+                 ", must be a step or the first and last one, counted from 1: 12, or 10-12");
+  if (steps.last - steps.first >= most_traced)
+    profile.fail("steps", "has ", steps.last - steps.first + 1, " steps, must have at most ", most_traced);
+}
+
 // Another host may lack the file, so the agent of that host looks for it.
 void check_program(const Options& run) {
   const std::vector<std::string> words = run.texts("program");
@@ -195,6 +211,8 @@ void check_key(const std::string& key, Json& values, const SourceLocations& loca
     attempt([&] { check_watched(run.section("train")); });
   }
   if (key == "data") attempt([&] { check_samples(run.section("data")); });
+  if (key == "log") attempt([&] { check_log(run.section("log")); });
+  if (key == "profile") attempt([&] { check_profile(run.section("profile")); });
   if (key != "launch") return;
   attempt([&] { check_limits(values, run.section("launch"), locations); });
   attempt([&] { check_address(run.section("launch")); });

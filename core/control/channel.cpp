@@ -51,6 +51,20 @@ ChannelAddress channel_address(const std::string& line) {
   return {fields[0], static_cast<uint16_t>(std::stoi(port)), fields[2], fields[3]};
 }
 
+int64_t clock_offset(SupervisedChannel& channel) {
+  constexpr int requests = 8;
+  const auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  int64_t offset = 0, fastest = 0;
+  for (int i = 0; i < requests; ++i) {
+    const int64_t from = now(), there = channel.clock(), to = now();
+    if (i > 0 && to - from >= fastest) continue;
+    fastest = to - from;
+    // The server read its clock between `from` and `to`.
+    offset = from <= there && there <= to ? 0 : there - (from + (to - from) / 2);
+  }
+  return offset;
+}
+
 std::string random_token() {
   std::array<unsigned char, 16> bytes{};
   if (getentropy(bytes.data(), bytes.size()) != 0) throw Error(Failure::io, "getentropy: ", std::strerror(errno));

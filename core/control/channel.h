@@ -135,9 +135,16 @@ class SupervisedChannel : public Channel {
   // heartbeat is not sent if `body` returns nothing. Runs on the channel's thread and must not block.
   virtual void on_heartbeat(std::function<std::optional<Json>()> body) = 0;
 
+  // Steady clock of the server's host, in nanoseconds.
+  virtual int64_t clock() = 0;
+
   // CPU time that the threads of the channel have used in this process.
   virtual double cpu_seconds() = 0;
 };
+
+// Estimates how far the server's steady clock is ahead of this host's, in nanoseconds, from the fastest of several
+// requests, whose duration bounds the error. 0 if both may be one clock.
+int64_t clock_offset(SupervisedChannel& channel);
 
 // --- Protocol: keys and topics that `convoy` and the rank processes use on the control channel ---
 //
@@ -162,6 +169,7 @@ inline constexpr char stop_at[] = "stop/at/";           // + rank: the step befo
 // Topics (Channel::post).
 inline constexpr char heartbeat[] = "beat";       // content of a heartbeat
 inline constexpr char progress[] = "progress";    // JSON of a Record plus {steps, epochs}: rank 0, a few times a second
+inline constexpr char resources[] = "resources";  // JSON {rank, memory_bytes, cpu_s}: each rank, every few seconds
 inline constexpr char metrics[] = "metrics";      // JSON of a Record: rank 0, at each evaluation
 inline constexpr char log_line[] = "log";         // JSON {rank, host, line}
 inline constexpr char signalled[] = "signalled";  // {signal}: a rank or an agent received a signal that requests a stop

@@ -87,6 +87,7 @@ class Client : public SupervisedChannel {
   void on_lost(std::function<void()> callback) override { link_->on_lost(std::move(callback)); }
   void on_heartbeat(std::function<std::optional<Json>()> body) override { link_->on_heartbeat(std::move(body)); }
   double cpu_seconds() override { return link_->cpu_seconds(); }
+  int64_t clock() override { return ask({{"op", "clock"}, {"key", ""}}).at("value").get<int64_t>(); }
 
  private:
   static Json checked(Json reply) {

@@ -218,6 +218,8 @@ class Server : public ChannelServer {
           bytes_of(store_.compare_set(key, text_of(message.at("expected")), text_of(message.at("desired"))));
     } else if (op == "erase") {
       reply["value"] = store_.erase(key);
+    } else if (op == "clock") {
+      reply["value"] = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
     } else if (op == "watch") {
       watch(from, id, key);
     } else if (op == "get") {

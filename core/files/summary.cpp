@@ -10,6 +10,7 @@
 #include "core/base/json.h"
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
+#include "core/files/breakdown.h"
 #include "core/files/limits.h"
 
 namespace convoy {
@@ -100,13 +101,14 @@ Json failure_json(const Abort& cause) {
           {"host", cause.host.empty() ? Json() : Json(cause.host)}};
 }
 
-Json finished_summary(Json summary, const JobOutcome& outcome, std::optional<double> startup_seconds) {
+Json finished_summary(Json summary, JobOutcome outcome, std::optional<double> startup_seconds) {
   const bool stopped = outcome.cause && outcome.cause->kind == Failure::stopped;
   summary["status"] = outcome.exit_code == exit_code::done ? "done" : stopped ? "stopped" : "failed";
   summary["exit_code"] = outcome.exit_code;
   for (const auto& [key, value] : outcome.result.items()) summary[key] = value;
   add_largest(outcome, summary);
   if (startup_seconds) summary["startup_seconds"] = *startup_seconds;
+  const Json breakdown = take_breakdown(outcome.ranks, outcome.wall_seconds, outcome.after_seconds);
   summary["ranks"] = Json::array();
   for (const auto& [rank, values] : outcome.ranks) {
     Json entry = {{"rank", rank}};
@@ -115,6 +117,10 @@ Json finished_summary(Json summary, const JobOutcome& outcome, std::optional<dou
   }
   summary["failure"] = outcome.cause ? failure_json(*outcome.cause) : Json();
   if (outcome.cause && outcome.stall.is_object()) summary["failure"].update(outcome.stall);
+  if (breakdown.is_object()) {
+    summary["breakdown"] = breakdown;
+    if (const std::string advice = time_advice(summary); !advice.empty()) summary["breakdown"]["advice"] = advice;
+  }
   return summary;
 }
 

@@ -17,6 +17,8 @@ struct JobOutcome {
   std::optional<Abort> cause;    // the failure cause, or the stop
   Json result = Json::object();  // result of rank 0
   std::map<int, Json> ranks;     // info and result of each rank
+  double wall_seconds = 0;       // of the whole run; 0: unknown
+  double after_seconds = 0;      // passed since the ranks reported their results
   Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
 };
 
@@ -25,7 +27,7 @@ Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, con
 
 // Adds the end: status (done, failed, stopped), exit code, results of the ranks, and the failure or null. A number that
 // every rank measures gets its largest value; cpu_efficiency lists all values.
-Json finished_summary(Json summary, const JobOutcome& outcome, std::optional<double> startup_seconds);
+Json finished_summary(Json summary, JobOutcome outcome, std::optional<double> startup_seconds);
 
 Json failure_json(const Abort& cause);
 

@@ -16,6 +16,7 @@
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/tensors/tensor_memory.h"
+#include "core/training/time_report.h"
 
 namespace convoy {
 namespace {
@@ -89,6 +90,7 @@ TrainingProgress::TrainingProgress(const Context& context, ProgressOptions optio
       train_(context.config.train),
       generators_(context, options_.shares_device),
       stop_(context.channel, context.rank, context.size, milliseconds_of(context.config.launch.rendezvous)) {
+  context.times->own();
   // The flag outlives this object, because the channel may call back during destruction.
   context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
 }
@@ -136,12 +138,20 @@ void TrainingProgress::continue_at(Strategy& strategy, const CheckpointInfo& inf
 void TrainingProgress::open_sinks() {
   if (context_.rank != 0) return;
   sinks_.push_back(make_jsonl_sink(context_.folder + "/metrics.jsonl", recorded_));
+  if (context_.config.log.tensorboard) {
+    auto board = std::make_unique<TensorBoard>(context_.folder + "/tensorboard", recorded_,
+                                               to_yaml(without_locations(context_.config.resolved)));
+    board_ = board.get();
+    sinks_.push_back(std::move(board));
+  }
   sinks_.push_back(make_channel_sink(context_.channel));
 }
 
 void TrainingProgress::start() {
   before_ = ResourceUsage::now(context_);
+  measure_clock(context_);
   started_ = lap_ = Clock::now();
+  context_.times->phase(TimePart::other);
 }
 
 // --- Steps ---
@@ -207,6 +217,7 @@ void TrainingProgress::record_evaluation(int64_t done, const std::map<std::strin
 }
 
 void TrainingProgress::post_progress(int64_t done, bool log_step) {
+  report_resources(std::chrono::seconds(5));
   if (context_.rank != 0) return;
   const Clock::time_point now = Clock::now();
   if (!log_step && now - reported_ < std::chrono::milliseconds(250)) return;
@@ -215,6 +226,7 @@ void TrainingProgress::post_progress(int64_t done, bool log_step) {
   progress["steps"] = length_.total_steps;
   progress["epochs"] = length_.epoch_of(length_.total_steps);
   if (std::isfinite(last_loss_)) progress["loss"] = last_loss_;
+  progress["times"] = time_parts_of(context_);
   context_.channel->post(protocol::progress, progress);
 }
 
@@ -264,6 +276,7 @@ void TrainingProgress::resume_clock() {
 void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& more) {
   pause_clock();
   context_.state->phase("saving");
+  const TimePart before = context_.times->phase(TimePart::checkpoint);
   reached(InjectPoint::save, ++saves_);
   strategy.flush();
   Json trainer{{"step", done},
@@ -286,6 +299,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     rank.update(states);
   checkpoints().save(strategy, done, trainer, false, rank, more.data, more.best);
   context_.state->phase("training");
+  context_.times->phase(before);
   resume_clock();
 }
 
@@ -293,7 +307,36 @@ void TrainingProgress::end_loop(const DataTime& data) {
   rank_ = rank_statistics(context_, ResourceUsage::now(context_) - before_, step_ - first_step_, data);
 }
 
-TrainingResult TrainingProgress::result(Strategy& strategy) { return {stopped_, summary(strategy, rank_), rank_}; }
+TrainingResult TrainingProgress::result(Strategy& strategy) {
+  TrainingResult result{stopped_, summary(strategy, rank_), rank_};
+  report_resources(std::chrono::seconds(1));
+  result.rank.update(time_report(context_));
+  return result;
+}
+
+void TrainingProgress::report_resources(Clock::duration interval) {
+  const Clock::time_point now = Clock::now();
+  if (now - resources_at_ < interval) return;
+  resources_at_ = now;
+  const Json report = resource_report(context_);
+  context_.channel->post(protocol::resources, report);
+  if (board_ != nullptr) board_->resources(step_, report);
+}
+
+void TrainingProgress::record_histograms(Strategy& strategy, int64_t done, bool updated) {
+  const int64_t every = context_.config.log.histograms;
+  if (board_ == nullptr || every == 0) return;
+  histograms_owed_ |= done % every == 0;
+  if (!histograms_owed_ || !updated) return;
+  histograms_owed_ = false;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  strategy.visit_state([&](const StateEntry& entry) {
+    const std::string name = entry.member < 0 ? entry.name : str(entry.name, "@member", entry.member);
+    if (entry.kind == StateKind::parameter) tensors.emplace_back("weights/" + name, entry.tensor);
+    if (entry.kind == StateKind::gradient) tensors.emplace_back("gradients/" + name, entry.tensor);
+  });
+  board_->histograms(done, tensors);
+}
 
 Json TrainingProgress::summary(Strategy& strategy, const Json& rank) {
   // Parameters are summed over their owners.

@@ -26,6 +26,7 @@
 #include "core/files/files.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/sink.h"
+#include "core/metrics/tensorboard.h"
 #include "core/resume.h"
 #include "core/strategy.h"
 #include "core/tensors/random.h"
@@ -136,6 +137,8 @@ class TrainingProgress {
   void check_generators() { generators_.check_drawn(resumed()); }
   void record_training(int64_t done, const std::map<std::string, MetricValue>& values);
   void record_evaluation(int64_t done, const std::map<std::string, MetricValue>& values);
+  // Writes histograms of this rank's weights and gradients, if they are due: after an update.
+  void record_histograms(Strategy& strategy, int64_t done, bool updated);
   // Sends the progress line to the supervisor: at a logged step, otherwise a few times a second.
   void post_progress(int64_t done, bool log_step);
 
@@ -160,6 +163,8 @@ class TrainingProgress {
   Record full_record(const std::string& kind, int64_t done) const;
   void write(const Record& record);
   double training_seconds() const;
+  // Posts this rank's resources to the supervisor, if `interval` has passed since the last time.
+  void report_resources(Clock::duration interval);
   int64_t instances(int64_t rows) const { return rows * row_counts_.instances; }
   Json summary(Strategy& strategy, const Json& rank);
 
@@ -174,6 +179,8 @@ class TrainingProgress {
   bool stopped_ = false;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::unique_ptr<Sink>> sinks_;
+  TensorBoard* board_ = nullptr;  // one of the sinks; null: no event files
+  bool histograms_owed_ = false;
 
   int64_t step_ = 0;         // steps done
   int64_t first_step_ = 0;   // first step of this process
@@ -191,7 +198,7 @@ class TrainingProgress {
 
   ResourceUsage before_;  // the loop
   Json rank_;             // statistics of the loop
-  Clock::time_point started_, lap_, reported_;
+  Clock::time_point started_, lap_, reported_, resources_at_;
   bool training_ = true;
   double train_seconds_ = 0, train_seconds_before_ = 0, evaluate_seconds_ = 0;
 };

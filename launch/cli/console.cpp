@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/files/breakdown.h"
 #include "core/files/limits.h"
 #include "core/files/summary.h"
 #include "launch/diagnose/reports.h"
@@ -91,6 +92,7 @@ std::string result_text(const Json& summary, const std::string& folder) {
       text += str("  ", name, ": last ", formatted("%.4g", number_in(value, "last", std::nan(""))), ", best ",
                   formatted("%.4g", number_in(value, "best", std::nan(""))), "\n");
     }
+  if (const std::string times = breakdown_line(summary); !times.empty()) text += "  " + times + "\n";
   return text + "  " + folder + "/summary.json\n";
 }
 

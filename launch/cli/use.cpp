@@ -187,9 +187,9 @@ RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, co
 
 Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   Json config = without_locations(run.config);
-  for (const char* key : {"launch", "loss_scale"}) config.erase(key);
+  for (const char* key : {"launch", "loss_scale", "profile"}) config.erase(key);
   config["backend"] = "auto";
-  config["log"] = {{"level", "warning"}};
+  config["log"] = {{"level", "warning"}, {"tensorboard", false}};
   if (config.contains("train"))
     for (const char* key : {"keep_best", "early_stop"}) config["train"].erase(key);
   if (config.contains("model") && config["model"].is_object()) config["model"].erase("init_from");

@@ -101,6 +101,7 @@ void JobSupervisor::watch_results() {
                       ranks_stopped_ = value.value(protocol::stopped_early, false);
                       value.erase(protocol::stopped_early);
                       result_ = value;
+                      result_at_ = std::chrono::steady_clock::now();
                     } else {
                       results_[number_after(key, protocol::rank_result)] = value;
                     }
@@ -222,7 +223,7 @@ bool JobSupervisor::same_size(const Json& body) {
 bool JobSupervisor::same_config(const Json& body) {
   const Json theirs = body.value("config", Json());
   if (theirs.is_null() || request_.config.is_null()) return true;
-  const std::string key = first_difference(request_.config, theirs, {"launch", "log"});
+  const std::string key = first_difference(request_.config, theirs, {"launch", "log", "profile"});
   if (key.empty()) return true;
   const int process = body.at("process").get<int>();
   fail({Failure::config, process, -1, 0, body.at("host").at("name").get<std::string>(),
@@ -510,7 +511,10 @@ JobOutcome JobSupervisor::outcome() {
   JobOutcome outcome;
   outcome.cause = cause_;
   outcome.stall = stall_;
-  if (result_) outcome.result = *result_;
+  if (result_) {
+    outcome.result = *result_;
+    outcome.after_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - result_at_).count();
+  }
   for (const auto& [rank, info] : infos_) outcome.ranks[rank] = info;
   for (const auto& [rank, result] : results_) outcome.ranks[rank].update(result);
   const bool stopped = std::any_of(participants_.begin(), participants_.end(), [](const Participant& participant) {

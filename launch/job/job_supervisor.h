@@ -124,6 +124,7 @@ class JobSupervisor {
   bool all_joined_ = false;
   std::map<int, Json> infos_, results_;
   std::optional<Json> result_;
+  std::chrono::steady_clock::time_point result_at_;  // arrival of `result_`
   std::unique_ptr<ChannelServer> server_;
   std::shared_ptr<Channel> channel_;
   std::unique_ptr<StallWatch> stalls_;

@@ -18,7 +18,6 @@
 
 namespace convoy {
 namespace {
-constexpr std::chrono::milliseconds progress_interval{900};  // ranks post progress several times a second
 constexpr size_t most_placed = 16;                           // longest printed placement; the summary has all
 
 std::string injection_note(const std::vector<std::string>& faults, int attempt) {
@@ -60,8 +59,10 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
       run_(run),
       policy_(policy),
       folder_(policy.folder()),
+      began_(policy.first() ? run.arguments.launched : std::chrono::steady_clock::now()),
       console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet, run.printed_before),
-      logs_(folder_.path + "/logs", RankLogs::usual_limit, [this](const std::string& text) { console_.log(text); }) {
+      logs_(folder_.path + "/logs", RankLogs::usual_limit, [this](const std::string& text) { console_.log(text); }),
+      live_(folder_.path, run.config.log.prometheus, began_) {
   if (policy.first()) {
     for (const std::string& note : folder_.notes) console_.log(note);
     for (const std::string& warning : run.warnings) console_.log(warning);
@@ -84,8 +85,9 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     console_.rank_line(host, rank, line);
   };
   events.on_report = [this](const std::string& topic, const Json& body) {
-    if (topic == protocol::progress) report_progress(body);
-    if (topic == protocol::metrics) console_.metrics(body);
+    if (topic == protocol::progress) console_.progress(body), live_.progress(body);
+    if (topic == protocol::metrics) console_.metrics(body), live_.evaluated(body);
+    if (topic == protocol::resources) live_.resources(body);
     if (topic == injected_topic) injected(body);
     if (topic == bench_topic) console_.result(bench_line(body));
   };
@@ -96,7 +98,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   events.on_stop = [this](int signal) { note_stop(signal); };
   events.on_saved = [this] { write_stopped(supervisor_->outcome()); };
   events.on_first_step = [this] {
-    if (!startup_seconds_) startup_seconds_ = seconds_since(policy_.first() ? run_.arguments.launched : began_);
+    if (!startup_seconds_) startup_seconds_ = seconds_since(began_);
   };
   // Until the ranks are known, the summary has the wanted job, also if a rank never starts.
   JobPlan wanted;
@@ -164,6 +166,7 @@ void RunAttempt::begin(const PlacedJob& placed) {
                                run_.arguments.bench,
                                run_.arguments.use};
   try {
+    live_.begin();
     write_folder(placed);
   } catch (const Error& error) {
     begin_failed(error);
@@ -186,19 +189,6 @@ void RunAttempt::write_folder(const PlacedJob& placed) {
   for (const ProcessPlan& process : placed.job.processes) {
     logs_.open(process.ranks.front());
     if (!policy_.first()) logs_.write(process.ranks.front(), str("convoy: attempt ", folder_.attempt));
-  }
-}
-
-// Shows progress and writes progress.json for `convoy top`; ranks report a full disk.
-void RunAttempt::report_progress(const Json& body) {
-  console_.progress(body);
-  const auto now = std::chrono::steady_clock::now();
-  if (now - progress_written_ < progress_interval || body.contains("text")) return;
-  progress_written_ = now;
-  try {
-    write_whole(folder_.path + "/progress.json", body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n",
-                false);
-  } catch (const Error&) {
   }
 }
 
@@ -228,15 +218,20 @@ void RunAttempt::note_stop(int signal) {
 // Writes a preliminary end. It leaves the reserved space for the real end, and detects a full disk early.
 void RunAttempt::write_stopped(const JobOutcome& outcome) {
   try {
-    const Json summary = finished_summary(summary_, outcome, startup_seconds_);
+    const Json summary = ended_summary(outcome);
     write_whole(folder_.path + "/summary.json", summary_text(summary), true);
   } catch (const Error& error) {
     console_.log(error.what());
   }
 }
 
+Json RunAttempt::ended_summary(JobOutcome outcome) const {
+  outcome.wall_seconds = seconds_since(began_);
+  return finished_summary(summary_, std::move(outcome), startup_seconds_);
+}
+
 void RunAttempt::write_end(const JobOutcome& outcome) {
-  write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_));
+  write_summary(folder_.path, ended_summary(outcome));
 }
 
 // True if the run's data or model did not fit the checkpoint that train.resume names: the folder holds nothing of
@@ -252,9 +247,9 @@ bool RunAttempt::refused_to_resume(const JobOutcome& outcome) const {
 AttemptEnd RunAttempt::finish() {
   loop_.on_signal(nullptr);
   console_.flush();
-  unlink((folder_.path + "/progress.json").c_str());  // its content is in the summary
   remove_leftover_checkpoints(folder_.path);
   JobOutcome outcome = supervisor_->outcome();
+  live_.end(outcome.exit_code);
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
   if (supervisor_->stopping()) end.again.reset();  // a stopped run has no further attempt

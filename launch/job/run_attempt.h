@@ -8,6 +8,7 @@
 
 #include "launch/cli/console.h"
 #include "launch/job/job_supervisor.h"
+#include "launch/job/live_files.h"
 #include "launch/job/restart.h"
 #include "launch/prepare/prepare.h"
 #include "launch/prepare/run_folder.h"
@@ -35,12 +36,12 @@ class RunAttempt {
   AttemptEnd finish();
 
  private:
+  Json ended_summary(JobOutcome outcome) const;
   void write_end(const JobOutcome& outcome);
   bool refused_to_resume(const JobOutcome& outcome) const;
   void note_stop(int signal);
   void write_stopped(const JobOutcome& outcome);
   void injected(const Json& body);
-  void report_progress(const Json& body);
   Json configuration() const;
   void start_summary(const JobPlan& job, const std::vector<PlacedRank>& table = {});
   void write_folder(const PlacedJob& placed);
@@ -49,12 +50,12 @@ class RunAttempt {
   const PreparedRun& run_;
   RestartPolicy& policy_;
   const RunFolder& folder_;
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  const std::chrono::steady_clock::time_point began_;  // the first attempt begins with the command
   Console console_;
   RankLogs logs_;
+  LiveFiles live_;
   std::optional<RankAssignment> assignment_;
   std::optional<double> startup_seconds_;
-  std::chrono::steady_clock::time_point progress_written_;  // last write of progress.json
   Json summary_;
   std::unique_ptr<JobSupervisor> supervisor_;  // last member: its callbacks use the others
 };

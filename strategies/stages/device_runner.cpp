@@ -52,7 +52,8 @@ class Mailbox {
 // End of the mailbox at one device: received tensors are moved to its memory.
 class DeviceLink : public StageLink {
  public:
-  DeviceLink(Mailbox& mailbox, at::Device device) : mailbox_(mailbox), device_(device) {}
+  DeviceLink(Mailbox& mailbox, at::Device device, std::shared_ptr<TimeBreakdown> times)
+      : mailbox_(mailbox), device_(device), times_(std::move(times)) {}
 
   void ahead(size_t) override {}
   void give_activations(int stage, int micro, Activations activations) override;
@@ -65,6 +66,7 @@ class DeviceLink : public StageLink {
 
   Mailbox& mailbox_;
   at::Device device_;
+  std::shared_ptr<TimeBreakdown> times_;
 };
 
 struct WorkerSettings {
@@ -152,7 +154,9 @@ TensorList DeviceLink::take_gradients(int stage, int micro) { return received({K
 
 Activations DeviceLink::received(const Mailbox::Key& key) {
   at::NoGradGuard no_grad;
+  std::optional<TimeBreakdown::Scope> waiting(std::in_place, *times_, TimePart::waiting);
   Activations what = mailbox_.take(key);
+  waiting.reset();
   for (at::Tensor& tensor : what.tensors)
     if (tensor.device() != device_) tensor = tensor.to(device_, /*non_blocking=*/true);
   return what;
@@ -250,7 +254,7 @@ int threads_of(const Context& context, size_t device) {
 class DeviceRunner : public StepRunner {
  public:
   DeviceRunner(const Context& context, ModelPtr model, LossPtr loss, const Options& options, const PartRequest& base)
-      : micro_batches_(options.integer("micro_batches")), main_(context.devices.front()) {
+      : micro_batches_(options.integer("micro_batches")), main_(context.devices.front()), times_(context.times) {
     const bool separate_memory =
         std::any_of(context.devices.begin(), context.devices.end(), [](at::Device device) { return !device.is_cpu(); });
     const auto placed = place_blocks(options, int(context.devices.size()), separate_memory, count_blocks(*model, 0));
@@ -270,7 +274,7 @@ class DeviceRunner : public StepRunner {
     for (size_t device = 0; device < context.devices.size(); ++device) {
       Station station;
       station.device = context.devices[device];
-      station.link = std::make_unique<DeviceLink>(mailbox_, station.device);
+      station.link = std::make_unique<DeviceLink>(mailbox_, station.device, times_);
       station.loop = std::make_unique<StageLoop>(std::move(local[device]), ties_);
       station.worker = std::make_unique<DeviceWorker>(
           WorkerSettings{station.device, cores_of(context, device), threads_of(context, device)});
@@ -318,6 +322,8 @@ class DeviceRunner : public StepRunner {
       Station& station = stations_[device];
       station.worker->start([this, &schedule, &body, &station, device] {
         try {
+          // The rank's thread waits, so the first device shows what its devices do.
+          if (device == 0) times_->own();
           body(schedule.actions[device], station);
         } catch (...) {
           mailbox_.stop();
@@ -334,6 +340,7 @@ class DeviceRunner : public StepRunner {
         if (!failure) failure = std::current_exception();
       }
     }
+    times_->own();
     if (failure) std::rethrow_exception(failure);
   }
 
@@ -360,6 +367,7 @@ class DeviceRunner : public StepRunner {
 
   const int64_t micro_batches_;
   at::Device main_;
+  std::shared_ptr<TimeBreakdown> times_;
   TiedParameters ties_;
   Mailbox mailbox_;
   std::vector<std::unique_ptr<ModelPart>> models_;

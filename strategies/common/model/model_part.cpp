@@ -59,6 +59,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartR
       store_(std::make_shared<LayerStore>()),
       freeze_(frozen_names(context.config.model.options)),
       keep_dtypes_(request.keep_dtypes),
+      times_(context.times),
       own_generators_(context.process_ranks == 1),
       autocast_(autocast_dtype(context.config.precision)),
       first_forward_(request.first_forward) {
@@ -254,8 +255,11 @@ TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
   const auto forward = [&] {
     return recomputes_[index] ? run_recomputed(index, values) : blocks_[index]->forward(values);
   };
+  const int64_t from = times_->trace() != nullptr ? steady_nanoseconds() : 0;
   TensorList outputs = first_forward_ && training_ ? first_forward_(block_name(index), forward) : forward();
   check_outputs(outputs);
+  if (TraceLog* const trace = times_->trace(); trace != nullptr && from > 0)
+    trace->add({"", block_name(index), "block", from, steady_nanoseconds()});
   if (hooks_ != nullptr) hooks_->after_forward(int64_t(index));
   return outputs;
 }
@@ -348,6 +352,7 @@ void ModelPart::backward(const Loss& loss, double nominal, const std::function<v
 
 void ModelPart::backward(const Roots& roots, const TensorList& gradients, const std::function<void()>& inputs_done) {
   CONVOY_CHECK(roots.size() == gradients.size(), gradients.size(), " gradients for ", roots.size(), " outputs");
+  const TimeBreakdown::Scope counted(*times_, TimePart::backward);
   if (hooks_ != nullptr) hooks_->begin_backward();
   WaitingProducts later;
   if (inputs_done && products_may_wait()) later.most = waiting_bytes();

@@ -135,6 +135,7 @@ class ModelPart {
   std::vector<char> recomputes_;           // by block
   std::optional<NamePattern> freeze_;      // names of parameters that are not trained
   bool keep_dtypes_;
+  std::shared_ptr<TimeBreakdown> times_;
   bool own_generators_;  // only this rank uses this process's default generators
   BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;

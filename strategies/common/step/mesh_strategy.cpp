@@ -44,6 +44,7 @@ class MeshStrategy : public Strategy {
 
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
+    times_ = context.times;
     first_gradients_.emplace(context);
     const CommunicatorPtr data = context.axis("data");
     sampling_ = {data->rank(), data->size(), components_.options.micro_batches};
@@ -106,6 +107,7 @@ class MeshStrategy : public Strategy {
       return result;
     }
     state_->phase("optimizer");
+    const TimeBreakdown::Scope counted(*times_, TimePart::update);
     const UpdateStatistics statistics = data_->update(nominal, input.log_step);
     first_gradients_->updated(runner_->parts());
     result.finite = statistics.finite;
@@ -135,6 +137,7 @@ class MeshStrategy : public Strategy {
   }
 
   std::shared_ptr<StateFile> state_;
+  std::shared_ptr<TimeBreakdown> times_;
   std::optional<GradientCoverage> first_gradients_;
   MeshComponents components_;
   Sampling sampling_;

@@ -48,7 +48,7 @@ TEST(ConfigResolved, TypedView) {
   EXPECT_EQ(config.train.evaluate_every.unit, Interval::Unit::epochs);
   EXPECT_EQ(config.launch.ranks, 0);
   EXPECT_EQ(config.launch.address, "");
-  EXPECT_EQ(config.log_level, "info");
+  EXPECT_EQ(config.log.level, "info");
 }
 
 TEST(ConfigResolved, MaxStepsAloneHasNoEpochs) {

@@ -1,0 +1,142 @@
+// TimeBreakdown: divides the wall time of a rank's thread into parts. At every moment exactly one part counts, so the
+// parts add up to the wall time. A change of part costs one reading of the clock.
+//
+// Start-up, evaluation and checkpoint contain their communication: details are only measured in the training loop.
+// Threads: one thread owns the breakdown, the rank's. Calls of other threads change nothing, so code that also runs on
+// helper threads needs no check. CollectiveTimes may be used by any thread.
+// On a GPU the parts are times of the host's thread, which launches kernels and waits for few of them.
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/rank_state/trace_log.h"
+
+namespace convoy {
+
+enum class TimePart {
+  start_up,
+  data,
+  forward,
+  backward,
+  communication,
+  waiting,  // until the last rank arrived at a collective, or the peer of a message
+  update,
+  evaluation,
+  checkpoint,
+  other
+};
+inline constexpr size_t time_parts = 10;
+const char* name_of(TimePart part);
+
+// Times of this rank at the collectives of one group. Keeps a bounded sample of the calls: every call whose number is a
+// multiple of a stride, which doubles as the sample fills. The number of a call is equal on all ranks, and so is the
+// sample.
+class CollectiveTimes {
+ public:
+  CollectiveTimes(std::string label, std::vector<int> members);
+
+  void called(int64_t number);  // this rank has reached the call
+  // The owner's thread waited for the call, in nanoseconds of the steady clock.
+  void waited(int64_t number, int64_t from, int64_t to);
+
+ private:
+  friend class TimeBreakdown;
+  struct Sample {
+    int64_t number, arrived;
+    int64_t from = 0, to = 0;  // the wait; 0: none that counts
+  };
+  Sample* sample(int64_t number);
+
+  const std::string label_;
+  const std::vector<int> members_;  // ranks of the job
+  std::mutex mutex_;
+  std::atomic<int64_t> stride_{1};
+  std::vector<Sample> samples_;  // samples_[i] has the number (i + 1) * stride
+  int64_t waited_ = 0;           // all counted waits
+};
+
+class TimeBreakdown {
+ public:
+  TimeBreakdown();
+
+  // Makes the calling thread the owner.
+  void own() { owner_ = std::this_thread::get_id(); }
+
+  // Begins a part of the loop; returns the one before.
+  TimePart phase(TimePart part);
+
+  // A detail inside a part of the loop: counts for `part` during its lifetime.
+  class Scope {
+   public:
+    Scope(TimeBreakdown& times, TimePart part) : times_(times.begin(part, previous_) ? &times : nullptr) {
+      if (times_ != nullptr) from_ = times_->changed_;
+    }
+    ~Scope() { end(); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    bool counts() const { return times_ != nullptr; }
+    // Ends it now. Returns the moment, in nanoseconds of the steady clock.
+    int64_t end() { return times_ != nullptr ? std::exchange(times_, nullptr)->end_detail(previous_, from_) : 0; }
+    int64_t from() const { return from_; }
+
+   private:
+    TimePart previous_ = TimePart::other;
+    TimeBreakdown* times_;
+    int64_t from_ = 0;
+  };
+
+  // Records parts, and what other code adds, as slices. Null: ends the recording.
+  void record_to(TraceLogPtr trace);
+  // The trace that is recorded now; usually null.
+  TraceLog* trace() const { return trace_.get(); }
+
+  // Counts a wait for a message of rank `peer`.
+  void waited_for(int peer, int64_t nanoseconds) { waits_[peer] += 1e-9 * static_cast<double>(nanoseconds); }
+  // Returns null for more groups than a job of convoy needs.
+  std::shared_ptr<CollectiveTimes> add_group(const std::string& label, const std::vector<int>& members);
+
+  // --- Results; on the owner's thread ---
+  std::array<double, time_parts> seconds();          // by part, up to now
+  std::map<int, double> waits() const { return waits_; }  // seconds of `waiting` by the rank that came last
+
+  // Sets what to add to this host's clock for the clock of the control channel's server, as measured now. Between two
+  // measurements it changes linearly.
+  void set_clock_offset(int64_t nanoseconds);
+  int64_t on_common_clock(int64_t nanoseconds) const;
+  // Arrivals at the sampled collectives on the common clock, for the other ranks.
+  std::vector<int64_t> arrivals() const;
+  // Moves the time before the last rank's arrival from `communication` to `waiting`. `all`: arrivals of each rank of
+  // the job. The sample gives the share of the waits of each group. Call it once, at the end.
+  void split_waits(const std::vector<std::vector<int64_t>>& all);
+
+ private:
+  bool begin(TimePart part, TimePart& previous);
+  int64_t change(TimePart part);
+  int64_t end_detail(TimePart previous, int64_t from);
+
+  std::atomic<std::thread::id> owner_;
+  std::array<int64_t, time_parts> nanoseconds_{};
+  TimePart part_ = TimePart::start_up;
+  bool detailed_ = false;  // details count in this part of the loop
+  int64_t changed_;  // nanoseconds of the steady clock
+  TraceLogPtr trace_;
+  int64_t phase_from_ = 0;  // begin of the part of the loop
+  std::map<int, double> waits_;
+  struct Offset {
+    int64_t at, nanoseconds;
+  };
+  std::vector<Offset> offsets_;  // at most two: the first and the last
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<CollectiveTimes>> groups_;
+};
+
+}  // namespace convoy
