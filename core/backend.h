@@ -47,7 +47,7 @@ struct BackendRequest {
   // Called with the name of the collective when a wait begins to block, and with "" when it ends. Called from any
   // thread; must not block.
   std::function<void(const char* name)> waiting;
-  std::shared_ptr<CollectiveRecords> notes;  // receives every collective; may be null
+  std::shared_ptr<CollectiveRecords> notes;        // receives every collective; may be null
   std::shared_ptr<TimeBreakdown> times = nullptr;  // counts the time of communication; may be null
   CollectiveChecks checks = CollectiveChecks::sampled;
   // Fortran handle of an application's communicator with the same ranks. The backend mpi duplicates it. Without a

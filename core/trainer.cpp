@@ -103,6 +103,7 @@ class Training {
     for (; step() < length_.total_steps && !finished_; progress_.next_step()) {
       progress_.check_aborted();
       if (progress_.stopped() || (updated && progress_.stops())) break;
+      progress_.trace_step();
       const int64_t step = progress_.step(), done = step + 1;
       context_.state->step(step);
       context_.state->phase("loader");

@@ -126,6 +126,7 @@ void Run::Impl::begin_loop(const OpenData& data, const ShareOptions& options) {
   request.loader.device = context.devices.front();
   request.loader.prefetch = wanted.prefetch;
   request.loader.seed = data.seed;
+  request.loader.times = context.times;
   batches.emplace(data, sampler, request);
 }
 
@@ -235,6 +236,7 @@ bool Run::Impl::next(ShareBatch& batch) {
     end_loop();
     return false;
   }
+  progress->trace_step();
   context.state->step(step);
   context.state->phase("loader");
   context.times->phase(TimePart::data);

@@ -243,7 +243,8 @@ class CountedWait {
       times.waited_for(state_.job_rank_of(call_.peer), to - from);
     }
     if (TraceLog* const trace = times.trace())
-      trace->add({"", str("wait: ", name_of(call_.operation), call_.name.empty() ? "" : " " + call_.name), "wait", from, to});
+      trace->add(
+          {"", str("wait: ", name_of(call_.operation), call_.name.empty() ? "" : " " + call_.name), "wait", from, to});
   }
   CountedWait(const CountedWait&) = delete;
   CountedWait& operator=(const CountedWait&) = delete;

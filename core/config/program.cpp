@@ -10,7 +10,8 @@ namespace convoy {
 namespace {
 
 const std::vector<std::string>& keys_of_programs() {
-  static const std::vector<std::string> keys{"name", "seed", "device", "program", "backend", "train", "launch", "log", "profile"};
+  static const std::vector<std::string> keys{"name",  "seed",   "device", "program", "backend",
+                                             "train", "launch", "log",    "profile"};
   return keys;
 }
 

@@ -264,9 +264,10 @@ std::vector<Option> described() {
       train_section(),
       launch_section(),
       log_section(),
-      describe::section("profile", "trace of some steps: RUN/trace.json, for Perfetto and chrome://tracing",
-                        {describe::text("steps", "first and last traced step, such as 10-12, counted from 1; default: none")
-                             .may_be_null()}),
+      describe::section(
+          "profile", "trace of some steps: RUN/trace.json, for Perfetto and chrome://tracing",
+          {describe::text("steps", "first and last traced step, such as 10-12, counted from 1; default: none")
+               .may_be_null()}),
   };
 }
 
@@ -342,8 +343,8 @@ ProfileConfig traced_steps(const std::string& text) {
   ProfileConfig steps;
   const size_t dash = text.find('-');
   const auto number = [](const std::string& digits) {
-    const bool valid = !digits.empty() && digits.size() <= most_digits &&
-                       digits.find_first_not_of("0123456789") == std::string::npos;
+    const bool valid =
+        !digits.empty() && digits.size() <= most_digits && digits.find_first_not_of("0123456789") == std::string::npos;
     return valid ? std::stoll(digits) : 0;
   };
   steps.first = number(text.substr(0, dash));

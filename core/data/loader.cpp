@@ -166,7 +166,10 @@ class Loader::Worker {
     try {
       for (int64_t number = 0; number < batches_; ++number) {
         if (!make_room()) return;
+        const int64_t from = trace() != nullptr ? steady_nanoseconds() : 0;
         Batch batch = make(number);
+        if (TraceLog* const recorded = trace(); recorded != nullptr && from > 0)
+          recorded->add({"loader", "batch", "data", from, steady_nanoseconds()});
         cpu_.store(thread_seconds(), std::memory_order_relaxed);
         bool was_empty = false;
         {
@@ -182,6 +185,8 @@ class Loader::Worker {
       filled_.notify_one();
     }
   }
+
+  TraceLog* trace() const { return options_.times ? options_.times->trace() : nullptr; }
 
   // Waits until the queue is at most half full; false when the loader is being destroyed.
   bool make_room() {

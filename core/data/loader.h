@@ -13,6 +13,7 @@
 #include "core/base/options.h"
 #include "core/data/dataset.h"
 #include "core/data/sampler.h"
+#include "core/rank_state/time_breakdown.h"
 
 namespace convoy {
 
@@ -28,6 +29,7 @@ struct LoaderOptions {
   // Members of an ensemble; all read equally many rows. Tensors are [members, rows, …], member-major, from one gather;
   // counts of a batch are per member. Empty: one model, [rows, …].
   std::vector<MemberSample> samples = {};
+  std::shared_ptr<TimeBreakdown> times = nullptr;  // its trace shows the batches; may be null
 
   // Reads prefetch and seed from the section `data`; `seed`: the run's.
   static LoaderOptions from(const Options& data, uint64_t seed);

@@ -140,9 +140,9 @@ class Figures {
                              remedy.empty() ? "" : "; ", remedy)};
     }
     if (more_compute < seconds / 2) return pipeline(waits);
-    const std::string slow = str(begin, ", whose forward, backward and update take ", milliseconds(compute / steps_),
-                                 " per step, ", milliseconds(more_compute / steps_), " more than those of rank ",
-                                 number_of(waits));
+    const std::string slow =
+        str(begin, ", whose forward, backward and update take ", milliseconds(compute / steps_), " per step, ",
+            milliseconds(more_compute / steps_), " more than those of rank ", number_of(waits));
     const size_t cores = cores_of(number_of(*last)), usual = cores_of(number_of(waits));
     if (cores < usual)
       return {more_compute, str(slow, "; rank ", number_of(*last), " has ", cores, " of ", usual,
@@ -159,8 +159,8 @@ class Figures {
     for (const Json& rank : ranks_)
       if (number_in(rank, "waiting", 0) < least_gain * wall_) return {};
     const double seconds = number_in(waits, "waiting", 0);
-    return {seconds / 2, str(share(waits, seconds), " waits for other stages; try strategy.micro_batches=",
-                             2 * micro_batches.get<int64_t>())};
+    return {seconds / 2, str(share(waits, seconds),
+                             " waits for other stages; try strategy.micro_batches=", 2 * micro_batches.get<int64_t>())};
   }
 
   Advice data() const {
@@ -168,8 +168,8 @@ class Figures {
     const double seconds = number_in(rank, "data", 0);
     const std::string remedy = faster_data();
     if (remedy.empty()) return {};
-    return {seconds, str(share(rank, seconds), " waits for data, ", milliseconds(seconds / steps_), " per step; ",
-                         remedy)};
+    return {seconds,
+            str(share(rank, seconds), " waits for data, ", milliseconds(seconds / steps_), " per step; ", remedy)};
   }
 
   Advice communication() const {
@@ -187,9 +187,10 @@ class Figures {
     const Json every = option("/train").value(key, Json());
     if (!every.is_object() || every.value("unit", "") == "never") return {};
     // One at the end of the run cannot be saved.
-    const double times = std::max(1.0, std::floor(every.value("unit", "") == "steps"
-                                                      ? steps_ / number_in(every, "every", 1)
-                                                      : number_in(summary_, "epochs", 1) / number_in(every, "every", 1)));
+    const double times =
+        std::max(1.0, std::floor(every.value("unit", "") == "steps"
+                                     ? steps_ / number_in(every, "every", 1)
+                                     : number_in(summary_, "epochs", 1) / number_in(every, "every", 1)));
     const auto twice = 2 * static_cast<int64_t>(number_in(every, "every", 1));
     return {seconds * std::floor(times / 2) / times,
             str(share(rank, seconds), " ", does, "; try train.", key, "='", twice, " ",
@@ -229,8 +230,9 @@ std::string breakdown_line(const Json& summary) {
   const Json ranks = breakdown->value("ranks", Json::array());
   if (!ranks.is_array() || ranks.empty()) return "";
   const std::string advice = text_in(*breakdown, "advice");
-  return str("time of ", time_text(ranks.front(), static_cast<int>(number_in(ranks.front(), "rank", 0)),
-                                   number_in(*breakdown, "wall_s", 0)),
+  return str("time of ",
+             time_text(ranks.front(), static_cast<int>(number_in(ranks.front(), "rank", 0)),
+                       number_in(*breakdown, "wall_s", 0)),
              advice.empty() ? "" : "; ", advice);
 }
 

@@ -87,9 +87,7 @@ std::string histogram_of(const Histogram& one) {
          reals(6, one.limits) + reals(7, one.counts);
 }
 
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // --- Records of earlier attempts ---
 

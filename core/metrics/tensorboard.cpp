@@ -30,7 +30,8 @@ TensorBoard::TensorBoard(const std::string& folder, int64_t last_step, const std
 
 void TensorBoard::write(const Record& record) {
   std::vector<std::pair<std::string, double>> values;
-  for (const auto& [key, value] : to_json(record).items()) {
+  const Json all = to_json(record);
+  for (const auto& [key, value] : all.items()) {
     if (key == "kind" || key == "step") continue;
     if (key == "metrics") {
       for (const auto& [name, one] : value.items()) values.emplace_back(record.kind + "/" + name, value_of(one));

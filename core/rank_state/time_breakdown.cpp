@@ -1,5 +1,7 @@
 #include "core/rank_state/time_breakdown.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -74,8 +76,10 @@ TimePart TimeBreakdown::phase(TimePart part) {
   const TimePart before = part_;
   if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return before;
   change(part);
-  if (trace_) {
-    if (phase_from_ > 0) trace_->add({"", name_of(before), "phase", phase_from_, changed_});
+  if (TraceLog* const trace = this->trace()) {
+    // This phase contains the whole step of the strategy; backward and update are details of it.
+    const char* const name = before == TimePart::forward ? "train" : name_of(before);
+    if (phase_from_ > 0) trace->add({"", name, "phase", phase_from_, changed_});
     phase_from_ = changed_;
   }
   detailed_ = part != TimePart::start_up && part != TimePart::evaluation && part != TimePart::checkpoint;
@@ -93,14 +97,20 @@ int64_t TimeBreakdown::end_detail(TimePart previous, int64_t from) {
   const TimePart part = part_;
   change(previous);
   // Collectives add their own slices, with names and bytes.
-  if (trace_ && part != TimePart::communication && part != TimePart::waiting)
-    trace_->add({"", name_of(part), "phase", from, changed_});
+  if (TraceLog* const trace = this->trace();
+      trace != nullptr && part != TimePart::communication && part != TimePart::waiting)
+    trace->add({"", name_of(part), "phase", from, changed_});
   return changed_;
 }
 
-void TimeBreakdown::record_to(TraceLogPtr trace) {
-  trace_ = std::move(trace);
+std::string TimeBreakdown::lane() const {
+  return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id() ? ""
+                                                                              : "thread " + std::to_string(gettid());
+}
+
+void TimeBreakdown::record(bool on) {
   phase_from_ = 0;
+  recording_.store(on ? &trace_ : nullptr, std::memory_order_release);
 }
 
 std::array<double, time_parts> TimeBreakdown::seconds() {
@@ -175,8 +185,7 @@ void TimeBreakdown::split_waits(const std::vector<std::vector<int64_t>>& all) {
     std::map<int64_t, Last> last;  // by number of the call
     for (int member : group->members_)
       if (static_cast<size_t>(member) < all.size())
-        for (const auto& [number, at] : arrivals_at(number_of(group->label_),
-                                                    all[static_cast<size_t>(member)]))
+        for (const auto& [number, at] : arrivals_at(number_of(group->label_), all[static_cast<size_t>(member)]))
           if (Last& known = last[number]; known.rank < 0 || at > known.at) known = {at, member};
     double sampled = 0;
     std::map<int, double> waits;  // nanoseconds in the sample, by the last rank

@@ -94,10 +94,14 @@ class TimeBreakdown {
     int64_t from_ = 0;
   };
 
-  // Records parts, and what other code adds, as slices. Null: ends the recording.
-  void record_to(TraceLogPtr trace);
-  // The trace that is recorded now; usually null.
-  TraceLog* trace() const { return trace_.get(); }
+  // Begins to record parts as slices, or ends it.
+  void record(bool on);
+  // The trace to which any thread may add slices now; usually null. Valid as long as this object.
+  TraceLog* trace() const { return recording_.load(std::memory_order_acquire); }
+  std::vector<TraceSlice> slices() { return trace_.take(); }
+  // Lane of the calling thread in the trace.
+  std::string lane() const;
+  int64_t changed() const { return changed_; }  // moment of the last change
 
   // Counts a wait for a message of rank `peer`.
   void waited_for(int peer, int64_t nanoseconds) { waits_[peer] += 1e-9 * static_cast<double>(nanoseconds); }
@@ -105,7 +109,7 @@ class TimeBreakdown {
   std::shared_ptr<CollectiveTimes> add_group(const std::string& label, const std::vector<int>& members);
 
   // --- Results; on the owner's thread ---
-  std::array<double, time_parts> seconds();          // by part, up to now
+  std::array<double, time_parts> seconds();               // by part, up to now
   std::map<int, double> waits() const { return waits_; }  // seconds of `waiting` by the rank that came last
 
   // Sets what to add to this host's clock for the clock of the control channel's server, as measured now. Between two
@@ -127,8 +131,9 @@ class TimeBreakdown {
   std::array<int64_t, time_parts> nanoseconds_{};
   TimePart part_ = TimePart::start_up;
   bool detailed_ = false;  // details count in this part of the loop
-  int64_t changed_;  // nanoseconds of the steady clock
-  TraceLogPtr trace_;
+  int64_t changed_;        // nanoseconds of the steady clock
+  TraceLog trace_;
+  std::atomic<TraceLog*> recording_{nullptr};
   int64_t phase_from_ = 0;  // begin of the part of the loop
   std::map<int, double> waits_;
   struct Offset {

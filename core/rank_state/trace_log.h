@@ -2,7 +2,6 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -40,6 +39,5 @@ class TraceLog {
   std::mutex mutex_;
   std::vector<TraceSlice> slices_;
 };
-using TraceLogPtr = std::shared_ptr<TraceLog>;
 
 }  // namespace convoy

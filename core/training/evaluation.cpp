@@ -71,6 +71,7 @@ LoaderOptions share_options(const Context& context, const Sampling& sampling) {
   options.micro_batches = sampling.micro_batches;
   options.device = context.devices.front();
   options.samples = sampling.samples;
+  options.times = context.times;
   return options;
 }
 

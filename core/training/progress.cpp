@@ -89,7 +89,8 @@ TrainingProgress::TrainingProgress(const Context& context, ProgressOptions optio
       options_(std::move(options)),
       train_(context.config.train),
       generators_(context, options_.shares_device),
-      stop_(context.channel, context.rank, context.size, milliseconds_of(context.config.launch.rendezvous)) {
+      stop_(context.channel, context.rank, context.size, milliseconds_of(context.config.launch.rendezvous)),
+      trace_(context) {
   context.times->own();
   // The flag outlives this object, because the channel may call back during destruction.
   context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
@@ -304,6 +305,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
 }
 
 void TrainingProgress::end_loop(const DataTime& data) {
+  trace_.end();
   rank_ = rank_statistics(context_, ResourceUsage::now(context_) - before_, step_ - first_step_, data);
 }
 

@@ -31,6 +31,7 @@
 #include "core/strategy.h"
 #include "core/tensors/random.h"
 #include "core/training/length.h"
+#include "core/training/trace.h"
 
 namespace convoy {
 
@@ -117,6 +118,8 @@ class TrainingProgress {
   int64_t first_step() const { return first_step_; }  // first step of this process
   bool resumed() const { return first_step_ > 0; }
   void reached(InjectPoint point, int64_t number) const;
+  // Begins the next step in the trace. Collective once, after the last traced step.
+  void trace_step() { trace_.begin_step(step_ + 1); }
   // Returns true if all ranks stop here. Every rank calls it at the same points in the same order: between steps, and
   // between the batches of an evaluation.
   bool stops();
@@ -175,6 +178,7 @@ class TrainingProgress {
   RowCounts row_counts_;
   DefaultGenerators generators_;
   StopAgreement stop_;
+  StepTrace trace_;
   int64_t stop_points_ = 0;  // points passed at which this rank could stop
   bool stopped_ = false;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);

@@ -63,8 +63,8 @@ namespace {
 
 // Keys that change only random draws, rounding or names. Runs of one group may differ in them.
 const std::vector<std::string>& seed_keys() {
-  static const std::vector<std::string> keys{"seed",         "data.seed", "strategy.seed", "name",
-                                             "train.resume", "log",       "launch",        "backend", "profile"};
+  static const std::vector<std::string> keys{"seed", "data.seed", "strategy.seed", "name",   "train.resume",
+                                             "log",  "launch",    "backend",       "profile"};
   return keys;
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <map>
 #include <thread>
 
 #include "core/control/exit_codes.h"
+#include "launch/farm/monitor/run_details.h"
 #include "launch/farm/monitor/run_view.h"
 
 namespace convoy {
@@ -13,13 +15,16 @@ namespace {
 
 constexpr double screen_every = 1, plain_every = 10;  // seconds
 constexpr int rate_interval = 300;                    // milliseconds between the two readings of a rate
-constexpr size_t min_table_lines = 3;                 // lines, above a log
+constexpr size_t min_table_lines = 3;                 // lines, above a log or details
+constexpr size_t curve_columns = 60;
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 void print(const RunView& view) {
   std::cout << view_heading(view) << '\n';
   for (const std::string& line : view_lines(view, 0, view.rows.size())) std::cout << line << '\n';
+  if (!view.farm)
+    for (const std::string& line : RunDetails(view.folder).lines(curve_columns)) std::cout << line << '\n';
   std::cout << std::flush;
 }
 
@@ -101,9 +106,10 @@ class Viewer {
   void draw(Screen& screen) {
     const size_t rows = screen.rows();
     if (rows < 4) return screen.draw({{view_heading(view_), true}});
-    // Heading, column names and keys take three lines. A log takes what the table does not need, at least half.
+    // Heading, column names and keys take three lines. A log or details take what the table does not need, at least
+    // half.
     size_t room = rows - 3;
-    if (log_) room = std::max(min_table_lines, std::min(view_.rows.size(), rows / 2 - 2));
+    if (log_ || rows >= 12) room = std::max(min_table_lines, std::min(view_.rows.size(), rows / 2 - 2));
     const size_t at = chosen();
     first_ = std::min({first_, at, view_.rows.size() > room ? view_.rows.size() - room : 0});
     if (at >= first_ + room) first_ = at - room + 1;
@@ -112,6 +118,7 @@ class Viewer {
     const std::vector<std::string> table = view_lines(view_, first_, room);
     for (size_t i = 0; i < table.size(); ++i) lines.push_back({table[i], i == 0, i > 0 && first_ + i - 1 == at});
     if (log_ && !view_.rows.empty()) add_log(lines, rows);
+    if (!log_ && !view_.rows.empty()) add_details(lines);
     lines.resize(rows - 1);
     lines.push_back({log_ ? "q quit   up/down choose   l close the log" : "q quit   up/down choose   l its log"});
     screen.draw(lines);
@@ -126,8 +133,17 @@ class Viewer {
     for (const std::string& line : tail) lines.push_back({line});
   }
 
+  // Where the chosen run's time goes, and its curves.
+  void add_details(std::vector<Screen::Line>& lines) {
+    const std::string& folder = view_.rows[chosen()].folder;
+    lines.push_back({});
+    for (const std::string& line : details_.try_emplace(folder, folder).first->second.lines(curve_columns))
+      lines.push_back({line});
+  }
+
   RunReader& reader_;
   const double every_;
+  std::map<std::string, RunDetails> details_;  // by folder
   RunView view_;
   std::string chosen_;
   size_t first_ = 0;

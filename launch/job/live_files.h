@@ -1,5 +1,5 @@
-// LiveFiles: what a running job writes for other programs: progress.json for `convoy top`, resources.jsonl, and the file of
-// log.prometheus.
+// LiveFiles: what a running job writes for other programs: progress.json for `convoy top`, resources.jsonl, and the file
+// of log.prometheus.
 //
 // A full disk does not end a run because of these files; ranks report it. Threads: one.
 #pragma once
@@ -16,10 +16,10 @@ class LiveFiles {
   // `prometheus`: log.prometheus. `began`: start of the run, for times in resources.jsonl.
   LiveFiles(std::string folder, const std::string& prometheus, std::chrono::steady_clock::time_point began);
 
-  void begin();                         // Error(output) if log.prometheus cannot be written
-  void progress(const Json& record);    // of rank 0; at most about once a second is written
-  void evaluated(const Json& record);   // protocol::metrics
-  void resources(const Json& report);   // protocol::resources
+  void begin();                        // Error(output) if log.prometheus cannot be written
+  void progress(const Json& record);   // of rank 0; at most about once a second is written
+  void evaluated(const Json& record);  // protocol::metrics
+  void resources(const Json& report);  // protocol::resources
   void end(int exit_code);
 
  private:

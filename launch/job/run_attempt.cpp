@@ -18,7 +18,7 @@
 
 namespace convoy {
 namespace {
-constexpr size_t most_placed = 16;                           // longest printed placement; the summary has all
+constexpr size_t most_placed = 16;  // longest printed placement; the summary has all
 
 std::string injection_note(const std::vector<std::string>& faults, int attempt) {
   return str("faults are injected into this run (--inject): ", join(faults, ", "), "; this is attempt ", attempt,
@@ -230,9 +230,7 @@ Json RunAttempt::ended_summary(JobOutcome outcome) const {
   return finished_summary(summary_, std::move(outcome), startup_seconds_);
 }
 
-void RunAttempt::write_end(const JobOutcome& outcome) {
-  write_summary(folder_.path, ended_summary(outcome));
-}
+void RunAttempt::write_end(const JobOutcome& outcome) { write_summary(folder_.path, ended_summary(outcome)); }
 
 // True if the run's data or model did not fit the checkpoint that train.resume names: the folder holds nothing of
 // value.

@@ -259,7 +259,7 @@ TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
   TensorList outputs = first_forward_ && training_ ? first_forward_(block_name(index), forward) : forward();
   check_outputs(outputs);
   if (TraceLog* const trace = times_->trace(); trace != nullptr && from > 0)
-    trace->add({"", block_name(index), "block", from, steady_nanoseconds()});
+    trace->add({times_->lane(), block_name(index), "block", from, steady_nanoseconds()});
   if (hooks_ != nullptr) hooks_->after_forward(int64_t(index));
   return outputs;
 }

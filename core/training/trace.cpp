@@ -1,0 +1,114 @@
+#include "core/training/trace.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/checkpoint/save_coordination.h"
+#include "core/control/channel.h"
+#include "core/files/files.h"
+#include "core/training/time_report.h"
+
+namespace convoy {
+namespace {
+
+// Slices of this rank on the common clock, in nanoseconds.
+Json slices_of(const Context& context) {
+  Json slices = Json::array();
+  for (const TraceSlice& slice : context.times->slices()) {
+    Json one = {{"lane", slice.lane},
+                {"name", slice.name},
+                {"cat", slice.category},
+                {"from", context.times->on_common_clock(slice.from)},
+                {"to", context.times->on_common_clock(slice.to)}};
+    if (slice.bytes >= 0) one["bytes"] = slice.bytes;
+    slices.push_back(one);
+  }
+  const int64_t now = steady_nanoseconds();
+  return {{"host", context.host}, {"offset_ns", context.times->on_common_clock(now) - now}, {"slices", slices}};
+}
+
+double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
+
+Json name_event(const char* kind, size_t rank, int lane, const std::string& name) {
+  return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
+}
+
+// Moments count from the first slice: as microseconds since the start of a host they would lose digits.
+Json chrome_trace(const std::vector<Json>& ranks) {
+  int64_t origin = INT64_MAX;
+  for (const Json& rank : ranks)
+    for (const Json& slice : rank.at("slices")) origin = std::min(origin, slice.at("from").get<int64_t>());
+  Json events = Json::array(), offsets = Json::array();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    events.push_back(
+        name_event("process_name", rank, 0, str("rank ", rank, " on ", ranks[rank].at("host").get<std::string>())));
+    offsets.push_back(ranks[rank].at("offset_ns"));
+    std::map<std::string, int> lanes;
+    for (const Json& slice : ranks[rank].at("slices")) {
+      const auto lane = slice.at("lane").get<std::string>();
+      const auto [known, is_new] = lanes.try_emplace(lane, static_cast<int>(lanes.size()));
+      if (is_new) events.push_back(name_event("thread_name", rank, known->second, lane.empty() ? "training" : lane));
+      const int64_t from = slice.at("from"), to = slice.at("to");
+      Json event = {{"name", slice.at("name")},
+                    {"cat", slice.at("cat")},
+                    {"ph", "X"},
+                    {"ts", microseconds(from - origin)},
+                    {"dur", microseconds(to - from)},
+                    {"pid", rank},
+                    {"tid", known->second}};
+      if (slice.contains("bytes")) event["args"] = {{"bytes", slice.at("bytes")}};
+      events.push_back(event);
+    }
+  }
+  return {{"traceEvents", events},
+          {"displayTimeUnit", "ms"},
+          {"otherData", {{"origin_ns", origin == INT64_MAX ? 0 : origin}, {"clock_offsets_ns", offsets}}}};
+}
+
+}  // namespace
+
+void StepTrace::begin_step(int64_t number) {
+  const ProfileConfig& steps = context_.config.profile;
+  if (steps.first == 0 || number > steps.last + 1) return;
+  TimeBreakdown& times = *context_.times;
+  times.phase(TimePart::other);  // no slice crosses the border of a step
+  if (step_ > 0) {
+    times.trace()->add({"", str("step ", step_), "step", began_, times.changed()});
+    step_ = 0;
+    if (number == steps.last + 1) return write();
+  }
+  if (number < steps.first || number > steps.last) return;
+  if (times.trace() == nullptr) times.record(true);
+  times.phase(TimePart::other);
+  step_ = number;
+  began_ = times.changed();
+}
+
+void StepTrace::end() {
+  if (step_ == 0) return;
+  TimeBreakdown& times = *context_.times;
+  times.phase(TimePart::other);
+  times.trace()->add({"", str("step ", step_), "step", began_, times.changed()});
+  step_ = 0;
+  write();
+}
+
+void StepTrace::write() {
+  context_.times->record(false);
+  measure_clock(context_);
+  SaveCoordination coordination(context_, "trace");
+  const std::vector<std::string> texts = coordination.to_first("slices", slices_of(context_).dump());
+  if (context_.rank != 0) return;
+  std::vector<Json> ranks;
+  for (const std::string& text : texts) ranks.push_back(Json::parse(text));
+  const std::string path = context_.folder + "/trace.json";
+  write_whole(path, chrome_trace(ranks).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", false);
+  log::info(str("the trace of steps ", context_.config.profile.first, " to ", context_.config.profile.last, " is in ",
+                path, "; open it in https://ui.perfetto.dev"));
+}
+
+}  // namespace convoy
