@@ -71,10 +71,10 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-// The figures of a run from which advice follows.
-class Figures {
+// The times of a run, from which advice follows.
+class RunTimes {
  public:
-  explicit Figures(const Json& summary)
+  explicit RunTimes(const Json& summary)
       : summary_(summary),
         config_(summary.value("config", Json::object())),
         ranks_(summary.at("breakdown").at("ranks")),
@@ -133,7 +133,7 @@ class Figures {
     const std::string begin = str(share(waits, seconds), " waits for rank ", number_of(*last));
     const double data = number_in(*last, "data", 0), more_data = data - number_in(waits, "data", 0);
     const double compute = compute_of(*last), more_compute = compute - compute_of(waits);
-    // The figures name a cause only if it explains at least half of the wait.
+    // A cause is named only if it explains at least half of the wait.
     if (more_data >= seconds / 2 && more_data >= more_compute) {
       const std::string remedy = faster_data();
       return {more_data, str(begin, ", whose data loading takes ", milliseconds(data / steps_), " per step",
@@ -207,7 +207,7 @@ class Figures {
 
 std::string time_advice(const Json& summary) {
   const auto breakdown = summary.find("breakdown");
-  return breakdown == summary.end() || !breakdown->is_object() ? "" : Figures(summary).best();
+  return breakdown == summary.end() || !breakdown->is_object() ? "" : RunTimes(summary).best();
 }
 
 std::string time_text(const Json& times, int rank, double wall) {

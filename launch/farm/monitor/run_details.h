@@ -15,8 +15,7 @@ class RunDetails {
  public:
   explicit RunDetails(std::string folder) : folder_(std::move(folder)) {}
 
-  // The time of rank 0 by part, the advice after the end, and curves of `width` columns. Empty for a run without figures
-  // yet.
+  // The time of rank 0 by part, the advice after the end, and curves of `width` columns. Empty without figures.
   std::vector<std::string> lines(size_t width);
 
  private:

@@ -1,0 +1,50 @@
+"""CPU time of event files, Prometheus' file, resources and the time breakdown, as a fraction of NCF's"""
+# The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, which has none of all
+# this. Without it, only the files are compared.
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+SETS = ["train.epochs=4", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
+
+
+def measured(convoy, sets):
+    """CPU seconds of one run with all its processes, by rusage."""
+    def measure():
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
+        command = [str(convoy), "run", str(harness.TOP / "configs" / "ncf_ddp.yaml"), "--ranks", "2", "--output", str(folder / "run")]
+        for one in [*SETS, *(text.format(folder=folder) for text in sets)]:
+            command += ["--set", one]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=600,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        shutil.rmtree(folder)
+        if done.returncode != 0:
+            sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return measure
+
+
+if __name__ == "__main__":
+    parser = harness.arguments(__doc__, rounds=5)
+    parser.add_argument("--baseline", help="build folder of an earlier commit")
+    options = parser.parse_args()
+    off = (pathlib.Path(options.baseline) / "convoy", []) if options.baseline else (harness.CONVOY, ["log.tensorboard=false"])
+    seconds = harness.interleave(options.rounds, {
+        "on": measured(harness.CONVOY, ["log.prometheus={folder}/ncf.prom"]),
+        "off": measured(*off),
+    })
+    ratios = [on / without for on, without in zip(seconds["on"], seconds["off"])]
+    for name, values in seconds.items():
+        harness.say(f"{name}: {statistics.median(values):.2f} s of CPU time, {min(values):.2f} to {max(values):.2f}")
+    harness.say(f"ratio of each round: {', '.join(f'{ratio:.4f}' for ratio in ratios)}; spread {max(ratios) - min(ratios):.4f}")
+    ok = harness.verdict("added CPU time, percent", 100 * (statistics.median(ratios) - 1), 1.0)
+    sys.exit(0 if ok else 1)
