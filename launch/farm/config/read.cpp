@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -39,6 +40,23 @@ void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
+// Pipelines that name one file would replace each other's metrics.
+void refuse_shared_prometheus(const std::vector<Pipeline>& pipelines, std::vector<ConfigError>& mistakes) {
+  std::map<std::string, std::string> users;  // first pipeline by path
+  for (const Pipeline& pipeline : pipelines) {
+    if (!pipeline.config.is_object()) continue;
+    const Json path = pipeline.config.value(Json::json_pointer("/log/prometheus"), Json());
+    if (!path.is_string() || path.get<std::string>().find("{name}") != std::string::npos) continue;
+    const auto [first, is_new] = users.emplace(path.get<std::string>(), pipeline.name);
+    if (is_new) continue;
+    mistakes.emplace_back(location_of(pipeline.config, "log.prometheus"), "log.prometheus",
+                          str("is ", shown(first->first), " for the pipelines ", first->second, " and ", pipeline.name,
+                              ", which would replace each other's metrics; write {name} into it, which stands for the "
+                              "pipeline's name"));
+    return;
+  }
+}
+
 // Reads the trees of whole runs. A configuration with a mistake is null.
 std::vector<Pipeline> read_texts(const std::vector<PipelineText>& texts, const Catalogues& catalogues,
                                  std::vector<ConfigError>& mistakes) {
@@ -54,6 +72,7 @@ std::vector<Pipeline> read_texts(const std::vector<PipelineText>& texts, const C
   }
   const std::vector<Json> configs = read_run_trees(trees, catalogues, mistakes);
   for (size_t i = 0; i < configs.size(); ++i) pipelines[i].config = configs[i];
+  refuse_shared_prometheus(pipelines, mistakes);
   return pipelines;
 }
 

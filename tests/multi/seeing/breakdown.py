@@ -77,6 +77,9 @@ with runs.workspace() as folder:
         text = (folder / f"{name}.prom").read_text()
         runs.check(f'convoy_up{{run="{name}"}} 0' in text, f"{name}.prom: {text}")
 
+    runs.refused("one file for two pipelines", 78, ["log.prometheus", "{name}"],
+                 runs.command(farm, folder / "no", ["log.prometheus=" + str(folder / "x.prom")]))
+
     # Resources, Prometheus and top of a running job.
     output, prometheus = folder / "watched", folder / "watched.prom"
     process = runs.start(TINY / "ncf.yaml", output, ["train.epochs=100000", f"log.prometheus={prometheus}", "train.log_every=5"])
