@@ -110,7 +110,8 @@ class RunTimes {
   }
   Json option(const char* pointer) const { return config_.value(Json::json_pointer(pointer), Json()); }
   size_t cores_of(int rank) const {
-    const Json* const one = find(summary_.value("ranks", Json::array()), rank);
+    const auto ranks = summary_.find("ranks");
+    const Json* const one = ranks == summary_.end() ? nullptr : find(*ranks, rank);
     return one == nullptr ? 0 : one->value("cores", Json::array()).size();
   }
 
@@ -136,8 +137,8 @@ class RunTimes {
     // A cause is named only if it explains at least half of the wait.
     if (more_data >= seconds / 2 && more_data >= more_compute) {
       const std::string remedy = faster_data();
-      return {more_data, str(begin, ", whose data loading takes ", milliseconds(data / steps_), " per step",
-                             remedy.empty() ? "" : "; ", remedy)};
+      return {std::min(more_data, seconds), str(begin, ", whose data loading takes ", milliseconds(data / steps_),
+                                                " per step", remedy.empty() ? "" : "; ", remedy)};
     }
     if (more_compute < seconds / 2) return pipeline(waits);
     const std::string slow =
@@ -145,11 +146,11 @@ class RunTimes {
             milliseconds(more_compute / steps_), " more than those of rank ", number_of(waits));
     const size_t cores = cores_of(number_of(*last)), usual = cores_of(number_of(waits));
     if (cores < usual)
-      return {more_compute, str(slow, "; rank ", number_of(*last), " has ", cores, " of ", usual,
-                                " cores: give every rank as many by launch.cores_per_rank")};
+      return {std::min(more_compute, seconds), str(slow, "; rank ", number_of(*last), " has ", cores, " of ", usual,
+                                                   " cores: give every rank as many by launch.cores_per_rank")};
     if (!option("/strategy/schedule").is_null())
-      return {more_compute, str(slow, "; move blocks to other stages by strategy.stages")};
-    return {more_compute, str(slow, "; look for other programs on its cores")};
+      return {std::min(more_compute, seconds), str(slow, "; move blocks to other stages by strategy.stages")};
+    return {std::min(more_compute, seconds), str(slow, "; look for other programs on its cores")};
   }
 
   // Every stage waits while the pipeline fills and drains: more micro-batches shorten that.

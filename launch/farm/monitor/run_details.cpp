@@ -17,7 +17,8 @@ constexpr size_t curve_rows = 3, most_curves = 2;
 
 // While a run trains, waits in collectives are not divided yet into waiting and communication.
 std::string live_times(const std::string& folder) {
-  const Json times = parsed_json(read_file_if_any(folder + "/progress.json")).value("times", Json());
+  const Json progress = parsed_json(read_file_if_any(folder + "/progress.json"));
+  const Json times = progress.is_object() ? progress.value("times", Json()) : Json();
   if (!times.is_object()) return "";
   double wall = 0;
   for (const auto& [part, seconds] : times.items())
