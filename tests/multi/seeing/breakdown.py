@@ -31,8 +31,8 @@ def check_breakdown(title, output, ranks, wall=None):
                    f"{title}: evaluation {one}, {summary['evaluate_seconds']}")
         runs.check(one["forward"] > 0 and one["backward"] > 0 and one["update"] > 0, f"{title}: {one}")
         runs.check("times" not in summary["ranks"][one["rank"]], f"{title}: the report is there twice")
-    if wall is not None:
-        runs.check(abs(found["wall_s"] - wall) <= 0.02 * wall + 0.15, f"{title}: {found['wall_s']} s, took {wall} s")
+    if wall is not None:  # the summary is written before convoy ends
+        runs.check(abs(found["wall_s"] - wall) <= 0.02 * wall + 0.4, f"{title}: {found['wall_s']} s, took {wall} s")
     return found
 
 
@@ -70,7 +70,7 @@ with runs.workspace() as folder:
     # A farm has a breakdown for each pipeline.
     farm = folder / "farm.yaml"
     farm.write_text((TINY / "mlp.yaml").read_text().replace("tiny-mlp", "farm").replace(
-        "strategy: {name: single}", "strategy: {name: independent, pipelines: [{name: a}, {name: b, optimizer: {lr: 1.0e-2}}]}"))
+        "strategy: {name: single}", "strategy: {name: independent, pipelines: [{name: a}, {name: b, config: {optimizer: {lr: 1.0e-2}}}]}"))
     runs.run(farm, folder / "farm", ["log.prometheus=" + str(folder / "{name}.prom")])
     for name in "ab":
         check_breakdown(f"pipeline {name}", folder / "farm" / "pipelines" / name, 1)
