@@ -64,7 +64,8 @@ TEST(Breakdown, NamesTheRankWithSlowData) {
 }
 
 TEST(Breakdown, NamesTheSlowRank) {
-  Json first = parts({{"forward", 2}, {"backward", 2}, {"waiting", 4}}), second = parts({{"forward", 4}, {"backward", 4}});
+  Json first = parts({{"forward", 2}, {"backward", 2}, {"waiting", 4}}),
+       second = parts({{"forward", 4}, {"backward", 4}});
   first["waits_for"] = waits(1, 4);
   EXPECT_THAT(time_advice(summary_of(first, second)),
               HasSubstr("whose forward, backward and update take 8 ms per step, 4 ms more than those of rank 0; look"));
@@ -83,7 +84,8 @@ TEST(Breakdown, GivesNoAdviceWithoutACause) {
 
 TEST(Breakdown, GivesNoAdviceForSmallGains) {
   const Json busy = parts({{"data", 0.5}, {"forward", 4}, {"backward", 5}, {"evaluation", 0.5}});
-  const Json config = {{"data", {{"decoders", 1}}}, {"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}};
+  const Json config = {{"data", {{"decoders", 1}}},
+                       {"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}};
   EXPECT_THAT(time_advice(summary_of(busy, busy, config)), IsEmpty());
   EXPECT_THAT(breakdown_line(summary_of(busy, busy, config)), Not(HasSubstr(";")));
 }

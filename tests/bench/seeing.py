@@ -12,7 +12,7 @@ import tempfile
 
 import harness
 
-SETS = ["train.epochs=4", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
+SETS = ["train.epochs=8", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
 
 
 def measured(convoy, sets):

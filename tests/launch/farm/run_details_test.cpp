@@ -36,7 +36,9 @@ TEST(RunDetails, ReadsWhatAFileHasGained) {
        << R"({"kind":"train","step":9,"met)" << std::flush;
   EXPECT_EQ(details.lines(10).front(), "loss: 1 to 2, last 1, steps 1 to 5");
   EXPECT_EQ(details.lines(10).size(), 4u);
-  file << R"(rics":{"loss":"nan"}})" << '\n' << R"({"kind":"train","step":11,"metrics":{"loss":0.5}})" << '\n' << std::flush;
+  file << R"(rics":{"loss":"nan"}})" << '\n'
+       << R"({"kind":"train","step":11,"metrics":{"loss":0.5}})" << '\n'
+       << std::flush;
   EXPECT_EQ(details.lines(10).front(), "loss: 0.5 to 2, last 0.5, steps 1 to 11");
 }
 
