@@ -12,15 +12,15 @@ import tempfile
 
 import harness
 
-SETS = ["train.epochs=8", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
+SETS = ["train.epochs=30", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
 
 
-def measured(convoy, sets):
+def measured(convoy, sets, ranks):
     """CPU seconds of one run with all its processes, by rusage."""
     def measure():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        command = [str(convoy), "run", str(harness.TOP / "configs" / "ncf_ddp.yaml"), "--ranks", "2", "--output", str(folder / "run")]
-        for one in [*SETS, *(text.format(folder=folder) for text in sets)]:
+        command = [str(convoy), "run", str(harness.TOP / "configs" / "ncf_ddp.yaml"), "--ranks", str(ranks), "--output", str(folder / "run")]
+        for one in [*SETS, f"strategy.name={'ddp' if ranks > 1 else 'single'}", *(text.format(folder=folder) for text in sets)]:
             command += ["--set", one]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=600,
@@ -36,11 +36,12 @@ def measured(convoy, sets):
 if __name__ == "__main__":
     parser = harness.arguments(__doc__, rounds=5)
     parser.add_argument("--baseline", help="build folder of an earlier commit")
+    parser.add_argument("--ranks", type=int, default=2, help="a rank alone does not wait for cores that others use (default %(default)s)")
     options = parser.parse_args()
     off = (pathlib.Path(options.baseline) / "convoy", []) if options.baseline else (harness.CONVOY, ["log.tensorboard=false"])
     seconds = harness.interleave(options.rounds, {
-        "on": measured(harness.CONVOY, ["log.prometheus={folder}/ncf.prom"]),
-        "off": measured(*off),
+        "on": measured(harness.CONVOY, ["log.prometheus={folder}/ncf.prom"], options.ranks),
+        "off": measured(*off, options.ranks),
     })
     ratios = [on / without for on, without in zip(seconds["on"], seconds["off"])]
     for name, values in seconds.items():
