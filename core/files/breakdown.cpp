@@ -185,7 +185,7 @@ class RunTimes {
   Advice interval(const char* part, const char* does, const char* key) const {
     const Json& rank = slowest(part);
     const double seconds = number_in(rank, part, 0);
-    const Json every = option("/train").value(key, Json());
+    const Json every = option(str("/train/", key).c_str());
     if (!every.is_object() || every.value("unit", "") == "never") return {};
     // One at the end of the run cannot be saved.
     const double times =

@@ -166,6 +166,11 @@ TEST(Run, WritesTheRecordsAndTheSummaryOfConvoyRun) {
   for (const char* key : {"train_seconds", "samples_per_second", "evaluate_seconds", "data_seconds", "wait_seconds",
                           "bytes_sent_per_step"})
     EXPECT_TRUE(summary[key].is_number()) << key;
+  ASSERT_EQ(summary["breakdown"]["ranks"].size(), 2u);
+  for (const Json& rank : summary["breakdown"]["ranks"])
+    for (const char* part : {"data", "forward", "backward", "update", "checkpoint"})
+      EXPECT_GT(rank[part], 0) << part << " of " << rank;
+  EXPECT_FALSE(std::filesystem::is_empty(folder / "run/tensorboard"));
   EXPECT_TRUE(std::filesystem::exists(folder / "run/config.yaml"));
   EXPECT_TRUE(std::filesystem::exists(folder / "run/checkpoints/step-8/manifest.json"));
 }

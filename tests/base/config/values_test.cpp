@@ -51,7 +51,7 @@ TEST(ConfigKeys, OneLevelTooHigh) {
 TEST(ConfigKeys, EscapesControlCharactersInKeys) {
   EXPECT_EQ(config_error(config_with("name: try", "name: try\n\"x\\e[2Jyyyyyyyy\": 3")),
             "run.yaml:2:1: x\\x1b[2Jyyyyyyyy: unknown key; valid here: name, seed, device, precision, randomness, "
-            "plugins, model, data, loss, optimizer, strategy, program, backend, train, launch, log");
+            "plugins, model, data, loss, optimizer, strategy, program, backend, train, launch, log, profile");
 }
 
 TEST(ConfigKeys, Missing) {
