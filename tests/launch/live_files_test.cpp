@@ -27,7 +27,8 @@ TEST(LiveFiles, WritesPrometheusText) {
   EXPECT_THAT(text, HasSubstr("rank=\"1\"} 4096\n"));
   EXPECT_THAT(text, HasSubstr("rank=\"0\",part=\"data\"} 0.25\n"));
   EXPECT_THAT(text, Not(HasSubstr("exit_code")));
-  EXPECT_THAT(prometheus_text("r", Json::object(), Json::object(), {}, 70), HasSubstr("convoy_exit_code{run=\"r\"} 70\n"));
+  EXPECT_THAT(prometheus_text("r", Json::object(), Json::object(), {}, 70),
+              HasSubstr("convoy_exit_code{run=\"r\"} 70\n"));
 }
 
 TEST(LiveFiles, NamesTheFileByTheRunFolder) {
