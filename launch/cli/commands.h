@@ -114,12 +114,16 @@ std::string configuration_help(const Catalogues& catalogues);
 // Throws Error(command_line) with `word` and the nearest of `commands`.
 [[noreturn]] void unknown_command(const std::string& word, const std::vector<std::string>& commands);
 
-// --- `convoy list [--markdown] [KIND [NAME]]` ---
+// --- `convoy list [--markdown | --json-schema | --completion SHELL | --man] [KIND [NAME]]` ---
 
 struct ListRequest {
   std::string kind;       // "": all kinds, names only; "config": keys of the file; else a kind of the catalogues
   std::string name;       // "": all names of the kind
   bool markdown = false;  // the whole reference page, docs/config.md; kind and name are then empty
+  // Files of launch/generate/generate.h; `main` prints the last two, which need the command line.
+  bool json_schema = false;
+  std::string completion;  // shell; "": none
+  bool man = false;
 };
 
 // Lists to `out`. Throws Error(command_line) with the nearest valid kind or name.
