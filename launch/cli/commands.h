@@ -28,6 +28,18 @@ struct AddArguments {
 // Error(hang): no answer arrived in time; the pipeline is withdrawn.
 int add_command(const AddArguments& arguments);
 
+// --- `convoy cancel RUN PIPELINE`, `convoy priority RUN PIPELINE N` ---
+
+struct RequestArguments {
+  std::string folder;  // of a running farm
+  std::string pipeline;
+  std::optional<int64_t> priority;  // nothing: cancel the pipeline
+};
+
+// Sends the request to the farm and waits for its answer. Returns 0. Throws Error(command_line) if RUN is no farm or
+// has no such pipeline, Error(output) if the farm or the pipeline has ended, Error(hang) without an answer in 30 s.
+int request_command(const RequestArguments& arguments);
+
 // --- `convoy bench OPERATION [CONFIG]` ---
 //
 // Measures the bandwidth of one operation between the ranks of a job, and checks every element. Placement, binding,

@@ -70,7 +70,7 @@ Values values_of(const ArgumentText& argument, const Catalogues& catalogues) {
   if (name == "KIND") values.words.push_back("config");
   for (const auto& [kind, entries] : catalogues.kinds) {
     if (name == "KIND") values.words.push_back(kind);
-    if (name == "NAME" || name == kind)
+    if (name == "NAME" || (name == "MODEL" && kind == "model") || (name == "STRATEGY" && kind == "strategy"))
       for (const Entry& entry : entries) add_unique(values.words, entry.name);
   }
   return values.words.empty() ? Values{} : values;
