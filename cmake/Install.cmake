@@ -4,7 +4,8 @@
 #   P/lib      libconvoy.so and the libraries that it needs, without LibTorch
 #   P/include  convoy/*.h, and the headers of core that these include, as convoy/core/…
 #   P/lib/cmake/convoy     find_package(convoy): convoy::convoy for programs, convoy::core for plugins
-#   P/share/convoy             examples (projects to copy), configs, tools/dump_reference.py
+#   P/share/convoy             examples (projects to copy), configs with their JSON schema, tools/dump_reference.py
+#   P/share        completion for bash, zsh and fish, and the manual page, where these programs look for them
 #
 # The tree may be moved: every path within it is relative. The build folder is a package too: -Dconvoy_DIR=BUILD.
 
@@ -34,8 +35,23 @@ install(SCRIPT cmake/install_headers.cmake)
 install(FILES LICENSE DESTINATION share/doc/convoy RENAME copyright)
 install(FILES launch/report/page/uplot/LICENSE DESTINATION share/doc/convoy RENAME copyright.uPlot)
 install(DIRECTORY docs/examples/ DESTINATION share/convoy/examples)
-install(DIRECTORY configs/ DESTINATION share/convoy/configs FILES_MATCHING PATTERN "*.yaml")
+install(DIRECTORY configs/ DESTINATION share/convoy/configs FILES_MATCHING PATTERN "*.yaml" PATTERN "schema.json")
 install(FILES tools/dump_reference.py DESTINATION share/convoy/tools)
+
+# --- files that convoy makes for shells and man ---
+
+set(made ${PROJECT_BINARY_DIR}/generated)
+file(MAKE_DIRECTORY ${made})
+# convoy_made(FILE DESTINATION ARGUMENT...): the output of `convoy list ARGUMENT...`.
+function(convoy_made file destination)
+  add_custom_command(OUTPUT ${made}/${file} COMMAND convoy list ${ARGN} > ${made}/${file} DEPENDS convoy VERBATIM)
+  install(FILES ${made}/${file} DESTINATION ${destination})
+endfunction()
+convoy_made(convoy share/bash-completion/completions --completion bash)
+convoy_made(_convoy share/zsh/site-functions --completion zsh)
+convoy_made(convoy.fish share/fish/vendor_completions.d --completion fish)
+convoy_made(convoy.1 share/man/man1 --man)
+add_custom_target(convoy_generated ALL DEPENDS ${made}/convoy ${made}/_convoy ${made}/convoy.fish ${made}/convoy.1)
 
 # --- find_package(convoy) ---
 

@@ -64,7 +64,10 @@ text_packages='
   bible-kjv bible'
 check_packages='
   clang-format clang-format
-  procps ps'
+  procps ps
+  zsh zsh
+  fish fish
+  groff groff'
 # Simulated hosts and a small Slurm, for the tests of several hosts; without them these tests are skipped.
 cluster_packages='
   iproute2 /sbin/ip
@@ -251,6 +254,18 @@ install_site_tools() {
   say "Python: installing mkdocs $mkdocs_version into $venv (5 MB to fetch, 20 MB on disk)"
   quietly .deps/log/pip-mkdocs.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
     "mkdocs==$mkdocs_version" || say "the test of the documentation's site will be skipped"
+}
+
+# A test checks configs/schema.json and the files of configs/ and docs/ with it. Skipped if it cannot be installed.
+install_schema_reader() {
+  local python
+  for python in $venv/bin/python3 python3; do
+    "$python" -c 'import jsonschema, yaml' 2>/dev/null && return
+  done
+  make_venv
+  say "Python: installing jsonschema and pyyaml into $venv (3 MB to fetch)"
+  quietly .deps/log/pip-schema.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
+    jsonschema pyyaml || say "the test of configs/schema.json will be skipped"
 }
 
 # set_up PACKAGES: everything up to a compiler that finds LibTorch.

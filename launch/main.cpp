@@ -20,6 +20,7 @@
 #include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 #include "launch/diagnose/reports.h"
+#include "launch/generate/generate.h"
 #include "launch/job/run_modes.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/event_loop.h"
@@ -331,6 +332,11 @@ int run(int argc, char** argv) {
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
   list->add_flag("--markdown", listing.markdown, "Print the whole reference page, docs/config.md");
+  list->add_flag("--json-schema", listing.json_schema, "Print the JSON schema of configurations, for editors");
+  list->add_option("--completion", listing.completion, "Print the completion script of a shell")
+      ->type_name("SHELL")
+      ->check(CLI::IsMember(completion_shells));
+  list->add_flag("--man", listing.man, "Print the manual page");
 
   // `run --hosts` starts this command on other hosts; it reads its request from standard input.
   if (argc == 2 && std::string(argv[1]) == "agent") {
@@ -350,7 +356,12 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? exit_code::done : exit_code::command_line;
   }
   if (*list) {
-    list_catalogues(all_catalogues(), listing, std::cout);
+    if (listing.man)
+      std::cout << man_page(app);
+    else if (!listing.completion.empty())
+      std::cout << completion_script(app, all_catalogues(), listing.completion);
+    else
+      list_catalogues(all_catalogues(), listing, std::cout);
     return exit_code::done;
   }
   working_folder();  // a process of LibTorch cannot start in a deleted one

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/config/reader.h"
+#include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/summary.h"
@@ -151,7 +152,54 @@ int add_points(const std::string& folder, bool runs, const AddArguments& argumen
   return run_farm(std::move(extension.farm));
 }
 
+// Puts a request into the inbox and waits for the answer, which it removes.
+void request(const std::string& folder, const Json& content, double seconds) {
+  make_private_folder(folder + "/inbox");
+  const std::string path = str(folder, "/inbox/", random_token(), ".request");
+  write_whole(path, content.dump(), true);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  std::error_code none;
+  while (true) {
+    const bool alive = lock_owner(folder).held;  // checked first: the farm may answer and then end
+    if (fs::remove(path + ".taken", none)) return;
+    if (const auto refusal = Inbox::refusal(path)) {
+      fs::remove(path + ".refused", none);
+      throw Error(refusal->kind(), folder, ": ", refusal->what());
+    }
+    if (!alive || std::chrono::steady_clock::now() > end) {
+      fs::remove(path, none);
+      if (!alive) throw Error(Failure::output, folder, ": the farm ended before it read the request");
+      throw Error(Failure::hang, folder, ": the farm did not answer within ", seconds,
+                  " s; its process may be stopped, or its host busy: try again");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 }  // namespace
+
+int request_command(const RequestArguments& arguments) {
+  const std::string folder = absolute_path(arguments.folder);
+  if (!farm_owner(folder).held) {
+    const std::string status = read_summary(folder).value("status", "unfinished");
+    throw Error(Failure::output, folder,
+                ": no process runs this farm (status: ", status == "running" ? "unfinished" : status,
+                "), so it has no queue to change; `convoy runs ", shell_word(arguments.folder),
+                "/pipelines` lists its pipelines");
+  }
+  Json content = {{"name", arguments.pipeline}};
+  if (arguments.priority)
+    content["priority"] = *arguments.priority;
+  else
+    content["cancel"] = true;
+  request(folder, content, 30);
+  std::cout << arguments.pipeline
+            << (arguments.priority ? str(": has priority ", *arguments.priority, " in ", arguments.folder)
+                                   : str(": cancelled in ", arguments.folder,
+                                         "; if it was running, it stops after its step and saves"))
+            << '\n';
+  return exit_code::done;
+}
 
 int add_command(const AddArguments& arguments) {
   if (arguments.file.empty() == arguments.overrides.empty())

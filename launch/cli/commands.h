@@ -28,6 +28,18 @@ struct AddArguments {
 // Error(hang): no answer arrived in time; the pipeline is withdrawn.
 int add_command(const AddArguments& arguments);
 
+// --- `convoy cancel RUN PIPELINE`, `convoy priority RUN PIPELINE N` ---
+
+struct RequestArguments {
+  std::string folder;  // of a running farm
+  std::string pipeline;
+  std::optional<int64_t> priority;  // nothing: cancel the pipeline
+};
+
+// Sends the request to the farm and waits for its answer. Returns 0. Throws Error(command_line) if RUN is no farm or
+// has no such pipeline, Error(output) if the farm or the pipeline has ended, Error(hang) without an answer in 30 s.
+int request_command(const RequestArguments& arguments);
+
 // --- `convoy bench OPERATION [CONFIG]` ---
 //
 // Measures the bandwidth of one operation between the ranks of a job, and checks every element. Placement, binding,
@@ -114,12 +126,16 @@ std::string configuration_help(const Catalogues& catalogues);
 // Throws Error(command_line) with `word` and the nearest of `commands`.
 [[noreturn]] void unknown_command(const std::string& word, const std::vector<std::string>& commands);
 
-// --- `convoy list [--markdown] [KIND [NAME]]` ---
+// --- `convoy list [--markdown | --json-schema | --completion SHELL | --man] [KIND [NAME]]` ---
 
 struct ListRequest {
   std::string kind;       // "": all kinds, names only; "config": keys of the file; else a kind of the catalogues
   std::string name;       // "": all names of the kind
   bool markdown = false;  // the whole reference page, docs/config.md; kind and name are then empty
+  // Files of launch/generate/generate.h; `main` prints the last two, which need the command line.
+  bool json_schema = false;
+  std::string completion;  // shell; "": none
+  bool man = false;
 };
 
 // Lists to `out`. Throws Error(command_line) with the nearest valid kind or name.

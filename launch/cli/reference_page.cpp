@@ -7,6 +7,7 @@
 
 #include "core/config/option_reader.h"
 #include "launch/cli/commands.h"
+#include "launch/generate/generate.h"
 
 namespace convoy {
 namespace {
@@ -320,6 +321,10 @@ std::string singular_of(const std::string& word, const std::vector<std::string>&
 void list_catalogues(const Catalogues& catalogues, const ListRequest& request, std::ostream& out) {
   if (request.markdown) {
     out << reference_page(catalogues);
+    return;
+  }
+  if (request.json_schema) {
+    out << json_schema(catalogues).dump(1) << '\n';
     return;
   }
   if (request.kind.empty()) {

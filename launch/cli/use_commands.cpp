@@ -9,6 +9,7 @@
 #include "launch/cli/commands.h"
 #include "launch/cli/runs.h"
 #include "launch/cli/use.h"
+#include "launch/init/init.h"
 
 namespace convoy {
 
@@ -275,11 +276,66 @@ ParsedCommand add_report(CLI::App& app) {
   return {line, [arguments] { return report_command(*arguments); }};
 }
 
+constexpr const char* init_footer = R"(
+Looks at the data and writes a configuration with comments, named after the data: mine.csv gives mine.yaml. DATA is a
+.csv or .tsv with a column to predict, a .inter of interactions, a .npy with a .npy of targets, a text, or a folder of
+images. Task, loss, preparation and sizes follow from the data. On a terminal, convoy init asks for what is missing.
+
+Examples:
+  convoy init --data mine.csv --target price && convoy run mine.yaml
+  convoy init --data clicks.inter --devices 2
+
+Exit codes: 0, 64 command line or no such column, 65 malformed data, 73 the file exists, 78 unsuitable data.)";
+
+ParsedCommand add_init(CLI::App& app) {
+  auto arguments = std::make_shared<InitArguments>();
+  CLI::App* line = app.add_subcommand("init", "Write a configuration for your data");
+  line->add_option("--data", arguments->data, "Data file, or folder of images")->type_name("FILE");
+  line->add_option("--target", arguments->target, "Column to predict; for .npy the file of targets")
+      ->type_name("COLUMN");
+  line->add_option("--model", arguments->model, "Model; default: one that fits the data")->type_name("MODEL");
+  line->add_option("--devices", arguments->ranks, "Number of ranks, with a core or a GPU each; default 1")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536));
+  line->add_option("--strategy", arguments->strategy, "Strategy; default: that of one rank, or of equal ranks")
+      ->type_name("STRATEGY");
+  line->add_flag("--force", arguments->force, "Replace an existing file");
+  line->footer(init_footer);
+  return {line, [arguments] { return init_command(*arguments); }};
+}
+
+constexpr const char* request_footer = R"(
+Exit codes: 0, 64 no farm there, or no such pipeline, 73 the farm or the pipeline has ended, 110 no answer.)";
+
+void add_request_options(CLI::App& command, RequestArguments& arguments) {
+  command.add_option("RUN", arguments.folder, "Folder of the running farm")->required();
+  command.add_option("PIPELINE", arguments.pipeline, "Name of the pipeline")->required();
+  command.footer(request_footer);
+}
+
+ParsedCommand add_cancel(CLI::App& app) {
+  auto arguments = std::make_shared<RequestArguments>();
+  CLI::App* line = app.add_subcommand("cancel", "Take a pipeline out of a running farm; a running one saves and ends");
+  add_request_options(*line, *arguments);
+  return {line, [arguments] { return request_command(*arguments); }};
+}
+
+ParsedCommand add_priority(CLI::App& app) {
+  auto arguments = std::make_shared<RequestArguments>();
+  CLI::App* line = app.add_subcommand("priority", "Change the priority of a pipeline of a running farm");
+  add_request_options(*line, *arguments);
+  line->add_option("N", arguments->priority, "New priority, larger first")
+      ->required()
+      ->check(CLI::Range(int64_t{-1000000}, int64_t{1000000}));
+  return {line, [arguments] { return request_command(*arguments); }};
+}
+
 }  // namespace
 
 std::vector<ParsedCommand> add_use_commands(CLI::App& app) {
   return {add_evaluate(app), add_predict(app), add_recommend(app),  add_generate(app),
-          add_runs(app),     add_compare(app), add_vocabulary(app), add_report(app)};
+          add_runs(app),     add_compare(app), add_vocabulary(app), add_report(app),
+          add_init(app),     add_cancel(app),  add_priority(app)};
 }
 
 }  // namespace convoy

@@ -18,7 +18,7 @@ with runs.workspace() as folder:
     bad.write_text(config.read_text().replace("optimizer:", "optimzer:"))
     new = folder / "new"
     ddp = ["strategy.name=ddp"]
-    text = runs.refused("unknown key", 78, ["bad.yaml:7:1", "optimzer", "optimizer"], runs.command(bad, new))
+    text = runs.refused("unknown key", 78, ["bad.yaml:8:1", "optimzer", "optimizer"], runs.command(bad, new))
     runs.check("required" not in text and "mistakes" not in text, f"unknown key: a misspelt key is one mistake\n{text}")
     runs.refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
     runs.refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
@@ -77,10 +77,10 @@ with runs.workspace() as folder:
          [text % f"4, vocabulary: {folder}/words"]),
         ("a token for the unknown that is none", ["data.unknown: is '?'"], tokens,
          [text % f"4, vocabulary: {folder}/words, unknown: '?'"]),
-        ("a further pipeline for a farm", ["urgent.yaml:8:", "config: ", "convoy add RUN "], runs.TOP / "configs" / "urgent.yaml", []),
+        ("a further pipeline for a farm", ["urgent.yaml:9:", "config: ", "convoy add RUN "], runs.TOP / "configs" / "urgent.yaml", []),
         ("no images", ["data.path: ", "holds no images"], runs.TOP / "configs" / "resnet_cifar_shape.yaml",
          [f"data={{name: images, path: {folder}/images}}"]),
-        ("rows for another model", ["gpt.yaml:5:", "model.name: is gpt, which takes rows of tokens"], tokens,
+        ("rows for another model", ["gpt.yaml:6:", "model.name: is gpt, which takes rows of tokens"], tokens,
          ["data={name: synthetic}"]),
         ("features that are no images", ["data.features: "], runs.TOP / "configs" / "resnet_cifar_shape.yaml",
          ["data.features=[32]"]),
@@ -121,7 +121,7 @@ with runs.workspace() as folder:
     mpirun = ["mpirun", "-n", "2"]
     # mpirun itself is slow: the test only checks that the error is printed once.
     text = runs.refused("unknown key under mpirun", 78, ["optimzer"], runs.command(bad, new, under=mpirun), within=10)
-    runs.check(text.count("bad.yaml:7:1") == 1, f"said once under mpirun:\n{text}")
+    runs.check(text.count("bad.yaml:8:1") == 1, f"said once under mpirun:\n{text}")
     runs.refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun), within=10)
     runs.refused("local under mpirun", 78, ["local", "mpirun"], runs.command(config, new, [*ddp, "backend=local"], under=mpirun),
                  within=10)

@@ -94,6 +94,7 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
 // Options of the queue. `defaults`: with default values. Otherwise an omitted option is null and keeps its earlier
 // value.
 std::vector<Option> queue_options(bool defaults);
+std::vector<Option> added_pipeline_options();  // of a file for `convoy add`
 // Returns `options`, changed by the values of `written` (read with queue_options). Throws ConfigError at the key for
 // invalid cores or GPUs.
 QueueOptions with_queue_options(QueueOptions options, const Options& written);

@@ -112,6 +112,17 @@ std::vector<Option> queue_options(bool defaults) {
   return options;
 }
 
+std::vector<Option> added_pipeline_options() {
+  std::vector<Option> options{
+      describe::text("name", "name of the pipeline and its folder; default: the name in its configuration")
+          .may_be_null(),
+      describe::any("config", "path, or map", "a file, or the keys of a whole run").must(),
+      describe::any("grid", "map", "values by key path, for a point of the farm's grid; `add --set` writes it")
+          .may_be_null()};
+  for (const Option& option : queue_options(true)) options.push_back(option);
+  return options;
+}
+
 QueueOptions with_queue_options(QueueOptions queue, const Options& written) {
   if (written.has("priority")) queue.priority = written.integer("priority");
   if (written.has("preempt")) queue.preempt = written.boolean("preempt");

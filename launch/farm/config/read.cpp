@@ -6,7 +6,6 @@
 #include <set>
 #include <vector>
 
-#include "core/base/describe.h"
 #include "core/config/option_reader.h"
 #include "core/config/reader.h"
 #include "core/control/exit_codes.h"
@@ -204,13 +203,7 @@ void refuse_several(const Node& root, const std::string& path) {
 
 Pipeline read_pipeline(const std::string& path) {
   const Node root = read_yaml_file(path);
-  std::vector<Option> options{
-      describe::text("name", "name of the pipeline and its folder; default: the name in its configuration")
-          .may_be_null(),
-      describe::any("config", "path, or map", "a file, or the keys of a whole run").must(),
-      describe::any("grid", "map", "values by key path, for a point of the farm's grid; `add --set` writes it")
-          .may_be_null()};
-  for (const Option& option : queue_options(true)) options.push_back(option);
+  const std::vector<Option> options = added_pipeline_options();
   PipelineText text;
   text.location = root.location;
   std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& found) {

@@ -116,6 +116,7 @@ AttemptResult result_of_convoy(const ProcessEnd& end, const Json& summary, const
 }
 
 constexpr char refused_end[] = ".refused";
+constexpr char request_end[] = ".request";
 constexpr char code_line[] = "exit code ";
 constexpr size_t longest_reason = 1 << 20;
 
@@ -280,8 +281,12 @@ std::vector<std::string> Inbox::arrived() {
   changed_ = status.st_mtim;
   // File systems round time stamps, some to seconds.
   may_have_changed_ = time(nullptr) - status.st_mtim.tv_sec < 2;
-  return paths_with(folder_, ".yaml");
+  std::vector<std::string> paths = paths_with(folder_, ".yaml");
+  for (std::string& path : paths_with(folder_, request_end)) paths.push_back(std::move(path));
+  return paths;
 }
+
+bool Inbox::is_request(const std::string& path) { return ends_in(path, request_end); }
 
 std::vector<std::string> Inbox::taken() const { return paths_with(folder_, ".yaml.taken"); }
 

@@ -150,12 +150,15 @@ RunFolderRequest farm_folder(const FarmRun& run);
 
 // RUN/inbox: pipelines to add to a running farm. `convoy add` renames NAME.yaml into it. The farm renames the file to
 // NAME.yaml.taken, or replaces it by NAME.yaml.refused, which contains the reason and a last line "exit code N".
+// `convoy cancel` and `convoy priority` write TOKEN.request in the same way: {"name": name, "cancel": true} or
+// {"name": name, "priority": n}. They remove the answer.
 class Inbox {
  public:
   explicit Inbox(const std::string& run_folder);  // creates the folder; Error(output)
 
-  std::vector<std::string> arrived();      // paths, sorted by name; cheap while nothing has changed
+  std::vector<std::string> arrived();      // paths, sorted by name, pipelines first; cheap while nothing has changed
   std::vector<std::string> taken() const;  // paths of files taken earlier
+  static bool is_request(const std::string& path);
   void take(const std::string& path) const;
   void refuse(const std::string& path, const Error& reason) const;
   // The error that refuse() has written; null if there is none yet.

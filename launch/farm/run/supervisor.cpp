@@ -34,11 +34,11 @@ std::string memory_limit_key(const QueueOptions& options) { return options.gpu_m
 double grace_of(const PipelineState& entry) { return entry.pipeline.config.at("launch").at("grace").get<double>(); }
 
 // Marks a waiting pipeline as stopped.
-void cancel_if_waiting(PipelineState& entry) {
+void cancel_if_waiting(PipelineState& entry,
+                       const std::string& reason = "the farm was asked to stop before it started") {
   if (entry.status != PipelineState::Status::waiting) return;
   entry.status = PipelineState::Status::stopped;
-  entry.result = {AttemptResult::Outcome::stopped, true, exit_code::stopped, name_of(Failure::stopped),
-                  "the farm was asked to stop before it started"};
+  entry.result = {AttemptResult::Outcome::stopped, true, exit_code::stopped, name_of(Failure::stopped), reason};
 }
 
 }  // namespace
@@ -143,11 +143,60 @@ void FarmSupervisor::tick() {
   tasks_.after(tick_interval, [this] { tick(); });
 }
 
+// Applies a request of `convoy cancel` or `convoy priority`. Throws the reason for which it is impossible.
+void FarmSupervisor::apply_request(const std::string& path) {
+  const Json request = parsed_json(read_file(path));
+  if (!request.is_object() || !request.contains("name"))
+    throw Error(Failure::config, path, ": is no request of `convoy cancel` or `convoy priority`");
+  const std::string name = request.at("name");
+  const auto found = std::find_if(pipelines_.begin(), pipelines_.end(),
+                                  [&](const PipelineState& entry) { return entry.pipeline.name == name; });
+  if (found == pipelines_.end()) {
+    std::vector<std::string> names;
+    for (const PipelineState& entry : pipelines_) names.push_back(entry.pipeline.name);
+    const std::string near = nearest(name, names);
+    throw Error(Failure::command_line, "this farm has no pipeline ", name, "; ",
+                near.empty() ? "`convoy top` lists them" : "did you mean " + near + "?");
+  }
+  if (found->status != PipelineState::Status::waiting && found->status != PipelineState::Status::running)
+    throw Error(Failure::output, name, " has ended already: ", name_of(found->status));
+  const int job = static_cast<int>(found - pipelines_.begin());
+  if (request.value("cancel", false)) return cancel(job);
+  const int64_t priority = request.at("priority");
+  found->pipeline.options.priority = found->request.priority = priority;
+  queue_.set_priority(job, priority);
+  record(*found, "priority", {{"priority", priority}});
+  console_.log(str(name, ": has priority ", priority, " now"));
+}
+
+void FarmSupervisor::cancel(int job) {
+  PipelineState& entry = pipelines_.at(static_cast<size_t>(job));
+  const std::string reason = "cancelled by `convoy cancel`";
+  console_.log(str(entry.pipeline.name, ": ", reason));
+  if (entry.status == PipelineState::Status::waiting) {
+    queue_.drop(job);
+    cancel_if_waiting(entry, reason);
+    return record(entry, "cancelled",
+                  {{"exit_code", entry.result.exit_code}, {"cause", entry.result.cause}, {"message", reason}});
+  }
+  if (entry.stop_reason == StopReason::none) return end_pipeline(job, StopReason::stopped, reason);
+  if (entry.stop_reason == StopReason::preempt) {  // it stops already
+    entry.stop_reason = StopReason::stopped;
+    entry.detail = reason;
+  }
+}
+
 void FarmSupervisor::check_inbox() {
   if (stopping_) return;
   bool any = false;
   for (const std::string& path : inbox_.arrived()) {
     try {
+      if (Inbox::is_request(path)) {
+        apply_request(path);
+        inbox_.take(path);
+        any = true;
+        continue;
+      }
       Farm alone;
       alone.max_parallel = run_.farm.max_parallel;
       // Pipelines that have not ended, and list devices or have memory limits, may conflict with the new one.
@@ -172,7 +221,7 @@ void FarmSupervisor::check_inbox() {
       console_.log(str(pipeline.name, ": added to the queue"));
       any = true;
     } catch (const Error& error) {
-      console_.log(str("not added: ", error.what()));
+      console_.log(str(Inbox::is_request(path) ? "refused: " : "not added: ", error.what()));
       inbox_.refuse(path, error);
     }
   }
@@ -353,8 +402,7 @@ void FarmSupervisor::record_end(int job, const AttemptResult& result) {
     record(entry, "preempted", ending);
     console_.log(str(name, ": preempted by a pipeline of higher priority; it resumes later"));
     queue_.add(job, entry.request);
-  } else if (result.outcome != AttemptResult::Outcome::failed ||
-             (stopping_ && entry.stop_reason == StopReason::stopped)) {
+  } else if (result.outcome != AttemptResult::Outcome::failed || entry.stop_reason == StopReason::stopped) {
     entry.status = PipelineState::Status::stopped;
     record(entry, "cancelled", ending);
   } else if (++entry.failures <= entry.pipeline.options.retries && result.retryable && !stopping_) {

@@ -38,6 +38,8 @@ class FarmSupervisor {
   void resume_added();
   void check_folders();
   void check_inbox();
+  void apply_request(const std::string& path);
+  void cancel(int job);
   void schedule();
   void begin(const Allocation& allocation);
   LaunchSpec launch_spec(const PipelineState& entry, int job) const;

@@ -147,6 +147,16 @@ bool Queue::drop(int job) {
   return true;
 }
 
+void Queue::set_priority(int job, int64_t priority) {
+  if (const auto waiting = waiting_.find(job); waiting != waiting_.end()) {
+    ResourceRequest& request = waiting->second.request;
+    order_.erase({request.priority, request.estimate, job});
+    request.priority = priority;
+    order_.insert({request.priority, request.estimate, job});
+  }
+  if (const auto running = running_.find(job); running != running_.end()) running->second.request.priority = priority;
+}
+
 std::set<int> Queue::lower_priority(int64_t priority) const {
   std::set<int> jobs;
   for (const auto& [job, running] : running_)

@@ -62,7 +62,8 @@ class Queue {
 
   // `job`: the caller's number; smaller ones arrived earlier. `not_before`: in seconds of the caller's clock.
   void add(int job, const ResourceRequest& request, double not_before = 0);
-  bool drop(int job);  // removes a waiting job; false if it does not wait
+  bool drop(int job);                            // removes a waiting job; false if it does not wait
+  void set_priority(int job, int64_t priority);  // of a waiting or running job
   // The next job that can start now; it counts as running from then on. Nothing if none can.
   std::optional<Allocation> next(double now);
   // Running jobs to stop for waiting jobs that may preempt, highest priority first. Returns each job once.

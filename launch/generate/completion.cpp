@@ -1,0 +1,323 @@
+// Scripts that complete a command line. The lists in them are made from the command line and the options; the rest of
+// each script is the same in every build.
+#include <algorithm>
+#include <sstream>
+
+#include "core/base/text.h"
+#include "core/config/run_config.h"
+#include "launch/generate/generate.h"
+
+namespace convoy {
+namespace {
+
+struct Assignments {
+  std::vector<std::string> keys;    // "train.epochs="
+  std::vector<std::string> values;  // "device=cpu"
+};
+
+void add_unique(std::vector<std::string>& all, const std::string& text) {
+  if (std::find(all.begin(), all.end(), text) == all.end()) all.push_back(text);
+}
+
+void add_options(const std::vector<Option>& options, const std::string& path, const Catalogues& catalogues,
+                 Assignments& all) {
+  for (const Option& option : options) {
+    const std::string key = path.empty() ? option.name : path + "." + option.name;
+    if (option.type == OptionType::section) {
+      add_options(option.options, key, catalogues, all);
+      continue;
+    }
+    const bool component = option.type == OptionType::component;
+    const std::string assigned = component ? key + ".name=" : key + "=";
+    add_unique(all.keys, assigned);
+    std::vector<std::string> valid = option.choices;
+    if (option.type == OptionType::boolean) valid = {"true", "false"};
+    if (!option.catalogue.empty()) valid = catalogues.names(option.catalogue);
+    if (option.also_auto) valid.push_back("auto");
+    for (const std::string& word : valid) add_unique(all.values, assigned + word);
+    if (!component) continue;
+    for (const std::string& name : catalogues.names(option.catalogue))
+      add_options(catalogues.find(option.catalogue, name)->options, key, catalogues, all);
+    add_options(option.options, key, catalogues, all);
+  }
+}
+
+Assignments assignments_of(const Catalogues& catalogues) {
+  Assignments all;
+  add_options(run_options(), "", catalogues, all);
+  std::sort(all.keys.begin(), all.keys.end());
+  std::sort(all.values.begin(), all.values.end());
+  return all;
+}
+
+// The source of the values of an argument.
+enum class Source { nothing, words, keys, folders, files, runs, pipelines };
+
+struct Values {
+  Source source = Source::nothing;
+  std::vector<std::string> words;
+};
+
+Values values_of(const ArgumentText& argument, const Catalogues& catalogues) {
+  const std::string& name = argument.metavar;
+  if (!argument.choices.empty()) return {Source::words, argument.choices};
+  if (begins_with(name, "KEY=")) return {Source::keys, {}};
+  if (name == "RUN") return {Source::runs, {}};
+  if (name == "PIPELINE") return {Source::pipelines, {}};
+  if (name == "DIR") return {Source::folders, {}};
+  if (name == "CONFIG" || name == "OUT" || begins_with(name, "FILE")) return {Source::files, {}};
+  Values values{Source::words, {}};
+  if (name == "KIND") values.words.push_back("config");
+  for (const auto& [kind, entries] : catalogues.kinds) {
+    if (name == "KIND") values.words.push_back(kind);
+    if (name == "NAME" || (name == "MODEL" && kind == "model") || (name == "STRATEGY" && kind == "strategy"))
+      for (const Entry& entry : entries) add_unique(values.words, entry.name);
+  }
+  return values.words.empty() ? Values{} : values;
+}
+
+// A word in single quotes, for bash and zsh.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string lines(const std::vector<std::string>& words) { return quoted(join(words, " ")); }
+
+// --- bash ---
+
+std::string bash_values(const Values& values) {
+  switch (values.source) {
+    case Source::words:
+      return "_convoy_words " + lines(values.words);
+    case Source::keys:
+      return "_convoy_set";
+    case Source::folders:
+      return "_convoy_files -d";
+    case Source::files:
+      return "_convoy_files -f";
+    case Source::runs:
+      return "_convoy_runs";
+    case Source::pipelines:
+      return "_convoy_pipelines";
+    default:
+      return ":";
+  }
+}
+
+constexpr const char* bash_start = R"SCRIPT(# Completion of convoy for bash; made by `convoy list --completion bash`.
+_convoy_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$word"); }
+_convoy_files() {
+  compopt -o filenames 2>/dev/null
+  mapfile -t COMPREPLY < <(compgen "$1" -- "$word")
+}
+_convoy_runs() {
+  local found=() each
+  for each in runs/*/summary.json; do [ ! -e "$each" ] || found+=("${each%/summary.json}"); done
+  mapfile -t COMPREPLY < <(compgen -W "${found[*]}" -- "$word")
+  [ ${#COMPREPLY[@]} -gt 0 ] || _convoy_files -d
+}
+_convoy_pipelines() {
+  local found=() each
+  for each in "${positional[0]%/}"/pipelines/*/; do [ ! -d "$each" ] || found+=("$(basename "$each")"); done
+  _convoy_words "${found[*]}"
+}
+# bash splits words at "=" and replaces only the part after the last one.
+_convoy_set() {
+  case $word in
+    *=*) _convoy_words "$_convoy_values"; COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}") ;;
+    *) compopt -o nospace 2>/dev/null; _convoy_words "$_convoy_keys" ;;
+  esac
+}
+)SCRIPT";
+
+constexpr const char* bash_end = R"SCRIPT(
+_convoy() {
+  local line=${COMP_LINE:0:COMP_POINT} word='' words=() positional=() command previous each skip=''
+  read -ra words <<<"$line"
+  if [[ $line != *[[:space:]] ]]; then
+    word=${words[-1]}
+    unset 'words[-1]'
+  fi
+  COMPREPLY=()
+  command=${words[1]:-}
+  previous=${words[-1]}
+  if [ ${#words[@]} -le 1 ]; then
+    _convoy_words "$_convoy_commands"
+    return
+  fi
+  for each in "${words[@]:2}"; do
+    if [ -n "$skip" ]; then skip=''
+    elif [[ " ${_convoy_valued[$command]:-} " == *" $each "* ]]; then skip=1
+    elif [[ $each != -* ]]; then positional+=("$each")
+    fi
+  done
+  if [ -n "$skip" ]; then _convoy_value "$command" "$previous"
+  elif [[ $word == -* ]]; then _convoy_words "${_convoy_options[$command]:-}"
+  else _convoy_value "$command" "${#positional[@]}"
+  fi
+}
+complete -F _convoy convoy
+)SCRIPT";
+
+std::string bash_script(const std::vector<CommandText>& commands, const Catalogues& catalogues) {
+  std::ostringstream out;
+  const Assignments assignments = assignments_of(catalogues);
+  std::vector<std::string> names{"--help", "--help-all", "--version"};
+  std::ostringstream options, valued, values;
+  for (const CommandText& command : commands) {
+    names.push_back(command.name);
+    std::vector<std::string> all, with_value;
+    int position = 0;
+    for (const ArgumentText& argument : command.arguments) {
+      const std::string call = bash_values(values_of(argument, catalogues));
+      if (argument.names.empty()) {
+        values << "    '" << command.name << " " << position++ << "') " << call << " ;;\n";
+        continue;
+      }
+      for (const std::string& name : argument.names) {
+        all.push_back(name);
+        if (argument.flag) continue;
+        with_value.push_back(name);
+        values << "    '" << command.name << " " << name << "') " << call << " ;;\n";
+      }
+    }
+    options << "  [" << command.name << "]=" << lines(all) << "\n";
+    valued << "  [" << command.name << "]=" << lines(with_value) << "\n";
+  }
+  out << bash_start << "_convoy_commands=" << lines(names) << "\n_convoy_keys=" << lines(assignments.keys)
+      << "\n_convoy_values=" << lines(assignments.values) << "\ndeclare -gA _convoy_options=(\n"
+      << options.str() << ")\ndeclare -gA _convoy_valued=(\n"
+      << valued.str() << ")\n_convoy_value() {\n  case \"$1 $2\" in\n"
+      << values.str() << "  esac\n}" << bash_end;
+  return out.str();
+}
+
+// --- zsh ---
+
+// Text inside of a specification of _arguments.
+std::string zsh_text(const std::string& text) {
+  std::string out;
+  for (char c : text) out += std::string(c == '[' || c == ']' || c == ':' || c == '\\' ? "\\" : "") + c;
+  return out;
+}
+
+std::string zsh_values(const Values& values) {
+  switch (values.source) {
+    case Source::words:
+      return "(" + join(values.words, " ") + ")";
+    case Source::keys:
+      return "_convoy_set";
+    case Source::folders:
+      return "_files -/";
+    case Source::files:
+      return "_files";
+    case Source::runs:
+      return "_convoy_runs";
+    case Source::pipelines:
+      return "_convoy_pipelines";
+    default:
+      return " ";
+  }
+}
+
+std::string zsh_script(const std::vector<CommandText>& commands, const Catalogues& catalogues) {
+  std::ostringstream out;
+  const Assignments assignments = assignments_of(catalogues);
+  out << "#compdef convoy\n# Completion of convoy for zsh; made by `convoy list --completion zsh`.\n"
+      << "_convoy_set() {\n  local -a keys values\n  keys=(" << join(assignments.keys, " ") << ")\n  values=("
+      << join(assignments.values, " ")
+      << ")\n  if [[ $PREFIX == *=* ]]; then compadd -a values; else compadd -S '' -a keys; fi\n}\n"
+      << "_convoy_runs() {\n  local -a found\n  found=(runs/*/summary.json(N:h))\n  compadd -a found\n  _files -/\n}\n"
+      << "_convoy_pipelines() {\n  local -a found\n  found=(${line[1]%/}/pipelines/*(N/:t))\n  compadd -a found\n}\n"
+      << "_convoy() {\n  local -a line state commands\n  commands=(\n";
+  for (const CommandText& command : commands) out << "    " << quoted(command.name + ":" + command.help) << "\n";
+  out << "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
+      << "  local command=$words[2]\n  shift words\n  (( CURRENT-- ))\n  case $command in\n";
+  for (const CommandText& command : commands) {
+    out << "    " << command.name << ")\n      _arguments";
+    int position = 0;
+    for (const ArgumentText& argument : command.arguments) {
+      const std::string action = ":" + zsh_text(argument.metavar) + ":" + zsh_values(values_of(argument, catalogues));
+      if (argument.names.empty()) out << " \\\n        " << quoted(str(++position, action));
+      for (const std::string& name : argument.names)
+        out << " \\\n        "
+            << quoted(str("*", name, "[", zsh_text(argument.help), "]", argument.flag ? "" : action));
+    }
+    out << " ;;\n";
+  }
+  out << "  esac\n}\nif [ \"$funcstack[1]\" = _convoy ]; then _convoy \"$@\"; else compdef _convoy convoy; fi\n";
+  return out.str();
+}
+
+// --- fish ---
+
+std::string fish_quoted(const std::string& text) {
+  std::string out = "'";
+  for (char c : text) out += std::string(c == '\'' || c == '\\' ? "\\" : "") + c;
+  return out + "'";
+}
+
+// " -x -a …": the values, or "" for file names.
+std::string fish_values(const Values& values) {
+  switch (values.source) {
+    case Source::words:
+      return " -x -a " + fish_quoted(join(values.words, " "));
+    case Source::keys:
+      return " -x -a '(__convoy_set)'";
+    case Source::folders:
+      return " -x -a '(__fish_complete_directories)'";
+    case Source::files:
+      return " -r -F";
+    case Source::runs:
+      return " -x -a '(__convoy_runs)'";
+    case Source::pipelines:
+      return " -x -a '(__convoy_pipelines)'";
+    default:
+      return " -x";
+  }
+}
+
+std::string fish_script(const std::vector<CommandText>& commands, const Catalogues& catalogues) {
+  std::ostringstream out;
+  const Assignments assignments = assignments_of(catalogues);
+  out << "# Completion of convoy for fish; made by `convoy list --completion fish`.\n"
+      << "function __convoy_set\n    printf '%s\\n' " << join(assignments.keys, " ") << "\n    printf '%s\\n' "
+      << join(assignments.values, " ") << "\nend\n"
+      << "function __convoy_runs\n    for each in runs/*/summary.json\n        string replace /summary.json '' $each\n"
+      << "    end\n    __fish_complete_directories\nend\n"
+      << "function __convoy_pipelines\n    set -l words (commandline -opc)\n"
+      << "    for each in (string trim -r -c / $words[3])/pipelines/*/\n        basename $each\n    end\nend\n"
+      << "function __convoy_positional\n    set -l words (commandline -opc)\n"
+      << "    test (count $words) -eq (math 2 + $argv[2]); and test $words[2] = $argv[1]\nend\n"
+      << "complete -c convoy -f\n";
+  for (const CommandText& command : commands) {
+    out << "complete -c convoy -n __fish_use_subcommand -a " << command.name << " -d " << fish_quoted(command.help)
+        << "\n";
+    int position = 0;
+    for (const ArgumentText& argument : command.arguments) {
+      const std::string values = fish_values(values_of(argument, catalogues));
+      if (argument.names.empty()) {
+        const std::string where = str("'__convoy_positional ", command.name, " ", position++, "'");
+        if (values != " -x") out << "complete -c convoy -n " << where << values << "\n";
+        continue;
+      }
+      out << "complete -c convoy -n '__fish_seen_subcommand_from " << command.name << "'";
+      for (const std::string& name : argument.names)
+        out << (name[1] == '-' ? " -l " + name.substr(2) : " -s " + name.substr(1));
+      out << (argument.flag ? "" : values) << " -d " << fish_quoted(argument.help) << "\n";
+    }
+  }
+  return out.str();
+}
+
+}  // namespace
+
+std::string completion_script(const CLI::App& app, const Catalogues& catalogues, const std::string& shell) {
+  const std::vector<CommandText> commands = command_texts(app);
+  if (shell == "zsh") return zsh_script(commands, catalogues);
+  return shell == "fish" ? fish_script(commands, catalogues) : bash_script(commands, catalogues);
+}
+
+}  // namespace convoy

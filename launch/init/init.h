@@ -1,0 +1,46 @@
+// `convoy init`: looks at a data file and writes a configuration that trains a model on it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace convoy {
+
+// The part of a configuration that the data determines.
+struct DataDraft {
+  struct Line {
+    std::string text;     // YAML, below `data:`
+    std::string comment;  // "": none
+  };
+  std::string found;          // for people: "200 rows, 3 columns, target y: numbers"
+  std::vector<Line> lines;    // of the section `data`
+  std::string model;          // name of the default model
+  std::string model_options;  // its options as YAML: "hidden: [64, 64]"; "": the defaults
+  std::string optimizer = "{name: adam, lr: 1.0e-3}";
+  std::string length = "epochs: 10";  // of the training: epochs or max_steps
+  int64_t batch = 64;
+  std::string interval = "1 epoch";  // between evaluations and checkpoints
+};
+
+// Reads the whole file, or the headers of arrays and the names of images. `target`: column to predict, or a file of
+// targets for .npy; "" if the data needs none. Throws Error(command_line) with the columns for a wrong target,
+// Error(config) for data from which nothing can be learnt, Error(corrupt_data) with the line for a malformed file.
+DataDraft inspect_data(const std::string& path, const std::string& target);
+
+// Columns of a delimited file from which a target must be chosen; empty for data that needs no column.
+std::vector<std::string> target_choices(const std::string& path);
+
+// A text as a scalar of YAML, in quotes if YAML or convoy would read it differently.
+std::string yaml_word(const std::string& text);
+
+struct InitArguments {
+  std::string data, target, model, strategy;
+  int ranks = 0;  // 0: not given
+  bool force = false;
+};
+
+// Asks for what is missing if standard input and output are a terminal. Writes NAME.yaml for the data file NAME.* into
+// the working folder, checked like by `convoy run`, and prints the command that starts it. Returns the exit code.
+int init_command(InitArguments arguments);
+
+}  // namespace convoy

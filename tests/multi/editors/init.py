@@ -1,0 +1,149 @@
+"""`convoy init`: for each kind of data it writes a file that runs, and refuses what cannot be learnt from."""
+# timeout: 300
+import os
+import pathlib
+import pty
+import random
+import re
+import select
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import runs
+
+DRAW = random.Random(1)
+
+
+def init(folder, *words, code=0):
+    done = subprocess.run([runs.CONVOY, "init", *words], cwd=folder, env=runs.environment(), timeout=60, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    runs.check(done.returncode == code, f"init {words}: exit {done.returncode}, expected {code}\n{done.stdout}")
+    return done.stdout
+
+
+def trains(folder, name, expected, *words, sets=()):
+    """Runs `convoy init` and the command that it prints; returns the summary."""
+    text = init(folder, *words)
+    runs.check(text.rstrip().endswith(f"convoy run {name}.yaml"), f"init {words} prints no command:\n{text}")
+    written = (folder / f"{name}.yaml").read_text()
+    for line in expected:
+        runs.check(line in written, f"{name}: no '{line}' in\n{written}")
+    summary = runs.run(f"{name}.yaml", sets=sets, cwd=folder) and runs.summary(folder / "runs" / name)
+    runs.check(summary["status"] == "done", f"{name}: {summary}")
+    print(f"{name}: {text.splitlines()[0]}")
+    return summary
+
+
+def table(path, header, rows):
+    path.write_text(",".join(header) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+
+
+def array(path, kind, numbers, shape, letter):
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                     struct.pack(f"<{len(numbers)}{letter}", *numbers))
+
+
+def answers(folder, lines):
+    """Types the lines on a terminal; returns what it shows, and the exit code."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(runs.CONVOY, [str(runs.CONVOY), "init"], runs.environment())
+    shown, end = "", time.monotonic() + 60
+    lines = list(lines)
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                shown += os.read(terminal, 4096).decode()
+            except OSError:
+                break
+        if lines and shown.endswith(": "):
+            os.write(terminal, (lines.pop(0) + "\n").encode())
+            shown += "\n"
+    return shown, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+with runs.workspace() as folder:
+    points = [(DRAW.uniform(-3, 3), DRAW.gauss(5, 2)) for _ in range(400)]
+    table(folder / "mine.csv", ("a", "b", "y"), [(f"{a:.3f}", f"{b:.3f}", f"{2 * a + b + DRAW.gauss(0, 0.1):.3f}") for a, b in points])
+    summary = trains(folder, "mine", ["task: regression", "target: y", "scale: standard"], "--data", "mine.csv", "--target", "y")
+    runs.check(summary["metrics"]["loss"]["last"] < 1, f"the line y = 2a + b was not learnt: {summary['metrics']}")
+
+    kinds = ["birch", "oak", "elm"]
+    rows = [(DRAW.gauss(kinds.index(kind), 0.2), DRAW.gauss(-kinds.index(kind), 0.2), kind) for kind in DRAW.choices(kinds, k=300)]
+    table(folder / "leaves.csv", ("length", "width", "kind"), rows)
+    summary = trains(folder, "leaves", ["task: classification"], "--data", "leaves.csv", "--target", "kind", "--devices", "2")
+    runs.check(summary["metrics"]["accuracy"]["last"] > 0.9 and summary["world_size"] == 2, f"{summary['metrics']}")
+
+    rows = [(row, DRAW.choice(["red", "green", "NA"]), DRAW.choice([DRAW.gauss(0, 1), ""]), "same", f"name{row}", row % 2)
+            for row in range(200)]
+    table(folder / "my shop.csv", ("number", "colour", "size", "constant", "who", "bought: it?"), rows)
+    trains(folder, "my-shop", ["categorical: [colour]", "missing: fill", 'target: "bought: it?"', "without constant, who"],
+           "--data", "my shop.csv", "--target", "bought: it?")
+    (folder / "semi.csv").write_text("1.5;2;0\n" + "".join(f"{DRAW.gauss(row % 2, 1)};{row};{row % 2}\n" for row in range(100)))
+    trains(folder, "semi", ['delimiter: ";"', "header: false"], "--data", "semi.csv", "--target", "3")
+
+    clicks = [(user, item, at) for user in range(40) for at, item in enumerate(DRAW.sample(range(60), 8))]
+    (folder / "clicks.inter").write_text("user_id:token\titem_id:token\ttimestamp:float\n" +
+                                         "".join(f"u{u}\ti{i}\t{t}\n" for u, i, t in clicks))
+    trains(folder, "clicks", ["candidates: 52", "holdout: latest"], "--data", "clicks.inter", sets=["train.epochs=2"])
+    table(folder / "ratings.csv", ("userId", "movieId"), [(u, i) for u, i, _ in clicks])
+    trains(folder, "ratings", ["holdout: random", "user: userId"], "--data", "ratings.csv", sets=["train.epochs=2"])
+
+    (folder / "story.txt").write_text(" ".join(DRAW.choice(["the", "cat", "sat", "on", "a", "mat"]) for _ in range(3000)))
+    trains(folder, "story", ["name: gpt", "length: 64"], "--data", "story.txt", sets=["train.max_steps=5"])
+
+    array(folder / "x.npy", "<f4", [DRAW.gauss(0, 1) for _ in range(200 * 4)], (200, 4), "f")
+    array(folder / "labels.npy", "<i8", [row % 3 for row in range(200)], (200,), "q")
+    trains(folder, "x", ["target_path: labels.npy", "task: classification"], "--data", "x.npy", "--target", "labels.npy",
+           sets=["train.epochs=2"])
+
+    fashion = pathlib.Path("/usr/share/datasets/fashion-mnist")
+    if fashion.is_dir():
+        trains(folder, "fashion-mnist", ["name: fashion_mnist", "name: convnet"], "--data", str(fashion), sets=["train.max_steps=3"])
+    else:
+        print("skipped: no Fashion-MNIST here")
+
+    # An existing file is kept; nothing is written after a mistake.
+    kept = (folder / "mine.yaml").read_text()
+    text = init(folder, "--data", "mine.csv", "--target", "a", code=73)
+    runs.check("--force" in text and (folder / "mine.yaml").read_text() == kept, text)
+    init(folder, "--data", "mine.csv", "--target", "a", "--force")
+    runs.check("target: a" in (folder / "mine.yaml").read_text(), "--force did not replace the file")
+    table(folder / "gaps.csv", ("a", "y"), [(row, "" if row == 7 else row * 1.5) for row in range(30)])
+    table(folder / "equal.csv", ("a", "y"), [(row, 1) for row in range(30)])
+    table(folder / "names.csv", ("a", "y"), [(row, f"n{row}") for row in range(30)])
+    (folder / "ragged.csv").write_text("a,y\n1,2\n1,2,3\n")
+    (folder / "empty.csv").write_text("")
+    before = sorted(folder.iterdir())
+    for words, code, expected in (
+            (["--data", "leaves.csv", "--target", "kid"], 64, ["did you mean kind?", "the columns are length, width, kind"]),
+            (["--data", "leaves.csv"], 64, ["--target", "length, width, kind"]),
+            ([], 64, ["--data"]), (["--data", "nothing.csv"], 64, ["no such file"]),
+            (["--data", "mine.csv", "--target", "y", "--model", "mpl"], 64, ["did you mean mlp?"]),
+            (["--data", "mine.csv", "--target", "y", "--strategy", "dpd"], 64, ["ddp"]),
+            (["--data", "gaps.csv", "--target", "y"], 65, ["gaps.csv:9:", "1 of 30 rows"]),
+            (["--data", "equal.csv", "--target", "y"], 78, ["the same value"]),
+            (["--data", "names.csv", "--target", "y"], 78, ["30 different words"]),
+            (["--data", "ragged.csv", "--target", "y"], 65, ["ragged.csv:3:"]),
+            (["--data", "empty.csv", "--target", "y"], 65, ["is empty"]),
+            (["--data", "gaps.csv", "--target", "a", "--model", "gpt"], 78, ["gpt"])):
+        start = time.monotonic()
+        text = init(folder, *words, code=code)
+        runs.check(time.monotonic() - start < 1.5, f"init {words}: took {time.monotonic() - start:.1f} s")
+        for word in expected:
+            runs.check(word in text, f"init {words}: no '{word}' in\n{text}")
+    runs.check(sorted(folder.iterdir()) == before, "a refused init left a file")
+
+    shown, code = answers(folder, ["leaves.csv", "", "", "2"])
+    runs.check(code == 73, f"the questions: exit {code}\n{shown}")
+    (folder / "leaves.yaml").unlink()
+    shown, code = answers(folder, ["leaves.csv", "", "", "2"])
+    runs.check(code == 0 and "columns: length, width, kind" in shown, f"the questions: exit {code}\n{shown}")
+    runs.check("launch: {ranks: 2}" in (folder / "leaves.yaml").read_text(), "an answer was ignored")
+    runs.check(not re.search(r"\.tmp", " ".join(map(str, folder.iterdir()))), "a temporary file is left")
