@@ -47,38 +47,47 @@ def summary(name, steps, more=()):
                        "optimizer": {"name": "adam", "lr": 1e-3}, "train": {"batch": {"global": 256}}}, **dict(more)}
 
 
-def write(folder, contents, lines, resources=()):
+def text_of(lines):
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
+def write(folder, contents, metrics, resources=""):
+    """`metrics`, `resources`: texts of the files."""
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(contents))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    (folder / "metrics.jsonl").write_text(metrics)
     if resources:
-        (folder / "resources.jsonl").write_text("".join(json.dumps(line) + "\n" for line in resources))
+        (folder / "resources.jsonl").write_text(resources)
     return folder
 
 
+def records(points, number, draw):
+    for i in range(1, points + 1):
+        step, seconds = 10 * i, 0.04 * i * (1 + 0.05 * number)
+        record = {"kind": "train", "step": step, "epoch": 1 + i * 20 // points, "seconds": seconds,
+                  "samples_per_second": 256 * step / seconds, "remaining_seconds": 9.5,
+                  "learning_rate": 1e-3 * (1 + number) * (1 - 0.5 * i / points), "gradient_norm": abs(draw.gauss(1, 0.3)),
+                  "metrics": {"loss": 0.7 * math.exp(-3 * i / points) + 0.2 + draw.gauss(0, 0.02)}}
+        yield record
+        if i % (points // 20) == 0:
+            value = (0.9 + 0.003 * number) * (1 - math.exp(-5 * i / points))
+            yield {**record, "kind": "evaluate", "metrics": {"accuracy": value, "loss": record["metrics"]["loss"] + 0.02}}
+
+
 def many(folder, count, points):
-    """Runs that differ in learning rate and seed, with this number of training records each."""
+    """Runs that differ in learning rate and seed, with this number of training records each. Every fourth run has the
+    same curves, because making them takes longer than the report."""
     draw = random.Random(1)
+    metrics = [text_of(records(points, 5 * number, draw)) for number in range(4)]
+    resources = text_of({"time_s": at, "rank": rank, "memory_bytes": int(3e8 + 1e8 * math.tanh(at / 50) + 2e7 * rank),
+                         "cpu_s": at * (0.95 - 0.1 * rank)} for at in range(0, 400, 5) for rank in range(2))
     folders = []
     for number in range(count):
         name = f"run-{number:02d}"
         contents = summary(name, points * 10)
         contents["config"].update(seed=number, optimizer={"name": "adam", "lr": 1e-3 * (1 + number)})
         contents["metrics"]["accuracy"]["best"] = 0.9 + 0.003 * number
-        lines = []
-        for i in range(1, points + 1):
-            step, seconds = 10 * i, 0.04 * i * (1 + 0.05 * number)
-            record = {"kind": "train", "step": step, "epoch": 1 + i * 20 // points, "seconds": seconds,
-                      "samples_per_second": 256 * step / seconds, "remaining_seconds": 9.5,
-                      "learning_rate": 1e-3 * (1 + number) * (1 - 0.5 * i / points), "gradient_norm": abs(draw.gauss(1, 0.3)),
-                      "metrics": {"loss": 0.7 * math.exp(-3 * i / points) + 0.2 + draw.gauss(0, 0.02)}}
-            lines.append(record)
-            if i % (points // 20) == 0:
-                value = (0.9 + 0.003 * number) * (1 - math.exp(-5 * i / points))
-                lines.append({**record, "kind": "evaluate", "metrics": {"accuracy": value, "loss": record["metrics"]["loss"] + 0.02}})
-        resources = [{"time_s": at, "rank": rank, "memory_bytes": int(3e8 + 1e8 * math.tanh(at / 50) + 2e7 * rank),
-                      "cpu_s": at * (0.95 - 0.1 * rank)} for at in range(0, 400, 5) for rank in range(2)]
-        folders.append(write(folder / name, contents, lines, resources))
+        folders.append(write(folder / name, contents, metrics[number % 4], resources))
     return folders
 
 
@@ -92,9 +101,6 @@ def hostile(folder):
     contents["metrics"] = {evil: {"last": 1.0, "best": 1.0, "best_step": 1}}
     contents["placement"][0].update(host=evil, why=evil)
     contents["breakdown"]["advice"] = evil
-    write(folder, contents, [{"kind": "train", "step": step, "epoch": 1, "seconds": step * 0.1, "samples_per_second": 10.0,
-                              "metrics": {"loss": loss, evil: 1.0}}
-                             for step, loss in enumerate((2.0, "nan", "inf", "-inf", 1.0), 1)])
-    with open(folder / "metrics.jsonl", "a") as file:
-        file.write('not a record\n[[[[\n{"kind":"train","step":9,"metr')
-    return folder
+    lines = [{"kind": "train", "step": step, "epoch": 1, "seconds": step * 0.1, "samples_per_second": 10.0,
+              "metrics": {"loss": loss, evil: 1.0}} for step, loss in enumerate((2.0, "nan", "inf", "-inf", 1.0), 1)]
+    return write(folder, contents, text_of(lines) + 'not a record\n[[[[\n{"kind":"train","step":9,"metr')

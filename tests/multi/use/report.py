@@ -1,4 +1,5 @@
 """`convoy report`: what the page holds, hostile names, size and time, exit codes, unfinished runs, and the server."""
+# timeout: 600
 import contextlib
 import http.client
 import json
