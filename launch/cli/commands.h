@@ -134,7 +134,7 @@ struct ListRequest {
   bool markdown = false;  // the whole reference page, docs/config.md; kind and name are then empty
   // Files of launch/generate/generate.h; `main` prints the last two, which need the command line.
   bool json_schema = false;
-  std::string completion;  // shell; "": none
+  std::string completion = {};  // shell; "": none
   bool man = false;
 };
 
