@@ -195,7 +195,7 @@ void Trained::Impl::note_memory() {
     for (const NamedBuffer& buffer : part_->buffers()) homes_.push_back({buffer.name, buffer.value, {}});
   }
   for (Home& home : homes_)
-    if (!home.memory.defined() || !same_memory(home.tensor, home.memory)) home.memory = home.tensor.detach();
+    if (!home.memory.defined() || !same_memory(home.tensor, home.memory)) home.memory = home.tensor.variable_data();
 }
 
 // torch::load, Module::to and set_data give a tensor other memory, which this object would not update. This moves the

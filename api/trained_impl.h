@@ -92,7 +92,8 @@ struct Trained::Impl : public Strategy {
   torch::nn::Module& module_;
   const bool drives_, adopts_;
   std::optional<ModelPart> part_;
-  // A tensor of the module, and an alias of its memory after the last step.
+  // A tensor of the module, and an alias of its memory after the last step, with a separate version: writing to it does
+  // not invalidate what a forward saved.
   struct Home {
     std::string name;
     at::Tensor tensor, memory;

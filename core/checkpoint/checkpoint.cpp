@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -219,9 +220,14 @@ struct Checkpoints::Background {
   std::atomic<bool> cancelled{false}, ended{false};
   std::exception_ptr failure;  // valid after `ended`
   std::thread thread;
+  std::chrono::duration<double> patience{0};  // of the destructor
+  // An exception ends the training. The save of an earlier step may still end, because the others' threads go on.
   ~Background() {
+    if (!thread.joinable()) return;
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (!ended && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     cancelled = true;
-    if (thread.joinable()) thread.join();
+    thread.join();
   }
 };
 
@@ -288,6 +294,7 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
   }
   copy(save->entries);
   auto background = std::make_unique<Background>();
+  background->patience = std::chrono::duration<double>(context_.config.launch.failure_grace);
   save->coordination.continue_in_background(background->cancelled);
   const auto work = [this, save, running = background.get()]() noexcept {
     pthread_setname_np(pthread_self(), "checkpoint");

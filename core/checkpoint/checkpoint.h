@@ -49,7 +49,9 @@ class Checkpoints {
  public:
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
-  ~Checkpoints();  // abandons a save in the background: its temporary files stay until the next one
+  // Waits at most launch.failure_grace for a save in the background, then abandons it: its temporary files stay until
+  // the next save.
+  ~Checkpoints();
 
   // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients and stale entries.
   void save(Strategy& strategy, const SaveRequest& request, bool for_comparing = false);

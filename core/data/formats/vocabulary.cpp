@@ -83,6 +83,8 @@ std::vector<std::string> from_json(std::string_view text, const std::string& pat
     json = nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     fail(place_of(path, text, error.byte == 0 ? 0 : error.byte - 1), "is not JSON");
+  } catch (const nlohmann::json::exception&) {
+    fail(path, "is not JSON: a number is out of range");
   }
   std::vector<std::string> tokens;
   if (json.is_array()) {

@@ -117,17 +117,26 @@ TEST(BackgroundSave, ReportsOneRanksFailureOnceToEveryRank) {
   EXPECT_EQ(reported, 3);
 }
 
-// A rank that fails in training does not wait for the others, and the next attempt removes what it left.
-TEST(BackgroundSave, IsAbandonedByADestructor) {
+// A rank that fails in training waits shortly for a save, and the next attempt removes what an abandoned one left.
+TEST(BackgroundSave, GetsTimeToEndAndIsThenAbandoned) {
+  const TemporaryFolder ended;
+  over_ranks(2, [&](const Context& context) {
+    Checkpoints checkpoints(context, ended.path(), 0);
+    StateOwner held = holder(rows, context.rank, context.size, true);
+    checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);
+  });
+  EXPECT_TRUE(std::filesystem::exists(ended / "step-1"));
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();
-  over_ranks(2, [&](const Context& context) {
+  over_ranks(2, [&](const Context& given) {
+    Context context = given;
+    context.config.launch.failure_grace = 0.1;
     HeldFiles files;  // of rank 1 only
     Checkpoints checkpoints(context, folder.path(), 0, context.rank == 1 ? files : system_files());
     StateOwner held = holder(rows, context.rank, context.size, true);
     checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);
     if (context.rank == 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
     files.release();
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "within launch.collective";

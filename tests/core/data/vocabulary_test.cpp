@@ -85,6 +85,7 @@ TEST(Vocabulary, ReportsMistakesWithTheirLocation) {
   EXPECT_THAT(message("v.txt", "a\nb\na\n"), HasSubstr("'a' is there twice, as number 0 and 2"));
   EXPECT_THAT(message("v.txt", " \n"), HasSubstr("holds no tokens"));
   EXPECT_THAT(message("v.json", "[\"a\", "), HasSubstr("v.json:1:7: is not JSON"));
+  EXPECT_THAT(message("v.json", "{\"a\": 1e999}"), HasSubstr("is not JSON: a number is out of range"));
   EXPECT_THAT(message("v.json", "[\"a\", 3]"), HasSubstr("holds strings, and this one holds 3"));
   EXPECT_THAT(message("v.json", "[]"), HasSubstr("holds no tokens"));
   EXPECT_THAT(message("v.json", R"({"a": 0, "b": 2})"),
