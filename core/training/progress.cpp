@@ -160,8 +160,10 @@ void TrainingProgress::start() {
 
 // --- Steps ---
 
-void TrainingProgress::reached(InjectPoint point, int64_t number) const {
-  if (options_.reached) options_.reached(point, number);
+void TrainingProgress::reached(InjectPoint point, int64_t number) {
+  if (!options_.reached) return;
+  if (saver_) attempt_save([this] { saver_->wait_for_background(); });
+  options_.reached(point, number);
 }
 
 bool TrainingProgress::stops() { return stopped_ = stop_.stops_before(stop_points_++); }

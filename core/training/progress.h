@@ -119,7 +119,8 @@ class TrainingProgress {
   void next_step() { ++step_; }
   int64_t first_step() const { return first_step_; }  // first step of this process
   bool resumed() const { return first_step_ > 0; }
-  void reached(InjectPoint point, int64_t number) const;
+  // An injected fault happens when the checkpoints of earlier steps are written.
+  void reached(InjectPoint point, int64_t number);
   // Begins the next step in the trace. Collective once, after the last traced step.
   void trace_step() { trace_.begin_step(step_ + 1); }
   // Returns true if all ranks stop here. Every rank calls it at the same points in the same order: between steps, and

@@ -137,8 +137,8 @@ std::string checkpoint_copy_text(const std::vector<RankCosts>& ranks, const Trai
   if (train.checkpoint_async == false || train.checkpoint_every.unit == Interval::Unit::never) return "";
   double most = 0;
   for (const RankCosts& costs : ranks) most = std::max(most, costs.parameters.value + costs.moments.value);
-  return str("a checkpoint also takes up to ", human_bytes(most), " of host memory on the rank that writes it: ",
-             "parameters and moments, copied while training continues (train.checkpoint_async)\n");
+  return str("a checkpoint also takes up to ", human_bytes(most),
+             " of host memory on the rank that writes it (train.checkpoint_async)\n");
 }
 
 bool all_measured(const std::vector<RankCosts>& ranks) {

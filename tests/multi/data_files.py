@@ -113,7 +113,7 @@ with runs.workspace() as folder:
     runs.refused("a new token", 78, ["token 'mats' is new"],
                  runs.command(folder / "gpt.yaml", folder / "new-token", [*on, "data.changed=allow"]), within=30)
     (folder / "words.json").write_text('["the ", "cat "')
-    runs.refused("damaged tokens", 78, ["gpt.yaml:6:", "data.vocabulary: ", "words.json:1:16: is not JSON"],
+    runs.refused("damaged tokens", 78, ["gpt.yaml:5:", "data.vocabulary: ", "words.json:1:16: is not JSON"],
                  runs.command(folder / "gpt.yaml", folder / "damaged"))
     runs.check(not (folder / "damaged").exists(), "a folder was made although nothing started")
     # Both ranks find this mistake, far into the file. The second one's line is not printed, and the first one's seldom.
@@ -133,7 +133,7 @@ with runs.workspace() as folder:
     (folder / "colours" / "red").rename(folder / "colours" / "amber")  # a different number for every class
     on = [f"train.resume={folder / 'convnet'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
     runs.refused("a renamed class", 78,
-                 ["convnet.yaml:6:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"],
+                 ["convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"],
                  runs.command(folder / "convnet.yaml", folder / "renamed", on), within=30)
     runs.run(folder / "convnet.yaml", folder / "still-renamed", [*on, "data.changed=allow"], expect=78)
     # Without blue, the first class by name, red and green keep their numbers of the checkpoint.
@@ -147,7 +147,7 @@ with runs.workspace() as folder:
     broken = folder / "colours" / "red" / "7.png"
     broken.write_bytes(broken.read_bytes()[:-100])
     failed = runs.run(folder / "convnet.yaml", folder / "broken", expect=65)
-    for words in ("convnet.yaml:6:", "data.path: ", "red/7.png: "):
+    for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
         runs.check(words in failed["failure"]["message"], failed["failure"])
 
     # Only the features of a page tell who visits it. As context, its negatives share them, and a warning reports that.

@@ -104,7 +104,7 @@ with runs.workspace() as folder:
                           stdout=subprocess.PIPE, text=True)
     runs.check(done.returncode == 0 and "already done" in done.stdout, f"again: {done.returncode} {done.stdout}")
 
-    text = GRID.read_text().split("strategy:")[0]
+    text = GRID.read_text().split("\n", 1)[1].split("strategy:")[0]  # without the line of the schema
     bad = folder / "bad.yaml"
     other = folder / "other.yaml"
     other.write_text("name: other\nmodel: {name: mlp, hiden: [4]}\n")
