@@ -45,7 +45,7 @@ zmodload zsh/zpty
 zpty shell "zsh -f -i"
 zpty -w shell "PROMPT=; fpath=($1 \$fpath); cd $2; autoload -Uz compinit; compinit -u -d $2/dump; zstyle ':completion:*' list-colors ''"
 zpty -w shell "null-line() { print -r -- ENDLIST }; list() { compstate[insert]=; compstate[list]=; print -rl -- BEGINLIST }"
-zpty -w shell "compadd() { local -a found; builtin compadd -O found \"\$@\" 2>/dev/null; print -rl -- FOUND:\${^found}; builtin compadd \"\$@\" }"
+zpty -w shell "compadd() { local -a hits__; builtin compadd -O hits__ \"\$@\" 2>/dev/null; print -rl -- FOUND:\${^hits__}; builtin compadd \"\$@\" }"
 zpty -n -w shell "$3"$'\t'
 sleep 2
 zpty -r -t shell output
@@ -105,7 +105,7 @@ with runs.workspace() as folder:
     for word in ("convoy run", "convoy verify", "\\-\\-set", "convoy list"):
         runs.check(word in text, f"no '{word}' in the manual page")
     if shutil.which("groff"):
-        done = subprocess.run(["groff", "-ww", "-man", "-k", "-Tutf8", str(page)], timeout=60, stdout=subprocess.PIPE,
+        done = subprocess.run(["groff", "-ww", "-man", "-k", "-Tutf8", "-P-cbou", str(page)], timeout=60, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True)
         runs.check(done.returncode == 0 and not done.stderr, f"groff: {done.stderr}")
         for command in ("run", "evaluate", "init", "cancel"):

@@ -111,7 +111,7 @@ for path in sorted((runs.TOP / "configs").rglob("*.yaml")):
     runs.check(schema and (path.parent / schema[1]).resolve() == runs.TOP / "configs" / "schema.json", f"{path}: {first}")
 
 for text in (BASE, FARM, PROGRAM, ADDED, BASE.replace("seed: 1", "seed: ${SEED}"), BASE.replace("device: cpu", "device: ${KIND}"),
-             BASE.replace("lr: 1.0e-3", "lr: 1.0e-3, clip_norm: ~"), BASE.replace("strategy: {name: single}", "strategy: single"),
+             BASE.replace("strategy: {name: single}", "strategy: single"),
              BASE.replace("name: mlp, hidden: [8]", "plugin: /lib/mine.so, anything: 3"),
              BASE.replace("name: mlp,", "name: mine,") + "plugins: [/lib/mine.so]\n"):
     runs.check(not errors(text), f"the schema refuses\n{text}\n{errors(text)}")
