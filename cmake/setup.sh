@@ -64,7 +64,9 @@ text_packages='
   bible-kjv bible'
 check_packages='
   clang-format clang-format
-  procps ps
+  procps ps'
+# Shells and the formatter of manual pages, for the tests of what is generated for them.
+shell_packages='
   zsh zsh
   fish fish
   groff groff'
