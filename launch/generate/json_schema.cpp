@@ -96,6 +96,8 @@ Json any_of_types(const Option& option) {
   return {{"anyOf", all}};
 }
 
+Json plugin_path() { return {{"type", "string"}, {"pattern", str("^/|", variable)}}; }
+
 class SchemaWriter {
  public:
   explicit SchemaWriter(const Catalogues& catalogues) : catalogues_(catalogues) {}
@@ -109,6 +111,8 @@ class SchemaWriter {
     definitions_["program"]["required"] = Json::array({"program"});  // its file may supply the name
     definitions_["farm"] = farm();
     definitions_["added-pipeline"] = added_pipeline();
+    Json named_run = Json::object();
+    named_run["allOf"] = Json::array({reference("run"), has_key("name")});
     Json not_a_run{{"anyOf", {has_key("model"), has_key("strategy")}}};
     Json pipeline = has_key("config");
     pipeline["not"] = not_a_run;
@@ -123,7 +127,7 @@ class SchemaWriter {
         {"if", pipeline},
         {"then", reference("added-pipeline")},
         {"else",
-         choice_of(strategy, reference("farm"), choice_of(has_key("program"), reference("program"), reference("run")))},
+         choice_of(strategy, reference("farm"), choice_of(has_key("program"), reference("program"), named_run))},
         {"definitions", definitions_}};
   }
 
@@ -233,7 +237,7 @@ class SchemaWriter {
     Json schema = fields(options, false);
     schema["description"] = entry.help;
     schema["properties"]["name"] = constant(entry.name);
-    if (kind == "model") schema["properties"]["plugin"] = {{"type", "string"}, {"pattern", "^/"}};
+    if (kind == "model") schema["properties"]["plugin"] = plugin_path();
     return schema;
   }
 
@@ -255,9 +259,9 @@ class SchemaWriter {
       names.push_back(name);
     }
     if (kinds_of_plugins.count(kind) == 0) rules.push_back(this->names(kind));
-    return {{"type", {"object", "string"}},
-            {"properties", {{"name", {{"description", option.help}, {"examples", names}}}}},
-            {"allOf", rules}};
+    Json properties{{"name", {{"description", option.help}, {"examples", names}}}};
+    if (kind == "model") properties["plugin"] = plugin_path();
+    return {{"type", {"object", "string"}}, {"properties", properties}, {"allOf", rules}};
   }
 
   // Only names of the catalogue.
