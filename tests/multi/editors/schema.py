@@ -117,15 +117,24 @@ for text in (BASE, FARM, PROGRAM, ADDED, BASE.replace("seed: 1", "seed: ${SEED}"
     runs.check(not errors(text), f"the schema refuses\n{text}\n{errors(text)}")
 
 with runs.workspace() as folder:
+    # `convoy add` reads a pipeline only if its farm runs.
+    (folder / "farm.yaml").write_text(BASE.replace("epochs: 1", "max_steps: 100000000").replace(
+        "strategy: {name: single}", "strategy: {name: independent, grid: {seed: [1]}}"))
+    farm = runs.start(folder / "farm.yaml", folder / "farm")
+    runs.wait_for(lambda: (folder / "farm" / "journal.jsonl").exists(), 60, "the start of a farm")
     for title, (text, old, new) in WRONG.items():
         runs.check(text.count(old) >= 1, f"{title}: no '{old}'")
         wrong = text.replace(old, new, 1)
         runs.check(errors(wrong), f"{title}: the schema accepts\n{wrong}")
         (folder / "wrong.yaml").write_text(wrong)
-        line = [runs.CONVOY, "add", "nowhere", "wrong.yaml"] if text is ADDED else [runs.CONVOY, "run", "wrong.yaml"]
+        line = [runs.CONVOY, "add", "farm", "wrong.yaml"] if text is ADDED else [runs.CONVOY, "run", "wrong.yaml"]
         done = subprocess.run(line, cwd=folder, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
+        if done.returncode != 78:
+            farm.kill()
         runs.check(done.returncode == 78, f"{title}: the reader ends with {done.returncode}\n{wrong}\n{done.stdout}")
+    farm.terminate()
+    farm.wait(timeout=60)
     made = subprocess.run([runs.CONVOY, "list", "--json-schema"], check=True, timeout=60, text=True, stdout=subprocess.PIPE)
     runs.check(json.loads(made.stdout) == SCHEMA, "configs/schema.json is out of date; build/convoy list --json-schema")
 print(f"{count} configurations are valid; {len(WRONG)} wrong ones are refused by schema and reader")
