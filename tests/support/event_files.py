@@ -108,7 +108,7 @@ def expected_scalars(records_of_run):
             elif key == "members":
                 wanted.update({(f"{kind}/{name}/member{member}", step): number(one)
                                for name, list_of in value.items() for member, one in enumerate(list_of)})
-            elif key not in ("kind", "step"):
+            elif key not in ("kind", "step", "lower_is_better"):  # names
                 wanted[(f"{kind}.progress/{key}", step)] = number(value)
     return wanted
 
