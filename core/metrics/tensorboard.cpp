@@ -39,7 +39,7 @@ void TensorBoard::write(const Record& record) {
       for (const auto& [name, list] : value.items())
         for (size_t member = 0; member < list.size(); ++member)
           values.emplace_back(str(record.kind, "/", name, "/member", member), value_of(list[member]));
-    } else {
+    } else if (!value.is_array()) {  // not a list of names
       values.emplace_back(record.kind + ".progress/" + key, value_of(value));
     }
   }
