@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "ncf.yaml"
-SETS = ["launch.cores_per_rank=1", "train.epochs=4", "train.checkpoint_every=4 epochs", "train.log_every=1"]
+SETS = ["launch.cores_per_rank=1", "train.epochs=8", "train.checkpoint_every=8 epochs", "train.log_every=1"]
 POLICIES = {
     "parameters": ["strategy.sync.what=parameters", "strategy.sync.every=5"],
     "diloco": ["strategy.sync.what=diloco", "strategy.sync.every=5", "strategy.sync.start_after=3"],
