@@ -25,15 +25,25 @@ SaveCoordination::SaveCoordination(const Context& context, const std::string& ca
   std::memcpy(token_.data(), on_device.const_data_ptr(), token_.size());
 }
 
-void SaveCoordination::check_wait(std::chrono::steady_clock::time_point begin, const std::string& phase) const {
+bool SaveCoordination::is_over(std::chrono::steady_clock::time_point& begin) const {
   if (*cancelled_) throw CommError(Failure::peer_lost, -1, "the training ended during a save");
   if (const std::optional<Abort> cause = context_.channel->aborted())
     throw CommError(Failure::peer_lost, cause->rank, cause->message);
-  if (std::chrono::steady_clock::now() - begin > timeout_)
-    throw CommError(Failure::rendezvous, -1,
-                    convoy::str("checkpoint, ", phase, ": not all ranks were ready within ",
-                                human_seconds(std::chrono::duration<double>(timeout_).count()),
-                                " (launch.collective): is the storage slow, or a host gone?"));
+  const auto now = std::chrono::steady_clock::now();
+  if (now - begin <= timeout_) return false;
+  context_.channel->peek(key("time limit"));  // returns when the server answers
+  constexpr std::chrono::seconds prompt{1};
+  const auto answered = std::chrono::steady_clock::now();
+  if (answered - now < prompt) return true;
+  begin = answered;
+  return false;
+}
+
+void SaveCoordination::fail_late(const std::string& phase) const {
+  throw CommError(Failure::rendezvous, -1,
+                  convoy::str("checkpoint, ", phase, ": not all ranks were ready within ",
+                              human_seconds(std::chrono::duration<double>(timeout_).count()),
+                              " (launch.collective): is the storage slow, or a host gone?"));
 }
 
 std::vector<std::string> SaveCoordination::agree(const std::string& phase, const std::string& value) {
@@ -45,7 +55,7 @@ std::vector<std::string> SaveCoordination::agree(const std::string& phase, const
     std::optional<std::vector<std::string>> values;
   };
   const auto answers = std::make_shared<Answers>();  // its callback may outlive this wait
-  const auto begin = std::chrono::steady_clock::now();
+  auto begin = std::chrono::steady_clock::now();
   later->agree_later(key(phase), context_.rank, context_.size, value,
                      [answers](const std::vector<std::string>& values) {
                        const std::lock_guard<std::mutex> lock(answers->mutex);
@@ -54,8 +64,12 @@ std::vector<std::string> SaveCoordination::agree(const std::string& phase, const
                      });
   constexpr std::chrono::milliseconds check_every{50};
   std::unique_lock<std::mutex> lock(answers->mutex);
-  while (!answers->arrived.wait_for(lock, check_every, [&] { return answers->values.has_value(); }))
-    check_wait(begin, phase);
+  while (!answers->arrived.wait_for(lock, check_every, [&] { return answers->values.has_value(); })) {
+    lock.unlock();  // the channel's thread delivers the answers, and what is_over asks for
+    const bool over = is_over(begin);
+    lock.lock();
+    if (over && !answers->values) fail_late(phase);
+  }
   return *answers->values;
 }
 
@@ -65,9 +79,12 @@ std::string SaveCoordination::take(const std::string& from) {
     value = context_.channel->get(from, timeout_);
   } else {
     constexpr std::chrono::milliseconds check_every{5};
-    const auto begin = std::chrono::steady_clock::now();
+    auto begin = std::chrono::steady_clock::now();
     std::optional<std::string> seen;
-    for (; !(seen = context_.channel->peek(from)); std::this_thread::sleep_for(check_every)) check_wait(begin, "list");
+    for (bool over = false; !(seen = context_.channel->peek(from)); over = is_over(begin)) {
+      if (over) fail_late("list");
+      std::this_thread::sleep_for(check_every);
+    }
     value = *seen;
   }
   context_.channel->erase(from);

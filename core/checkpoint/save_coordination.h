@@ -33,7 +33,10 @@ class SaveCoordination {
   // Each rank's value; waits for all ranks.
   std::vector<std::string> agree(const std::string& phase, const std::string& value);
   std::string take(const std::string& key);  // waits until another rank has set it
-  void check_wait(std::chrono::steady_clock::time_point begin, const std::string& phase) const;
+  // True if a wait since `begin` is over its limit. Throws if the job ends. Time in which the supervisor was suspended
+  // does not count: `begin` moves.
+  bool is_over(std::chrono::steady_clock::time_point& begin) const;
+  [[noreturn]] void fail_late(const std::string& phase) const;
   std::vector<std::string> collect(const std::string& phase, const std::function<std::string()>& work);
   std::string key(const std::string& phase) const { return "checkpoint/" + token_ + "/" + phase; }
 
