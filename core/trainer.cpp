@@ -55,6 +55,7 @@ class Training {
     if (const Json best = keep_best_.json(); best.is_object() && best.contains("step"))
       result.summary["best_checkpoint"] = best;
     if (early_stop_.exhausted()) result.summary["early_stop"] = early_stop_.json();
+    if (paused_) result.summary[protocol::paused] = true;
     return result;
   }
 
@@ -102,6 +103,8 @@ class Training {
     for (; step() < length_.total_steps && !finished_; progress_.next_step()) {
       progress_.check_aborted();
       if (progress_.stopped() || (updated && progress_.stops())) break;
+      paused_ = updated && reached(config_.train.pause_after, step(), length_.steps_per_epoch);
+      if (paused_) break;
       progress_.trace_step();
       const int64_t step = progress_.step(), done = step + 1;
       context_.state->step(step);
@@ -145,7 +148,7 @@ class Training {
     const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
     if (wants_evaluation && !progress_.stopped() && !evaluated_) evaluate(step(), true);
     const bool wants_checkpoint =
-        progress_.stopped() || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never;
+        progress_.stopped() || paused_ || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never;
     if (best_owed_ || (!saved_ && wants_checkpoint)) save(step(), true);
     progress_.wait_for_save();
     if (!progress_.stopped() && context_.rank == 0 && progress_.skipped_all())
@@ -294,6 +297,7 @@ class Training {
   bool finished_ = false;                   // the strategy ended the training before the last step
   std::optional<Loader> loader_;            // while training
   bool rebuild_loader_ = true;              // before the next step
+  bool paused_ = false;                     // train.pause_after ended the loop
   DataTime data_time_;
 };
 

@@ -51,6 +51,7 @@ TrainConfig train_of(const Options& options) {
     train.batch.per_rank = batch.has("per_rank");
     train.batch.rows = batch.integer(train.batch.per_rank ? "per_rank" : "global");
     train.evaluate_every = interval_of(options.at("evaluate_every"));
+    train.pause_after = interval_of(options.at("pause_after"));
   }
   train.checkpoint_every = interval_of(options.at("checkpoint_every"));
   train.keep_last = options.integer("keep_last");
@@ -116,6 +117,10 @@ Option train_section() {
               batch_section(),
               option(OptionType::interval, "evaluate_every", "interval between evaluations", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
+              option(OptionType::interval, "pause_after",
+                     "stops at this point of the training, after an evaluation and a checkpoint; a later point, or "
+                     "never, resumes. Schedules of the learning rate follow the whole length",
+                     "never"),
               describe::integer("keep_last", "number of checkpoints that are kept", defaults.keep_last)
                   .between(1, 1 << 20),
               describe::boolean("checkpoint_async",

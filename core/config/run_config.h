@@ -48,6 +48,7 @@ struct TrainConfig {
   BatchSize batch;
   Interval evaluate_every;
   Interval checkpoint_every;
+  Interval pause_after;  // ends the process at this point of the training; never: at its end
   int64_t keep_last = 2;
   std::optional<bool> checkpoint_async;    // write while training continues; nullopt: if a copy of the state fits
   bool continue_after_save_error = false;  // a failed save is counted and does not end the run

@@ -39,6 +39,11 @@ bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) 
   return false;
 }
 
+bool reached(const Interval& position, int64_t steps_done, int64_t steps_per_epoch) {
+  if (position.unit == Interval::Unit::never) return false;
+  return steps_done >= position.every * (position.unit == Interval::Unit::epochs ? steps_per_epoch : 1);
+}
+
 std::string length_note(const TrainConfig& train, const TrainingLength& length) {
   if (train.epochs <= 0 || train.max_steps <= 0) return "";
   if (length.epoch_steps == train.max_steps)

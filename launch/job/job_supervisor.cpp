@@ -521,6 +521,13 @@ JobOutcome JobSupervisor::outcome() {
     return participant.end && participant.end->code == exit_code::stopped;
   });
   if (!cause_ && (stopped || saved())) outcome.cause = stop_reason();
+  if (!outcome.cause && complete() && result_->value(protocol::paused, false)) {
+    const int64_t steps = result_->value("steps", int64_t{-1});
+    outcome.cause = Abort{Failure::stopped, -1, steps, 0, "",
+                          str("paused after step ", steps,
+                              " (train.pause_after); the same command with a later point, or with "
+                              "--set train.pause_after=never, resumes")};
+  }
   if (!outcome.cause && !complete())
     outcome.cause = Abort{Failure::internal, -1, -1, 0, "", "the ranks ended without reporting all results"};
   if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);

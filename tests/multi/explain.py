@@ -199,7 +199,8 @@ with runs.workspace() as folder:
         text = explain(*many, *long, of=runs.TOP / "configs" / "tiny" / "gpt.yaml")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        runs.check(used <= 2.5, f"{sets}: {used:.1f} s, {len(text.splitlines())} lines")
+        # A quadratic schedule takes minutes; the limit leaves room for slow processors.
+        runs.check(used <= 6, f"{sets}: {used:.1f} s, {len(text.splitlines())} lines")
         print(f"{' '.join(sets)}: {used:.1f} s")
 
     # While other processes use the cores, nothing is recommended.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_set>
 
 #include "core/base/error.h"
 #include "core/config/init_from.h"
@@ -35,6 +36,15 @@ std::vector<uint32_t> versions_of(const TensorList& tensors) {
   std::vector<uint32_t> versions;
   for (const at::Tensor& tensor : tensors) versions.push_back(tensor.defined() ? tensor._version() : 0);
   return versions;
+}
+
+const void* identity(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
+
+std::unordered_set<const void*> identities(const TensorList& tensors) {
+  std::unordered_set<const void*> found;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) found.insert(identity(tensor));
+  return found;
 }
 
 // Refuses changed inputs. A view and its base share a version counter, so changes through either are found.
@@ -149,12 +159,9 @@ void ModelPart::add_parameter_of_layers(const ParameterPtr& parameter) {
 void ModelPart::note_parameters(int64_t index, size_t before) {
   std::vector<ParameterPtr> used(parameters_.begin() + int64_t(before), parameters_.end());
   const std::vector<at::Tensor> registered = blocks_[size_t(index - begin_)]->parameters();
+  const auto of_block = identities(registered);
   for (size_t i = 0; i < before; ++i)
-    for (const at::Tensor& tensor : registered)
-      if (parameters_[i]->value.is_same(tensor)) {
-        used.push_back(parameters_[i]);
-        break;
-      }
+    if (of_block.count(identity(parameters_[i]->value)) > 0) used.push_back(parameters_[i]);
   TensorList reached;
   for (const ParameterPtr& parameter : used) reached.push_back(parameter->value);
   // Copies of tensors of other parts are not in parameters_, but have gradients.
@@ -171,17 +178,15 @@ void ModelPart::note_parameters(int64_t index, size_t before) {
 void ModelPart::adopt_foreign(int64_t index) {
   Block& block = *blocks_[size_t(index - begin_)];
   const std::string name = model_->block_name(index), prefix = name.empty() ? "" : name + ".";
-  const auto known = [&](const at::Tensor& tensor) {
-    for (const auto* list : {&parameters_, &tables_, &frozen_, &store_->followers})
-      for (const ParameterPtr& parameter : *list)
-        if (parameter->value.is_same(tensor)) return true;
-    for (const NamedBuffer& buffer : buffers_)
-      if (buffer.value.is_same(tensor)) return true;
-    return false;
-  };
   block.to(store_->device);
+  // Foreign tensors are those of the block that no list has. A model of many blocks has long lists: each is read once.
+  auto foreign = identities(block.parameters());
+  foreign.merge(identities(block.buffers()));
+  for (const auto* list : {&parameters_, &tables_, &frozen_, &store_->followers})
+    for (const ParameterPtr& parameter : *list) foreign.erase(identity(parameter->value));
+  for (const NamedBuffer& buffer : buffers_) foreign.erase(identity(buffer.value));
   for (auto& entry : block.named_parameters()) {
-    if (!entry.value().defined() || known(entry.value())) continue;
+    if (foreign.erase(identity(entry.value())) == 0) continue;
     auto parameter = std::make_shared<Parameter>();
     parameter->name = prefix + entry.key();
     parameter->value = entry.value();
@@ -194,7 +199,7 @@ void ModelPart::adopt_foreign(int64_t index) {
   }
   for (auto& entry : block.named_buffers()) {
     at::Tensor& buffer = entry.value();
-    if (!buffer.defined() || known(buffer)) continue;
+    if (foreign.erase(identity(buffer)) == 0) continue;
     if (buffer.is_floating_point() && !keep_dtypes_) buffer.set_data(buffer.to(store_->dtype).contiguous());
     buffers_.push_back({prefix + entry.key(), buffer});
   }
