@@ -161,7 +161,8 @@ const std::vector<std::string>& resumable_keys() {
   static const std::vector<std::string> keys = split(
       "launch backend device log profile data.path data.changed data.item_features.path data.user_features.path "
       "data.prefetch "
-      "program.0 strategy.overlap train.epochs train.max_steps train.checkpoint_every train.pause_after train.keep_last "
+      "program.0 strategy.overlap train.epochs train.max_steps train.checkpoint_every train.pause_after "
+      "train.keep_last "
       "train.checkpoint_async train.on_save_error train.keep_best "
       "train.early_stop train.resume train.log_every",
       ' ');

@@ -18,6 +18,8 @@ Component component_of(const Options& run, const std::string& key) {
   return component;
 }
 
+}  // namespace
+
 Interval interval_of(const Json& value) {
   Interval interval;
   interval.every = value.at("every");
@@ -27,6 +29,13 @@ Interval interval_of(const Json& value) {
                                      : Interval::Unit::never;
   return interval;
 }
+
+Json to_json(const Interval& interval) {
+  static const char* const units[] = {"never", "steps", "epochs"};  // in the enum's order
+  return {{"every", interval.every}, {"unit", units[static_cast<size_t>(interval.unit)]}};
+}
+
+namespace {
 
 int64_t integer_or_zero(const Options& options, const std::string& name) {
   return options.has(name) && !options.is_auto(name) ? options.integer(name) : 0;

@@ -80,6 +80,8 @@ struct LaunchConfig {
 };
 
 LaunchConfig launch_config(const Options& section);
+Interval interval_of(const Json& value);  // as Options has it
+Json to_json(const Interval& interval);
 
 struct LogConfig {
   std::string level = "info";

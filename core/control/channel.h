@@ -163,7 +163,7 @@ inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device
 inline constexpr char rank_result[] = "result/";        // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
 inline constexpr char result[] = "result";              // JSON: the part of summary.json that rank 0 makes
 inline constexpr char stopped_early[] = "stopped";      // in the result: true if the ranks stopped on request
-inline constexpr char paused[] = "paused";             // in the result: true if train.pause_after ended the training
+inline constexpr char paused[] = "paused";              // in the result: true if train.pause_after ended the training
 inline constexpr char stop_request[] = "stop/request";  // set by the supervisor when all ranks should stop
 inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank waits
 

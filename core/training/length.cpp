@@ -41,7 +41,7 @@ bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) 
 
 bool reached(const Interval& position, int64_t steps_done, int64_t steps_per_epoch) {
   if (position.unit == Interval::Unit::never) return false;
-  return steps_done >= position.every * (position.unit == Interval::Unit::epochs ? steps_per_epoch : 1);
+  return steps_done / (position.unit == Interval::Unit::epochs ? steps_per_epoch : 1) >= position.every;
 }
 
 std::string length_note(const TrainConfig& train, const TrainingLength& length) {

@@ -523,7 +523,11 @@ JobOutcome JobSupervisor::outcome() {
   if (!cause_ && (stopped || saved())) outcome.cause = stop_reason();
   if (!outcome.cause && complete() && result_->value(protocol::paused, false)) {
     const int64_t steps = result_->value("steps", int64_t{-1});
-    outcome.cause = Abort{Failure::stopped, -1, steps, 0, "",
+    outcome.cause = Abort{Failure::stopped,
+                          -1,
+                          steps,
+                          0,
+                          "",
                           str("paused after step ", steps,
                               " (train.pause_after); the same command with a later point, or with "
                               "--set train.pause_after=never, resumes")};

@@ -28,7 +28,7 @@ Json schedule_of(const std::string& folder, bool running, size_t most, double& o
   for_each_object(folder + "/journal.jsonl", [&](const Json& event) {
     const double time = number_in(event, "time", std::nan(""));
     const std::string name = text_in(event, "pipeline"), what = text_in(event, "event");
-    if (!std::isfinite(time) || name.empty()) return;
+    if (!std::isfinite(time) || name.empty() || what == "priority") return;
     if (std::isnan(origin)) origin = time;
     last = std::max(last, time - origin);
     if (const auto bar = open.find(name); bar != open.end()) {

@@ -15,6 +15,7 @@
 #include "core/config/job_plan.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
+#include "launch/farm/schedule/halving.h"
 #include "launch/farm/schedule/queue.h"
 #include "launch/prepare/prepare.h"
 
@@ -52,6 +53,7 @@ struct Farm {
   int max_parallel = 0;             // pipelines at a time; 0: as many as slots allow
   std::string metric;               // sorts the leaderboard; "": none chosen
   std::string direction = "auto";   // auto | maximize | minimize
+  HalvingOptions halving;
 };
 
 // A file of several runs, as `convoy run` executes it.
@@ -123,8 +125,8 @@ Node merged(const Node& base, const Node& over);
 // ConfigError at the value's location for an invalid path.
 void put_at(Node& root, const std::string& path, const Node& value);
 
-// The grid with key paths instead of maps: {optimizer: {lr: [1, 2]}} becomes {optimizer.lr: [1, 2]}. Values from
-// --set replace those of the file. `twice`: keys that the file contains twice.
+// The grid, or the ranges of a search, with key paths instead of maps: {optimizer: {lr: [1, 2]}} becomes
+// {optimizer.lr: [1, 2]}. Values from --set replace those of the file. `twice`: keys that the file contains twice.
 Node flat_grid(const Node& grid, std::vector<Node::Field>& twice);
 
 // True if a node of the tree comes from this file. For --set: if it has the value of that assignment
@@ -141,17 +143,27 @@ struct GridPoint {
   std::vector<std::pair<std::string, const Node*>> values;
 };
 
-// `grid` maps key paths to lists of values; the last key varies fastest.
-// `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0. With "" a
-// name has the last part of each key and its value. Characters that are not allowed in names become '-'. Values of a
+// `grid` maps key paths to lists of values; the last key varies fastest. `trials` maps further key paths to lists of
+// equal length, of a search: trial i has the i-th value of each. Each trial is combined with the whole grid.
+// `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0, {trial}
+// that of the trial. With "" a name has the number of the trial, and the last part of each key of the grid and its
+// value. Characters that are not allowed in names become '-'. Values of a
 // key with equal texts get "-2", "-3", …; long names end in a hash of the rest.
 // Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_location`
 // for a key that the grid does not have.
-std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
-                                   const SourceLocation& pattern_location);
+std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_location,
+                                   const Node& trials = {});
 // Points for error messages of an invalid grid: each value of each key once, with the first values of the other keys.
 // Omits keys without a list of values, and values after the first thousand points.
 std::vector<GridPoint> grid_values(const Node& grid);
+
+// --- Random search (Bergstra and Bengio, 2012): random values of some keys ---
+
+// `search`: {random: number of trials, seed, over: {key path: list of values, or {from, to, scale: linear | log}}}.
+// A range of integers gives integers; other values have four significant digits, more in a narrow range. A value depends on the seed, the
+// number of the trial and the key only, so more trials do not change the first ones. All trials differ.
+// Returns a map from key paths to a list of the values of all trials. Throws ConfigError at the value that is wrong.
+Node sampled_trials(const Node& search);
 
 // --- Additional values for the keys of a grid: `convoy add RUN --set strategy.grid.seed=[3, 4]` ---
 

@@ -17,7 +17,8 @@ namespace {
 void flatten(const Node& map, const std::string& prefix, Node& into, std::vector<Node::Field>& twice) {
   for (const Node::Field& field : map.fields) {
     const std::string key = below(prefix, field.key);
-    if (field.value.kind == Node::Kind::map && !field.value.fields.empty()) {
+    // {from, to} is a range of a search, not a deeper key.
+    if (field.value.kind == Node::Kind::map && !field.value.fields.empty() && field.value.find("from") == nullptr) {
       flatten(field.value, key, into, twice);
     } else if (Node* known = into.find(key); known == nullptr) {
       into.fields.push_back({key, field.location, field.value});
@@ -96,14 +97,22 @@ struct Coordinate {
   const std::string& text() const { return (*texts)[index]; }
 };
 
-std::string default_name(const std::vector<Coordinate>& point) {
+// Name of a trial, such as "trial-07" of 100; "" without trials.
+std::string trial_name(size_t trial, size_t trials) {
+  if (trials == 0) return "";
+  const std::string number = str(trial), last = str(trials - 1);
+  return str("trial-", std::string(last.size() - number.size(), '0'), number);
+}
+
+std::string default_name(const std::string& trial, const std::vector<Coordinate>& point) {
   std::vector<std::string> parts;
+  if (!trial.empty()) parts.push_back(trial);
   for (const Coordinate& at : point) parts.push_back(last_part(at.axis->key) + "-" + at.text());
   return join(parts, "_");
 }
 
 std::string patterned_name(const std::string& pattern, const SourceLocation& location,
-                           const std::vector<Coordinate>& point, size_t number) {
+                           const std::vector<Coordinate>& point, size_t number, const std::string& trial) {
   std::string name;
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '{') {
@@ -115,8 +124,14 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& loc
     const std::string key = pattern.substr(i + 1, end - i - 1);
     const auto found =
         std::find_if(point.begin(), point.end(), [&](const Coordinate& at) { return at.axis->key == key; });
+    if (key == "trial" && !trial.empty()) {
+      name += trial.substr(trial.find('-') + 1);
+      i = end;
+      continue;
+    }
     if (key != "index" && found == point.end()) {
       std::vector<std::string> keys{"index"};
+      if (!trial.empty()) keys.push_back("trial");
       for (const Coordinate& at : point) keys.push_back(at.axis->key);
       const std::string near = nearest(key, keys);
       throw ConfigError(location, names_key, "{", printable(key), "} is no key of the grid; ",
@@ -129,8 +144,8 @@ std::string patterned_name(const std::string& pattern, const SourceLocation& loc
 }
 
 // Number of points. Throws for too many before any is made.
-int64_t count_points(const Node& grid) {
-  int64_t count = 1;
+int64_t count_points(const Node& grid, size_t trials) {
+  int64_t count = std::max<int64_t>(1, static_cast<int64_t>(trials));
   for (const Node::Field& axis : grid.fields) {
     const std::string path = str(strategy_grid, ".", axis.key);
     if (axis.value.kind != Node::Kind::list) throw ConfigError(axis.value.location, path, "must be a list of values");
@@ -263,12 +278,19 @@ Node flat_grid(const Node& grid, std::vector<Node::Field>& twice) {
   return flat;
 }
 
-std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
-                                   const SourceLocation& pattern_location) {
+std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_location,
+                                   const Node& trials) {
   std::vector<GridPoint> points;
-  const int64_t count = count_points(grid);
-  std::vector<std::vector<std::string>> texts;
+  const size_t trial_count = trials.fields.empty() ? 0 : trials.fields.front().value.items.size();
+  const int64_t count = count_points(grid, trial_count);
+  std::vector<std::vector<std::string>> texts, trial_texts;
   for (const Node::Field& axis : grid.fields) texts.push_back(texts_of(axis.value));
+  for (const Node::Field& axis : trials.fields) {
+    // Equal values of two trials have equal texts: their names have the number of the trial.
+    trial_texts.emplace_back();
+    for (const Node& value : axis.value.items)
+      trial_texts.back().push_back(in_a_name(text_of(value)).substr(0, longest_value));
+  }
   for (int64_t number = 0; number < count; ++number) {
     std::vector<Coordinate> at(grid.fields.size());
     int64_t rest = number;
@@ -277,11 +299,17 @@ std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
       at[i] = {&grid.fields[i], static_cast<size_t>(rest % size), &texts[i]};
       rest /= size;
     }
+    const auto trial = static_cast<size_t>(rest);
+    const std::string called = trial_name(trial, trial_count);
+    const std::string fallback = default_name(called, at);
+    std::vector<Coordinate> all;
+    for (size_t i = 0; i < trials.fields.size(); ++i) all.push_back({&trials.fields[i], trial, &trial_texts[i]});
+    all.insert(all.end(), at.begin(), at.end());
     GridPoint point;
-    point.name = bounded(in_a_name(pattern.empty()
-                                       ? default_name(at)
-                                       : patterned_name(pattern, pattern_location, at, static_cast<size_t>(number))));
-    for (const Coordinate& coordinate : at) point.values.emplace_back(coordinate.axis->key, &coordinate.value());
+    point.name = bounded(in_a_name(
+        pattern.empty() ? fallback
+                        : patterned_name(pattern, pattern_location, all, static_cast<size_t>(number), called)));
+    for (const Coordinate& coordinate : all) point.values.emplace_back(coordinate.axis->key, &coordinate.value());
     points.push_back(std::move(point));
   }
   return points;
@@ -323,7 +351,10 @@ GridExtension extended(const std::string& folder, const std::vector<std::string>
   refuse_all(larger.mistakes);
   for (const Pipeline& pipeline : larger.farm.pipelines) {
     bool fresh = false;
-    for (const auto& [key, value] : pipeline.grid.items()) fresh = fresh || !has_value(*before.find(key), value);
+    for (const auto& [key, value] : pipeline.grid.items()) {
+      const Node* const known = before.find(key);  // null: a key of the search, which has no new values
+      fresh = fresh || (known != nullptr && !has_value(*known, value));
+    }
     if (fresh) extension.pipelines.push_back(pipeline);
   }
   if (extension.pipelines.empty())

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t largest_priority = 1'000'000;
 constexpr double longest = 365 * 86400.0;  // seconds
 constexpr int most_devices = 65536;
+constexpr double largest_seed = 1e15;
 
 using describe::OptionBuilder;
 
@@ -177,9 +178,26 @@ Entry farm_entry() {
   std::vector<Option> options{
       describe::list("pipelines", "the runs", describe::section("", "a run", item_options())),
       grid.may_be_null(),
+      describe::section(
+          "search", "instead of pipelines: random values of some keys, each combined with the whole grid",
+          {describe::integer("random", "number of trials; all differ").between(1, most_grid_points).must(),
+           describe::integer("seed", "another seed gives other values", 1).between(0, largest_seed),
+           describe::any("over", "map",
+                         "key path: a list of values, or a range {from, to, scale: linear or log}; a range of integers "
+                         "gives integers")
+               .must()})
+          .may_be_null(),
+      describe::section(
+          "halving",
+          "successive halving: all runs train up to a first point; the best 1/eta by `metric` continue to eta times "
+          "that, and so on; the rest ends",
+          {describe::integer("eta", "one of so many runs continues", 3).between(2, 1000),
+           describe::option(OptionType::interval, "first", "point of the training at which runs are compared first")
+               .must()})
+          .may_be_null(),
       describe::text("names",
-                     "pattern of the names of the grid's runs: {optimizer.lr} is that key's value, {index} the "
-                     "run's number")
+                     "pattern of the names of the runs of a grid or search: {optimizer.lr} is that key's value, "
+                     "{trial} the number of the trial, {index} that of the run")
           .may_be_null(),
       describe::any("each", "name of a strategy, or map", "strategy of runs without one", reference_strategy().name),
       describe::integer("max_parallel", "most runs at a time; default: as many as cores or GPUs allow")

@@ -29,6 +29,13 @@ bool other_component(const Node& base, const Node& over) {
   return plugin || (before != nullptr && after != nullptr && before->text != after->text);
 }
 
+// Keys and ranges of the search; null if there are none.
+Node* searched_keys(Node& section) {
+  Node* search = section.find("search");
+  Node* over = search != nullptr && search->kind == Node::Kind::map ? search->find("over") : nullptr;
+  return over != nullptr && over->kind == Node::Kind::map ? over : nullptr;
+}
+
 class FarmReader {
  public:
   FarmReader(const Node& root, Farm& farm, std::vector<ConfigError>& mistakes)
@@ -40,6 +47,7 @@ class FarmReader {
     }
     if (Node* grid = section_.find("grid"); grid != nullptr && grid->kind == Node::Kind::map)
       *grid = flat_grid(*grid, twice_);
+    if (Node* over = searched_keys(section_)) *over = flat_grid(*over, twice_);
     auto& fields = common_.fields;
     fields.erase(
         std::remove_if(fields.begin(), fields.end(),
@@ -53,16 +61,18 @@ class FarmReader {
       mistake(field.location, str("strategy.grid.", field.key),
               "is given twice, as a key path and as maps; keep one of them");
     const Node* pipelines = section_.find("pipelines");
-    const Node* grid = section_.find("grid");
+    const Node *grid = given("grid"), *search = given("search");
     const bool has_pipelines = pipelines != nullptr && !pipelines->items.empty();
-    if (has_pipelines && grid != nullptr && grid->kind != Node::Kind::null)
-      mistake(grid->location, "strategy.grid", "conflicts with pipelines; give one of the two");
+    if (has_pipelines && (grid != nullptr || search != nullptr))
+      mistake((grid != nullptr ? grid : search)->location, grid != nullptr ? "strategy.grid" : "strategy.search",
+              "conflicts with pipelines; give one of the two");
     else if (has_pipelines)
       add_listed(*pipelines);
-    else if (grid != nullptr && grid->kind == Node::Kind::map && !grid->fields.empty())
-      expand_grid(*grid);
+    else if (search != nullptr || (grid != nullptr && grid->kind == Node::Kind::map && !grid->fields.empty()))
+      expand_grid(grid != nullptr ? *grid : map_node(search->location), search);
     else if (!has_error("strategy.pipelines") && !has_error("strategy.grid"))
       refuse_nothing(pipelines, grid);
+    check_halving();
     const Node* each = section_.find("each");
     if (each != nullptr && is_typed(each->location) && !texts_.empty() &&
         std::none_of(texts_.begin(), texts_.end(),
@@ -72,6 +82,27 @@ class FarmReader {
   }
 
  private:
+  // The key of the section; null if it is absent or null.
+  const Node* given(const std::string& key) const {
+    const Node* node = section_.find(key);
+    return node != nullptr && node->kind != Node::Kind::null ? node : nullptr;
+  }
+
+  void check_halving() {
+    const Node* halving = given("halving");
+    if (halving == nullptr || has_error("strategy.halving")) return;
+    if (farm_.metric.empty() && !has_error("strategy.metric"))
+      mistake(halving->location, "strategy.halving", "needs strategy.metric, by which it compares the runs");
+    if (farm_.halving.first.unit == Interval::Unit::never)
+      mistake(halving->find("first")->location, "strategy.halving.first", "is never; write a point such as 1 epoch");
+    if (texts_.size() == 1) mistake(halving->location, "strategy.halving", "has only one run, so it compares nothing");
+    for (const PipelineText& text : texts_)
+      if (text.config.find("program") != nullptr)
+        return mistake(halving->location, "strategy.halving",
+                       str("pauses runs at points of convoy's training loop, which the program of ", text.name,
+                           " does not use; leave halving out"));
+  }
+
   void refuse_nothing(const Node* pipelines, const Node* grid) {
     if (pipelines != nullptr && pipelines->kind == Node::Kind::list)
       mistake(pipelines->location, "strategy.pipelines",
@@ -104,6 +135,11 @@ class FarmReader {
     if (options_.has("max_parallel")) farm_.max_parallel = static_cast<int>(options_.integer("max_parallel"));
     if (options_.has("metric")) farm_.metric = options_.text("metric");
     if (options_.has("direction")) farm_.direction = options_.text("direction");
+    if (options_.has("halving")) {
+      const Options halving = options_.section("halving");
+      farm_.halving.eta = halving.integer("eta");
+      farm_.halving.first = interval_of(halving.at("first"));
+    }
   }
 
   // Reports errors of single values; an invalid value is null here.
@@ -127,7 +163,8 @@ class FarmReader {
     });
     if (options.has("names"))
       attempt([&] {
-        if (!items.empty()) options.fail("names", "applies to a grid only; a pipeline has the key `name` instead");
+        if (!items.empty())
+          options.fail("names", "applies to a grid or search only; a pipeline has the key `name` instead");
         if (options.text("names").empty())
           options.fail("names", "is empty; write a pattern, such as lr{optimizer.lr}-{index}, or leave it out");
       });
@@ -239,15 +276,21 @@ class FarmReader {
     return read_yaml_file(path);
   }
 
-  void expand_grid(const Node& grid) {
+  // `search`: may be null.
+  void expand_grid(const Node& grid, const Node* search) {
     const Node base = this->base(grid.find("program") != nullptr);
     const Node* names = section_.find("names");
     const bool named = names != nullptr && names->kind == Node::Kind::scalar;
     const SourceLocation& location = named ? names->location : grid.location;
     std::vector<GridPoint> points;
-    if (check_grid(grid, base)) {
+    const Node* over = searched_keys(section_);
+    const bool valid_grid = check_keys(grid, "strategy.grid", base);
+    const bool valid_search = over == nullptr || check_keys(*over, "strategy.search.over", base);
+    Node trials;
+    if (valid_grid && valid_search && !has_error("strategy.search")) {
       try {
-        points = grid_points(grid, named ? names->text : "", location);
+        if (search != nullptr) trials = sampled_trials(*search);
+        points = grid_points(grid, named ? names->text : "", location, trials);
       } catch (const ConfigError& error) {
         mistakes_.push_back(error);
       }
@@ -267,22 +310,24 @@ class FarmReader {
     if (all) refuse_equal_names();
   }
 
-  // False if keys of the grid have errors; reports them.
-  bool check_grid(const Node& grid, const Node& base) {
-    bool valid = !has_error("strategy.grid");
+  // False if keys of the grid or search have errors; reports them.
+  bool check_keys(const Node& keys, const std::string& path, const Node& base) {
+    bool valid = !has_error(path);
     const auto refuse = [&](const SourceLocation& location, const std::string& key, const std::string& reason) {
-      mistake(location, str("strategy.grid.", key), reason);
+      mistake(location, str(path, ".", key), reason);
       valid = false;
     };
-    for (const Node::Field& axis : grid.fields) {
+    for (const Node::Field& axis : keys.fields) {
       if (axis.key == "name")
         refuse(axis.location, axis.key, "is the name of each point; write it as a pattern in strategy.names");
       else if (axis.value.kind == Node::Kind::list && axis.value.items.empty())
         refuse(axis.value.location, axis.key, "is an empty list; give it a value");
-      else if (axis.value.kind == Node::Kind::list)
+      else if (const Node* grid = given("grid"); path != "strategy.grid" && grid && grid->find(axis.key))
+        refuse(axis.location, axis.key, "is a key of strategy.grid too; keep one of them");
+      else
         try {
           Node tried = base;
-          put_at(tried, axis.key, axis.value.items.front());
+          put_at(tried, axis.key, axis.value.kind == Node::Kind::list ? axis.value.items.front() : axis.value);
         } catch (const ConfigError& error) {
           mistakes_.push_back(error);
           valid = false;

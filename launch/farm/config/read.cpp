@@ -146,9 +146,11 @@ void refuse_ineffective_set(const Node& node, const std::string& path, const std
 // The tree with a flat grid: a key path of --set replaces the same key of the file, written flat or nested. The
 // strategy reports keys that the file gives twice.
 Node with_flat_grid(Node root) {
-  Node* grid = root.find("strategy")->find("grid");
+  Node* strategy = root.find("strategy");
+  Node* search = strategy->find("search");
   std::vector<Node::Field> twice;
-  if (grid != nullptr && grid->kind == Node::Kind::map) *grid = flat_grid(*grid, twice);
+  for (Node* keys : {strategy->find("grid"), search != nullptr ? search->find("over") : nullptr})
+    if (keys != nullptr && keys->kind == Node::Kind::map) *keys = flat_grid(*keys, twice);
   return root;
 }
 

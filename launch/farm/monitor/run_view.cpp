@@ -81,15 +81,15 @@ void show_event(const Json& event, ViewRow& row) {
   } else if (what == "done") {
     row.kind = ViewRow::Kind::done;
     row.state = "done";
-  } else if (what == "cancelled") {
+  } else if (what == "cancelled" || what == "lost") {
     row.kind = ViewRow::Kind::stopped;
-    row.state = "stopped";
+    row.state = what == "lost" ? str("lost at rung ", static_cast<int>(number_in(event, "rung", 0)) + 1) : "stopped";
   } else if (what == "failed") {
     row.kind = ViewRow::Kind::failed;
     row.state = cause.empty() ? what : "failed: " + cause;
   } else {
     row.kind = ViewRow::Kind::waiting;
-    row.state = what == "retry" ? "waits: " + cause : what == "preempted" ? "preempted" : "waiting";
+    row.state = what == "retry" ? "waits: " + cause : what == "preempted" || what == "paused" ? what : "waiting";
   }
 }
 
@@ -199,7 +199,7 @@ void RunReader::read_journal() {
     const std::string name = text_in(event, "pipeline");
     if (name.empty()) continue;
     if (events_.count(name) == 0) order_.push_back(name);
-    events_[name] = event;
+    if (text_in(event, "event") != "priority") events_[name] = event;
     ended_.erase(name);
   }
 }

@@ -56,13 +56,6 @@ std::string common_metric(const std::vector<PipelineResult>& results) {
   return best == order.end() ? "" : *best;
 }
 
-bool lower_is_better(const std::vector<PipelineResult>& results, const LeaderboardOrder& order) {
-  if (order.direction != "auto") return order.direction == "minimize";
-  for (const PipelineResult& result : results)
-    if (metric_of(result, order.metric).value("lower_is_better", false)) return true;
-  return false;
-}
-
 Json row_of(const PipelineResult& result, const std::string& metric) {
   Json row = {{"place", nullptr}, {"pipeline", result.name}, {"status", result.status}};
   const Json values = metric_of(result, metric);
@@ -74,6 +67,7 @@ Json row_of(const PipelineResult& result, const std::string& metric) {
   for (const char* key : copied) row[key] = finite_number_in(summary, key);
   row["folder"] = result.folder;
   if (result.grid.is_object()) row["grid"] = result.grid;
+  if (result.lost_at >= 0) row["stage"] = result.lost_at + 1;
   row["metrics"] = Json::object();
   const Json metrics = object_in(summary, "metrics");
   for (const auto& [name, entry] : metrics.items())
@@ -84,7 +78,63 @@ Json row_of(const PipelineResult& result, const std::string& metric) {
   return row;
 }
 
-int group_of(const Json& row) { return row["status"] != "done" ? 2 : row["value"].is_null() ? 1 : 0; }
+enum Group { rated, lost, unrated, others };
+
+Group group_of(const Json& row) {
+  const bool has_value = !row["value"].is_null();
+  if (row["status"] == "done") return has_value ? rated : unrated;
+  return row["status"] == "lost" && has_value ? lost : others;
+}
+
+bool is_seed(const std::string& key) { return key == "seed" || ends_in(key, ".seed"); }
+
+// Text of a row's setting without its seeds; "" if it has none.
+std::string setting_of(const Json& row) {
+  std::vector<std::string> parts;
+  const Json grid = object_in(row, "grid");
+  for (const auto& [key, value] : grid.items())
+    if (!is_seed(key)) parts.push_back(str(key, " ", value.is_string() ? value.get<std::string>() : value.dump()));
+  return join(parts, ", ");
+}
+
+bool has_seeds(const Json& row) {
+  const Json grid = object_in(row, "grid");
+  for (const auto& [key, value] : grid.items())
+    if (is_seed(key)) return true;
+  return false;
+}
+
+// Mean and spread over the seeds of each setting. Empty if no setting has two.
+Json settings_of(const std::vector<Json>& rows, bool lower) {
+  std::map<std::string, std::vector<double>> values;
+  bool several = false;
+  for (const Json& row : rows) {
+    if (group_of(row) != rated || !has_seeds(row)) continue;
+    std::vector<double>& of_setting = values[setting_of(row)];
+    of_setting.push_back(row["value"].get<double>());
+    several = several || of_setting.size() > 1;
+  }
+  std::vector<Json> settings;
+  if (!several) return settings;
+  for (const auto& [setting, all] : values) {
+    const auto count = static_cast<double>(all.size());
+    double sum = 0, squares = 0;
+    for (double value : all) sum += value;
+    const double mean = sum / count;
+    for (double value : all) squares += (value - mean) * (value - mean);
+    settings.push_back({{"setting", setting},
+                        {"runs", all.size()},
+                        {"mean", mean},
+                        {"deviation", all.size() > 1 ? Json(std::sqrt(squares / (count - 1))) : Json()},
+                        {"least", *std::min_element(all.begin(), all.end())},
+                        {"most", *std::max_element(all.begin(), all.end())}});
+  }
+  std::stable_sort(settings.begin(), settings.end(), [lower](const Json& a, const Json& b) {
+    const double left = a["mean"].get<double>(), right = b["mean"].get<double>();
+    return lower ? left < right : left > right;
+  });
+  return settings;
+}
 
 std::string number_cell(const Json& value, const char* format = "%.4g") {
   return value.is_number() ? formatted(format, value.get<double>()) : "-";
@@ -121,6 +171,17 @@ std::string named(const std::vector<const PipelineState*>& pipelines, bool cause
 
 }  // namespace
 
+bool lower_is_better(const std::vector<PipelineResult>& results, const LeaderboardOrder& order) {
+  if (order.direction != "auto") return order.direction == "minimize";
+  for (const PipelineResult& result : results)
+    if (metric_of(result, order.metric).value("lower_is_better", false)) return true;
+  return false;
+}
+
+Json last_metric(const Json& summary, const std::string& metric) {
+  return finite_number_in(object_in(object_in(summary, "metrics"), metric.c_str()), "last");
+}
+
 Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order) {
   LeaderboardOrder by = order;
   if (by.metric.empty()) by.metric = common_metric(results);
@@ -129,16 +190,19 @@ Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOr
   for (const PipelineResult& result : results) rows.push_back(row_of(result, by.metric));
   std::stable_sort(rows.begin(), rows.end(), [lower](const Json& a, const Json& b) {
     if (group_of(a) != group_of(b)) return group_of(a) < group_of(b);
-    if (group_of(a) != 0) return false;
+    if (group_of(a) > lost) return false;
+    if (group_of(a) == lost && a["stage"] != b["stage"]) return a["stage"].get<int>() > b["stage"].get<int>();
     const double left = a["value"].get<double>(), right = b["value"].get<double>();
     return lower ? left < right : left > right;
   });
   int place = 0;
   for (Json& row : rows)
-    if (group_of(row) == 0) row["place"] = ++place;
-  return {{"metric", by.metric.empty() ? Json() : Json(by.metric)},
-          {"direction", lower ? "minimize" : "maximize"},
-          {"rows", rows}};
+    if (group_of(row) <= lost) row["place"] = ++place;
+  Json board = {{"metric", by.metric.empty() ? Json() : Json(by.metric)},
+                {"direction", lower ? "minimize" : "maximize"},
+                {"rows", rows}};
+  if (Json settings = settings_of(rows, lower); !settings.empty()) board["settings"] = std::move(settings);
+  return board;
 }
 
 std::string leaderboard_table(const Json& leaderboard) {
@@ -149,13 +213,22 @@ std::string leaderboard_table(const Json& leaderboard) {
     const bool rated = row["samples_per_second"].is_number(), timed = row["train_seconds"].is_number();
     std::string status = row["status"].get<std::string>();
     if (row["cause"].is_string() && row["cause"] != status) status += ": " + row["cause"].get<std::string>();
+    if (row.contains("stage")) status += str(": rung ", row["stage"].get<int>());
     lines.push_back({number_cell(row["place"], "%.0f"), row["pipeline"].get<std::string>(), status,
                      number_cell(row["value"]), number_cell(row["best"]), number_cell(row["epochs"], "%.3g"),
                      number_cell(row["steps"], "%.0f"), timed ? clock_text(row["train_seconds"].get<double>()) : "-",
                      rated ? short_number(row["samples_per_second"].get<double>()) + "/s" : "-",
                      number_cell(row["attempts"], "%.0f")});
   }
-  return text_table(lines, {0, 3, 4, 5, 6, 7, 8, 9});
+  std::string text = text_table(lines, {0, 3, 4, 5, 6, 7, 8, 9});
+  if (!leaderboard.contains("settings")) return text;
+  lines = {{"setting", "runs", "mean " + metric, "deviation", "least", "most"}};
+  for (const Json& setting : leaderboard["settings"])
+    lines.push_back({setting["setting"] == "" ? "all" : setting["setting"].get<std::string>(),
+                     number_cell(setting["runs"], "%.0f"), number_cell(setting["mean"]),
+                     number_cell(setting["deviation"], "%.2g"), number_cell(setting["least"]),
+                     number_cell(setting["most"])});
+  return text + "\n" + text_table(lines, {1, 2, 3, 4, 5});
 }
 
 std::string leaderboard_csv(const Json& leaderboard) {
@@ -200,27 +273,33 @@ void write_leaderboard(const std::string& folder, const Json& leaderboard) {
 }
 
 const char* name_of(PipelineState::Status status) {
-  static const char* const names[] = {"waiting", "running", "done", "failed", "stopped"};  // in the enum's order
+  static const char* const names[] = {"waiting", "running", "paused", "done",
+                                      "lost",    "failed",  "stopped"};  // in the enum's order
   return names[static_cast<size_t>(status)];
 }
 
 Json to_json(const PipelineState& entry, const Json& summary) {
-  const bool ended = entry.status != PipelineState::Status::waiting && entry.status != PipelineState::Status::running;
-  const bool failed = ended && entry.status != PipelineState::Status::done;
-  return {{"name", entry.pipeline.name},
-          {"status", name_of(entry.status)},
-          {"exit_code", ended ? Json(entry.result.exit_code) : Json()},
-          {"attempts", entry.starts},
-          {"cause", failed ? Json(entry.result.cause) : Json()},
-          {"message", failed ? Json(entry.result.message) : Json()},
-          {"folder", folder_within(entry)},
-          {"metrics", summary.value("metrics", Json::object())}};
+  using Status = PipelineState::Status;
+  const bool ended =
+      entry.status != Status::waiting && entry.status != Status::running && entry.status != Status::paused;
+  const bool lost = entry.status == Status::lost, failed = ended && entry.status != Status::done && !lost;
+  Json json = {{"name", entry.pipeline.name},
+               {"status", name_of(entry.status)},
+               {"exit_code", ended ? Json(entry.result.exit_code) : Json()},
+               {"attempts", entry.starts},
+               {"cause", failed ? Json(entry.result.cause) : Json()},
+               {"message", (failed || lost) && !entry.result.message.empty() ? Json(entry.result.message) : Json()},
+               {"folder", folder_within(entry)},
+               {"metrics", summary.value("metrics", Json::object())}};
+  if (entry.lost_at >= 0) json["stage"] = entry.lost_at + 1;
+  return json;
 }
 
 FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal) {
   const auto failed = in_state(pipelines, PipelineState::Status::failed);
   const auto done = in_state(pipelines, PipelineState::Status::done);
-  if (stop_signal != 0 && done.size() + failed.size() < pipelines.size())
+  const auto lost = in_state(pipelines, PipelineState::Status::lost);
+  if (stop_signal != 0 && done.size() + lost.size() + failed.size() < pipelines.size())
     return {exit_code::stopped, name_of(Failure::stopped),
             str("stopped by SIG", sigabbrev_np(stop_signal), " with ", done.size(), " of ", pipelines.size(),
                 " pipelines done; the same command resumes the rest")};
@@ -251,7 +330,8 @@ Json farm_summary(const FarmRun& run, const std::vector<PipelineState>& pipeline
     parameters += number_in(pipeline_summary, "parameters", 0);
     steps += number_in(pipeline_summary, "steps", 0);
     results.push_back({entry.pipeline.name, name_of(entry.status), entry.starts, entry.result.cause,
-                       folder_within(entry), pipeline_summary, entry.pipeline.grid});
+                       folder_within(entry), pipeline_summary, entry.pipeline.grid,
+                       entry.status == PipelineState::Status::lost ? entry.lost_at : -1});
   }
   summary["parameters"] = static_cast<int64_t>(parameters);
   summary["steps"] = static_cast<int64_t>(steps);
@@ -283,7 +363,9 @@ std::string farm_progress(const std::vector<PipelineState>& pipelines) {
   };
   add(running.size(), " runs", " run", running.empty() ? "" : " (" + named(running, false) + ")");
   add(in_state(pipelines, PipelineState::Status::waiting).size(), " waits", " wait");
+  add(in_state(pipelines, PipelineState::Status::paused).size(), " is paused", " are paused");
   add(in_state(pipelines, PipelineState::Status::done).size(), " is done", " are done");
+  add(in_state(pipelines, PipelineState::Status::lost).size(), " was lost", " were lost");
   add(in_state(pipelines, PipelineState::Status::failed).size(), " failed", " failed");
   return join(counts, ", ");
 }

@@ -18,7 +18,8 @@ struct PipelineResult {
   std::string cause;    // of a failure, else ""
   std::string folder;   // relative to the run folder: "pipelines/NAME"
   Json summary;         // of the pipeline's folder; {} if it never started
-  Json grid = nullptr;  // values by key path, for a point of a grid
+  Json grid = nullptr;  // values by key path, for a point of a grid or search
+  int lost_at = -1;     // rung of halving; -1: none
 };
 
 struct LeaderboardOrder {
@@ -26,13 +27,20 @@ struct LeaderboardOrder {
   std::string direction = "auto";  // auto | maximize | minimize; auto: from the pipelines' summaries
 };
 
+bool lower_is_better(const std::vector<PipelineResult>& results, const LeaderboardOrder& order);
+// The metric of the final model in a summary; null if it is missing or not finite.
+Json last_metric(const Json& summary, const std::string& metric);
+
 // {metric, direction, rows: [{place, pipeline, status, value, best, attempts, cause, epochs, steps, samples,
 // parameters, train_seconds, samples_per_second, folder, metrics: {name: {last, best, best_step}}, grid: {key path:
-// value}}]}. Done pipelines come first, sorted by `value`, the metric of the final model; then done ones without that
-// metric; then the rest; each group in the given order. Unknown numbers and metrics that are not finite are null.
+// value}, stage: rung at which it was lost}], settings: [{setting, runs, mean, deviation, least, most}]}. Done pipelines
+// come first, sorted by `value`, the metric of the final model; then those that halving ended, later rungs first; then
+// done ones without that metric; then the rest, in the given order. Unknown numbers and metrics that are not finite are
+// null. `settings` is there if several done pipelines differ in seeds only: the sample's mean and deviation of `value`
+// over them, in the order of the means.
 Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order);
 
-std::string leaderboard_table(const Json& leaderboard);  // for the console, with a heading
+std::string leaderboard_table(const Json& leaderboard);  // for the console, with a heading; and the settings
 // CSV by RFC 4180, a line per pipeline: place, pipeline, status, …, grid keys, and each metric's last and best value. A
 // grid key with the name of another column gets the prefix "grid.".
 std::string leaderboard_csv(const Json& leaderboard);

@@ -119,6 +119,7 @@ constexpr char refused_end[] = ".refused";
 constexpr char request_end[] = ".request";
 constexpr char code_line[] = "exit code ";
 constexpr size_t longest_reason = 1 << 20;
+constexpr int most_rungs = 64;  // 2^64 trials
 
 std::vector<std::string> paths_with(const std::string& folder, const std::string& end) {
   std::vector<std::string> paths;
@@ -171,7 +172,8 @@ std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& 
   const bool done = summary.value("status", "") == "done";
   std::error_code none;
   if (!done && !std::filesystem::exists(folder + "/checkpoints", none)) return std::nullopt;
-  const std::vector<std::string> may = done ? std::vector<std::string>{"train.resume"} : resumable_keys();
+  const std::vector<std::string> may =
+      done ? std::vector<std::string>{"train.resume", "train.pause_after"} : resumable_keys();
   const std::vector<Difference> found = differences(summary["config"], pipeline.config, may);
   if (found.empty()) return std::nullopt;
   std::vector<std::string> lines;
@@ -230,6 +232,9 @@ AttemptResult classify(const ProcessEnd& end, StopReason reason, const std::stri
     return failed(exit_code::training, name_of(Failure::internal),
                   "its convoy ended with 0, but the status in its summary is not done", true);
   }
+  // A pipeline that was also asked to leave its slot has reached its rung nevertheless.
+  if (end.code == exit_code::stopped && summary.value("paused", false) && reason != StopReason::stopped)
+    return {AttemptResult::Outcome::paused, true, exit_code::stopped, "", ""};
   switch (reason) {
     case StopReason::memory:
       return failed(exit_code::out_of_memory, "memory", detail, false);
@@ -258,7 +263,8 @@ Json with_failure(Json summary, const std::string& name, const AttemptResult& re
   const std::string status = result.cause == name_of(Failure::stopped) ? "stopped" : "failed";
   const bool complete = summary.value("status", "") == status && summary.value("failure", Json()).is_object() &&
                         summary["failure"].value("cause", "") == result.cause;
-  if (complete || result.outcome == AttemptResult::Outcome::done) return summary;
+  if (complete || result.outcome == AttemptResult::Outcome::done || result.outcome == AttemptResult::Outcome::paused)
+    return summary;
   if (!summary.contains("name")) summary["name"] = name;
   if (!summary.contains("version")) summary["version"] = version;
   const Json before = summary.value("failure", Json());
@@ -333,15 +339,31 @@ void Journal::sync() {
   if (fdatasync(file_.get()) != 0) throw Error(Failure::io, path_, ": cannot be flushed: ", strerror(errno));
 }
 
-std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
-  std::map<std::string, int> starts;
+std::map<std::string, JournalRecord> read_journal(const std::string& run_folder) {
+  std::map<std::string, JournalRecord> records;
   std::istringstream file(read_file_if_any(run_folder + "/journal.jsonl"));
   for (std::string text; std::getline(file, text);) {
     const Json line = parsed_json(text);
-    if (!line.is_object() || !line.contains("event") || line["event"] != "started") continue;
-    if (line.contains("pipeline") && line["pipeline"].is_string()) ++starts[line["pipeline"].get<std::string>()];
+    if (!line.is_object() || !line.contains("event") || !line.contains("pipeline") || !line["pipeline"].is_string())
+      continue;
+    JournalRecord& record = records[line["pipeline"].get<std::string>()];
+    const Json& event = line["event"];
+    const auto rung = static_cast<int>(number_in(line, "rung", -1));
+    if (event == "started") {
+      ++record.starts;
+      record.cancelled = false;
+    } else if (event == "cancelled") {
+      record.cancelled = line.value("by_request", false);
+    } else if (event == "lost") {
+      record.lost_at = rung;
+    } else if (event == "paused" && rung >= 0 && rung < most_rungs) {
+      const auto at = static_cast<size_t>(rung);
+      if (record.rung_values.size() <= at) record.rung_values.resize(at + 1);
+      record.rung_values[at] = std::nullopt;
+      if (line.contains("value") && line["value"].is_number()) record.rung_values[at] = line["value"].get<double>();
+    }
   }
-  return starts;
+  return records;
 }
 
 }  // namespace convoy

@@ -52,7 +52,7 @@ enum class StopReason {
 };
 
 struct AttemptResult {
-  enum class Outcome { done, preempted, stopped, failed } outcome = Outcome::failed;
+  enum class Outcome { done, paused, preempted, stopped, failed } outcome = Outcome::failed;
   bool retryable = false;  // another attempt may succeed
   int exit_code = 0;
   std::string cause;    // of a failure, as in summary.json, or "memory", "timeout"
@@ -73,16 +73,20 @@ Json with_failure(Json summary, const std::string& name, const AttemptResult& re
 // On this host, or through the agents of a launcher's ranks.
 
 struct PipelineState {
-  enum class Status { waiting, running, done, failed, stopped };
+  // paused: it has reached a rung of strategy.halving, and others have not; lost: it was one of the worse there.
+  enum class Status { waiting, running, paused, done, lost, failed, stopped };
 
   Pipeline pipeline;
   ResourceRequest request;
   std::string folder;  // absolute
   Status status = Status::waiting;
-  int starts = 0;        // total, including earlier farms in this folder
-  int64_t failures = 0;  // consecutive failed attempts of this farm
-  AttemptResult result;  // of the last attempt
-  double seconds = 0;    // duration of all attempts of this farm
+  int starts = 0;                                  // total, including earlier farms in this folder
+  int64_t failures = 0;                            // consecutive failed attempts of this farm
+  AttemptResult result;                            // of the last attempt
+  double seconds = 0;                              // duration of all attempts of this farm
+  std::vector<std::optional<double>> rung_values;  // strategy.metric at the rungs of strategy.halving that it reached
+  int lost_at = -1;                                // rung; -1: none
+  Interval pause;                                  // point of the rung for which it runs; never: it runs to its end
   // While it runs:
   Allocation allocation;
   double started = 0;  // unix seconds
@@ -92,8 +96,8 @@ struct PipelineState {
 };
 const char* name_of(PipelineState::Status status);  // as in summary.json and the leaderboard
 
-// An item of summary.json: {name, status, exit_code, attempts, cause, message, folder, metrics}. `summary`: of the
-// pipeline's own folder.
+// An item of summary.json: {name, status, exit_code, attempts, cause, message, folder, metrics}; with halving also
+// `stage`, the rung at which it was lost. `summary`: of the pipeline's own folder.
 Json to_json(const PipelineState& entry, const Json& summary);
 
 struct LaunchSpec {
@@ -174,10 +178,12 @@ class Inbox {
 // acts on it, so a killed farm loses none. sync() is called every second, so a power failure loses little. `convoy top`
 // reads it, and a resumed farm counts each pipeline's starts in it.
 //
-//   {"time": unix seconds, "pipeline": name, "event": queued | started | preempted | retry | done | failed | cancelled,
-//    "attempt": n, …}
+//   {"time": unix seconds, "pipeline": name, "event": queued | started | preempted | retry | paused | lost | done |
+//    failed | cancelled | priority, "attempt": n, …}
 //   started: "pid" (of the child `convoy`), "host", "slot", "cores": […], "gpus": […], "priority"
-//   preempted, retry, failed, cancelled: "exit_code", "cause", "message"; retry: also "after" (seconds)
+//   preempted, retry, failed, cancelled: "exit_code", "cause", "message"; retry: also "after" (seconds); cancelled:
+//   also "by_request" for `convoy cancel`
+//   paused: "rung", "value" (null: it has no such metric); lost: "rung"
 class Journal {
  public:
   // Opens the file, and ends a line that a killed farm left incomplete. Error(io).
@@ -193,7 +199,14 @@ class Journal {
   bool written_ = false;  // since the last sync
 };
 
-// Number of starts of each pipeline in the journal of a folder; empty without a journal.
-std::map<std::string, int> starts_in_journal(const std::string& run_folder);
+// What earlier farms in a folder recorded of a pipeline.
+struct JournalRecord {
+  int starts = 0;
+  std::vector<std::optional<double>> rung_values;
+  int lost_at = -1;        // rung; -1: none
+  bool cancelled = false;  // by `convoy cancel`, and not started since
+};
+// By name of the pipeline; empty without a journal.
+std::map<std::string, JournalRecord> read_journal(const std::string& run_folder);
 
 }  // namespace convoy

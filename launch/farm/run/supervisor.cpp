@@ -28,6 +28,7 @@ constexpr size_t log_limit = 4u << 20;  // bytes of the log of a pipeline's `con
 constexpr char fault_separator = '/';   // --inject NAME/FAULT
 constexpr char message_prefix[] = "convoy: ";
 constexpr size_t longest_message = 1000;  // characters in a summary
+constexpr char cancelled_reason[] = "cancelled by `convoy cancel`";
 
 std::string memory_limit_key(const QueueOptions& options) { return options.gpu_memory > 0 ? "gpu_memory" : ""; }
 
@@ -36,7 +37,7 @@ double grace_of(const PipelineState& entry) { return entry.pipeline.config.at("l
 // Marks a waiting pipeline as stopped.
 void cancel_if_waiting(PipelineState& entry,
                        const std::string& reason = "the farm was asked to stop before it started") {
-  if (entry.status != PipelineState::Status::waiting) return;
+  if (entry.status != PipelineState::Status::waiting && entry.status != PipelineState::Status::paused) return;
   entry.status = PipelineState::Status::stopped;
   entry.result = {AttemptResult::Outcome::stopped, true, exit_code::stopped, name_of(Failure::stopped), reason};
 }
@@ -53,7 +54,7 @@ FarmSupervisor::FarmSupervisor(EventLoop& loop, FarmRun& run, RunFolder folder, 
       resources_(folder_.path),
       inbox_(folder_.path),
       queue_(cluster_.inventory, run.farm.max_parallel),
-      starts_before_(starts_in_journal(folder_.path)),
+      before_(read_journal(folder_.path)),
       tasks_(loop) {
   for (const std::string& note : folder_.notes) console_.log(note);
   for (const std::string& warning : run_.warnings) console_.log(warning);
@@ -66,8 +67,13 @@ void FarmSupervisor::add(Pipeline pipeline) {
   PipelineState entry;
   entry.request = request_of(pipeline, cluster_, run_.farm.max_parallel);
   entry.folder = folder_.path + "/pipelines/" + pipeline.name;
-  const auto before = starts_before_.find(pipeline.name);
-  entry.starts = before == starts_before_.end() ? 0 : before->second;
+  if (const auto found = before_.find(pipeline.name); found != before_.end()) {
+    entry.starts = found->second.starts;
+    entry.rung_values = found->second.rung_values;
+    entry.lost_at = found->second.lost_at;
+    if (found->second.cancelled) cancel_if_waiting(entry, cancelled_reason);
+    if (entry.lost_at >= 0) entry.status = PipelineState::Status::lost;
+  }
   entry.pipeline = std::move(pipeline);
   pipelines_.push_back(std::move(entry));
 }
@@ -105,26 +111,18 @@ void FarmSupervisor::start(PipelineLauncher& launcher) {
   launcher_ = &launcher;
   write_whole(folder_.path + "/config.yaml", to_yaml(run_.resolved), false);
   write_summary(folder_.path, summary(nullptr));
-  size_t done = 0;
+  const auto done = std::count_if(pipelines_.begin(), pipelines_.end(), [](const PipelineState& entry) {
+    return entry.status == PipelineState::Status::done || entry.status == PipelineState::Status::lost;
+  });
   scheduling_ = true;  // no pipeline starts before all are queued
   for (size_t job = 0; job < pipelines_.size(); ++job) {
-    PipelineState& entry = pipelines_[job];
-    if (entry.status == PipelineState::Status::done) {
-      ++done;
-      continue;
-    }
-    // A pipeline added to an earlier farm may need more than this farm has.
-    if (!queue_.possible(entry.request)) {
-      refused(
-          static_cast<int>(job), exit_code::config,
-          str("needs ", entry.request.cores, " cores",
-              entry.request.gpus > 0 ? str(" and ", entry.request.gpus, " GPUs") : "", " of one host, and this farm's ",
-              cluster_.inventory.slots.size(), " slots do not hold them; start it again with more"));
-      continue;
-    }
-    record(entry, "queued");
-    queue_.add(static_cast<int>(job), entry.request);
+    if (pipelines_[job].status != PipelineState::Status::waiting) continue;
+    if (halves())
+      pipelines_[job].status = PipelineState::Status::paused;
+    else
+      queue(static_cast<int>(job));
   }
+  advance_rungs();
   scheduling_ = false;
   sync_journal();
   console_.log(str(pipelines_.size(), pipelines_.size() == 1 ? " pipeline" : " pipelines",
@@ -134,6 +132,20 @@ void FarmSupervisor::start(PipelineLauncher& launcher) {
   check_inbox();
   schedule();
   tasks_.after(tick_interval, [this] { tick(); });
+}
+
+void FarmSupervisor::queue(int job) {
+  PipelineState& entry = pipelines_.at(static_cast<size_t>(job));
+  // A pipeline added to an earlier farm may need more than this farm has.
+  if (!queue_.possible(entry.request))
+    return refused(
+        job, exit_code::config,
+        str("needs ", entry.request.cores, " cores",
+            entry.request.gpus > 0 ? str(" and ", entry.request.gpus, " GPUs") : "", " of one host, and this farm's ",
+            cluster_.inventory.slots.size(), " slots do not hold them; start it again with more"));
+  entry.status = PipelineState::Status::waiting;
+  record(entry, "queued");
+  queue_.add(job, entry.request);
 }
 
 void FarmSupervisor::tick() {
@@ -158,7 +170,8 @@ void FarmSupervisor::apply_request(const std::string& path) {
     throw Error(Failure::command_line, "this farm has no pipeline ", name, "; ",
                 near.empty() ? "`convoy top` lists them" : "did you mean " + near + "?");
   }
-  if (found->status != PipelineState::Status::waiting && found->status != PipelineState::Status::running)
+  if (found->status != PipelineState::Status::waiting && found->status != PipelineState::Status::running &&
+      found->status != PipelineState::Status::paused)
     throw Error(Failure::output, name, " has ended already: ", name_of(found->status));
   const int job = static_cast<int>(found - pipelines_.begin());
   if (request.value("cancel", false)) return cancel(job);
@@ -171,13 +184,17 @@ void FarmSupervisor::apply_request(const std::string& path) {
 
 void FarmSupervisor::cancel(int job) {
   PipelineState& entry = pipelines_.at(static_cast<size_t>(job));
-  const std::string reason = "cancelled by `convoy cancel`";
+  const std::string reason = cancelled_reason;
   console_.log(str(entry.pipeline.name, ": ", reason));
-  if (entry.status == PipelineState::Status::waiting) {
+  if (entry.status == PipelineState::Status::waiting || entry.status == PipelineState::Status::paused) {
     queue_.drop(job);
     cancel_if_waiting(entry, reason);
-    return record(entry, "cancelled",
-                  {{"exit_code", entry.result.exit_code}, {"cause", entry.result.cause}, {"message", reason}});
+    record(entry, "cancelled",
+           {{"exit_code", entry.result.exit_code},
+            {"cause", entry.result.cause},
+            {"message", reason},
+            {"by_request", true}});
+    return advance_rungs();
   }
   if (entry.stop_reason == StopReason::none) return end_pipeline(job, StopReason::stopped, reason);
   if (entry.stop_reason == StopReason::preempt) {  // it stops already
@@ -197,6 +214,10 @@ void FarmSupervisor::check_inbox() {
         any = true;
         continue;
       }
+      if (halves())
+        throw Error(Failure::config, path,
+                    ": this farm has strategy.halving, which compares the pipelines of its start; ",
+                    "start another farm for more");
       Farm alone;
       alone.max_parallel = run_.farm.max_parallel;
       // Pipelines that have not ended, and list devices or have memory limits, may conflict with the new one.
@@ -274,10 +295,11 @@ LaunchSpec FarmSupervisor::launch_spec(const PipelineState& entry, int job) cons
 
 void FarmSupervisor::write_config(const PipelineState& entry) const {
   const std::string path = entry.folder + "/pipeline.yaml";
-  if (entry.starts == 0) return write_whole(path, to_yaml(entry.pipeline.config), false);
-  // Checkpoints of this run take precedence over the one it started from.
+  if (entry.starts == 0 && !halves()) return write_whole(path, to_yaml(entry.pipeline.config), false);
   Json config = entry.pipeline.config;
-  config["train"]["resume"] = "auto";
+  if (halves()) config["train"]["pause_after"] = to_json(entry.pause);
+  // Checkpoints of this run take precedence over the one it started from.
+  if (entry.starts > 0) config["train"]["resume"] = "auto";
   write_whole(path, to_yaml(config), false);
 }
 
@@ -397,6 +419,11 @@ void FarmSupervisor::record_end(int job, const AttemptResult& result) {
     entry.status = PipelineState::Status::done;
     record(entry, "done", {{"exit_code", 0}});
     console_.log(str(name, ": done after ", clock_text(entry.seconds)));
+  } else if (result.outcome == AttemptResult::Outcome::paused) {
+    entry.status = PipelineState::Status::paused;
+    const Json value = last_metric(read_summary(entry.folder), run_.farm.metric);
+    record(entry, "paused", {{"rung", entry.rung_values.size()}, {"value", value}});
+    entry.rung_values.push_back(value.is_number() ? std::optional<double>(value.get<double>()) : std::nullopt);
   } else if (result.outcome == AttemptResult::Outcome::preempted && !stopping_) {
     entry.status = PipelineState::Status::waiting;
     record(entry, "preempted", ending);
@@ -404,7 +431,9 @@ void FarmSupervisor::record_end(int job, const AttemptResult& result) {
     queue_.add(job, entry.request);
   } else if (result.outcome != AttemptResult::Outcome::failed || entry.stop_reason == StopReason::stopped) {
     entry.status = PipelineState::Status::stopped;
-    record(entry, "cancelled", ending);
+    Json details = ending;
+    if (entry.detail == cancelled_reason) details["by_request"] = true;
+    record(entry, "cancelled", details);
   } else if (++entry.failures <= entry.pipeline.options.retries && result.retryable && !stopping_) {
     const double delay = retry_delay(entry.pipeline.options.backoff, entry.failures);
     entry.status = PipelineState::Status::waiting;
@@ -420,6 +449,7 @@ void FarmSupervisor::record_end(int job, const AttemptResult& result) {
     console_.log(str(name, ": failed (exit ", result.exit_code, ", ", result.cause, "): ", result.message, "; see ",
                      entry.folder));
   }
+  advance_rungs();
   schedule();
 }
 
@@ -511,7 +541,8 @@ void FarmSupervisor::abort(const FarmEnd& end, bool now) {
 
 bool FarmSupervisor::over() const {
   return std::none_of(pipelines_.begin(), pipelines_.end(), [](const PipelineState& entry) {
-    return entry.status == PipelineState::Status::waiting || entry.status == PipelineState::Status::running;
+    return entry.status == PipelineState::Status::waiting || entry.status == PipelineState::Status::running ||
+           entry.status == PipelineState::Status::paused;
   });
 }
 

@@ -41,6 +41,11 @@ class FarmSupervisor {
   void apply_request(const std::string& path);
   void cancel(int job);
   void schedule();
+  void queue(int job);
+  bool halves() const { return run_.farm.halving.eta > 0; }
+  void advance_rungs();
+  Trial trial_of(const PipelineState& entry) const;
+  bool lower_is_better() const;
   void begin(const Allocation& allocation);
   LaunchSpec launch_spec(const PipelineState& entry, int job) const;
   void write_config(const PipelineState& entry) const;
@@ -72,7 +77,7 @@ class FarmSupervisor {
   PipelineLauncher* launcher_ = nullptr;
   std::vector<PipelineState> pipelines_;
   std::map<int, std::unique_ptr<RankLogs>> logs_;  // of running pipelines
-  std::map<std::string, int> starts_before_;
+  std::map<std::string, JournalRecord> before_;    // by earlier farms in this folder
   OwnedTasks tasks_;
   std::chrono::steady_clock::time_point start_time_ = std::chrono::steady_clock::now();
   EventLoop::TimerId wake_ = 0;
@@ -80,7 +85,7 @@ class FarmSupervisor {
   int stop_signal_ = 0;
   std::optional<FarmEnd> abort_end_;
   uint64_t ticks_ = 0;
-  bool scheduling_ = false;
+  bool scheduling_ = false, advancing_ = false;
   bool stopping_ = false;
 };
 

@@ -18,7 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Pair;
 
 class FarmFolder : public ::testing::Test {
  protected:
@@ -35,7 +34,7 @@ class FarmFolder : public ::testing::Test {
 };
 
 TEST_F(FarmFolder, TheJournalCountsStartsAfterAnIncompleteLine) {
-  EXPECT_THAT(starts_in_journal(folder_), IsEmpty());
+  EXPECT_THAT(read_journal(folder_), IsEmpty());
   {
     Journal journal(folder_);
     journal.write("a", "queued", 0);
@@ -45,7 +44,33 @@ TEST_F(FarmFolder, TheJournalCountsStartsAfterAnIncompleteLine) {
   std::ofstream(folder_ + "/journal.jsonl", std::ios::app) << R"({"pipeline": "a", "event": "sta)";
   Journal journal(folder_);
   journal.write("a", "started", 2);
-  EXPECT_THAT(starts_in_journal(folder_), ElementsAre(Pair("a", 2), Pair("b", 1)));
+  std::map<std::string, JournalRecord> records = read_journal(folder_);
+  EXPECT_EQ(records.size(), 2u);
+  EXPECT_EQ(records["a"].starts, 2);
+  EXPECT_EQ(records["b"].starts, 1);
+}
+
+TEST_F(FarmFolder, TheJournalKeepsRungsAndCancelledPipelines) {
+  {
+    Journal journal(folder_);
+    journal.write("a", "paused", 1, {{"rung", 0}, {"value", 0.5}});
+    journal.write("a", "paused", 2, {{"rung", 1}, {"value", nullptr}});
+    journal.write("a", "lost", 2, {{"rung", 1}});
+    journal.write("b", "cancelled", 1, {{"by_request", true}});
+    journal.write("c", "cancelled", 1);  // the farm stopped
+    journal.write("d", "cancelled", 1, {{"by_request", true}});
+    journal.write("d", "started", 2);
+    journal.write("e", "paused", 1, {{"rung", -7}, {"value", "x"}});
+    journal.write("e", "paused", 1, {{"rung", 1000000000}});
+  }
+  std::map<std::string, JournalRecord> records = read_journal(folder_);
+  EXPECT_THAT(records["a"].rung_values, ElementsAre(0.5, std::nullopt));
+  EXPECT_EQ(records["a"].lost_at, 1);
+  EXPECT_EQ(records["b"].lost_at, -1);
+  EXPECT_TRUE(records["b"].cancelled);
+  EXPECT_FALSE(records["c"].cancelled);
+  EXPECT_FALSE(records["d"].cancelled);
+  EXPECT_THAT(records["e"].rung_values, IsEmpty());
 }
 
 TEST_F(FarmFolder, TheInboxListsArrivedFiles) {

@@ -418,7 +418,7 @@ TEST_F(FarmFile, ChecksValuesOfAnInvalidGrid) {
   EXPECT_THAT(reported, HasSubstr("precison: unknown key; did you mean precision?"));
   EXPECT_THAT(reported, HasSubstr("6 mistakes"));
   EXPECT_THAT(mistakes("  names: 'x{seed}'\n  pipelines: [{name: a}]\n"),
-              HasSubstr("strategy.names: applies to a grid only"));
+              HasSubstr("strategy.names: applies to a grid or search only"));
 }
 
 TEST_F(FarmFile, RefusesIneffectiveOverrides) {
