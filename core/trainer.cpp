@@ -1,6 +1,7 @@
 #include "core/trainer.h"
 
 #include <chrono>
+#include <utility>
 
 #include "core/base/log.h"
 #include "core/data/catalogue/declared_schema.h"
@@ -149,6 +150,11 @@ class Training {
     if (wants_evaluation && !progress_.stopped() && !evaluated_) evaluate(step(), true);
     const bool wants_checkpoint =
         progress_.stopped() || paused_ || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never;
+    if (progress_.last_save_lost()) {
+      best_owed_ = best_owed_ || (saved_ && std::exchange(saves_best_, false));
+      saved_ = false;
+    }
+    forget_lost_best();
     if (best_owed_ || (!saved_ && wants_checkpoint)) save(step(), true);
     progress_.wait_for_save();
     if (!progress_.stopped() && context_.rank == 0 && progress_.skipped_all())
@@ -201,12 +207,15 @@ class Training {
 
   // `whole`: no gradients accumulate, so a checkpoint has the state that was evaluated.
   void watch(int64_t done, const std::map<std::string, MetricValue>& values, bool whole) {
+    if (whole && keep_best_.watches()) forget_lost_best();
+    const WatchedMetric before = keep_best_;
     if (whole)
       best_owed_ = keep_best_.add(values, done);
     else if (keep_best_.watches() && context_.rank == 0 && !skipped_best_)
       log::warning(
           "train.keep_best: evaluations between two updates are not kept; let train.evaluate_every be a "
           "multiple of the steps of an update");
+    if (best_owed_) kept_best_ = before;
     skipped_best_ = skipped_best_ || !whole;
     early_stop_.add(values, done);
     if (!early_stop_.exhausted()) return;
@@ -216,7 +225,15 @@ class Training {
                     config_.train.early_stop.patience, " evaluations ago"));
   }
 
+  // If the checkpoint of the best state could not be written, an earlier one is the best that there is. A later
+  // evaluation that is better than that one is saved again.
+  void forget_lost_best() {
+    if (saves_best_ && progress_.last_save_lost()) keep_best_ = *kept_best_;
+    saves_best_ = false;
+  }
+
   void save(int64_t done, bool last = false) {
+    forget_lost_best();
     SavedState state;
     state.last = last;
     state.evaluation_owed = evaluation_owed_;
@@ -225,6 +242,7 @@ class Training {
     if (keep_best_.watches()) state.trainer["keep_best"] = keep_best_.json();
     if (early_stop_.watches()) state.trainer["early_stop"] = early_stop_.json();
     progress_.save(strategy_, done, state);
+    saves_best_ = best_owed_;
     best_owed_ = false;
   }
 
@@ -288,8 +306,10 @@ class Training {
   Evaluation evaluation_;
   WatchedMetric keep_best_, early_stop_;
   LossCheck loss_check_;
-  bool best_owed_ = false;     // the current state is the best and not saved
-  bool skipped_best_ = false;  // an evaluation could not be kept
+  bool best_owed_ = false;                  // the current state is the best and not saved
+  bool skipped_best_ = false;               // an evaluation could not be kept
+  bool saves_best_ = false;                 // the last save was of the best state
+  std::optional<WatchedMetric> kept_best_;  // before that state
   bool evaluation_owed_ = false;
   int64_t evaluations_ = 0;                 // started by this process
   bool evaluated_ = false, saved_ = false;  // the current state

@@ -329,6 +329,7 @@ void Run::Impl::end_loop() {
   data_time_ = {data_time_.waited + time.waited, data_time_.cpu + time.cpu};
   progress->end_loop(data_time_);
   batches.reset();
+  saved_ = !progress->last_save_lost() && saved_;
   const bool saves = progress->train().checkpoint_every.unit != Interval::Unit::never;
   if (!saved_ && (progress->stopped() || nothing_left_ || saves)) save_after(progress->step(), true);
   progress->wait_for_save();

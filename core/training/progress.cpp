@@ -287,9 +287,18 @@ void TrainingProgress::attempt_save(const std::function<void()>& save) {
   } catch (const Error& error) {
     if (!train_.continue_after_save_error || error.kind() != Failure::io) throw;
     ++failed_saves_;
+    lost_save_ = true;
     if (context_.rank == 0)
       log::warning(str("a checkpoint is lost, and the training continues (train.on_save_error): ", error.what()));
   }
+}
+
+bool TrainingProgress::last_save_lost() {
+  if (!saver_) return false;
+  const TimePart before = context_.times->phase(TimePart::checkpoint);
+  attempt_save([this] { saver_->wait_for_background(); });
+  context_.times->phase(before);
+  return lost_save_;
 }
 
 void TrainingProgress::wait_for_save() {
@@ -304,6 +313,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
   context_.state->phase("saving");
   const TimePart before = context_.times->phase(TimePart::checkpoint);
   if (saver_) attempt_save([this] { saver_->wait_for_background(); });
+  lost_save_ = false;
   reached(InjectPoint::save, ++saves_);
   strategy.flush();
   Json trainer{{"step", done},

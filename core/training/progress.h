@@ -157,6 +157,8 @@ class TrainingProgress {
   // --- Checkpoints and the end ---
   // Collective. Saves the state after `done` steps, while training continues if train.checkpoint_async allows it.
   void save(Strategy& strategy, int64_t done, const SavedState& more);
+  // Collective. Waits until the last checkpoint is written. True if it was lost and train.on_save_error allowed that.
+  bool last_save_lost();
   // Waits until the last checkpoint is written. Throws its failure, whatever train.on_save_error says.
   void wait_for_save();
   // Records the statistics of the loop at one moment, because the last evaluation and checkpoint must not count.
@@ -200,6 +202,7 @@ class TrainingProgress {
   int64_t recorded_ = 0;    // last step whose metrics metrics.jsonl keeps
   int64_t saves_ = 0;       // started by this process
   int64_t failed_saves_ = 0;
+  bool lost_save_ = false;   // the last save; known on all ranks once it is over
   int64_t rows_ = 0;         // global rows trained by this process, over all members
   int64_t rows_before_ = 0;  // global rows trained by earlier processes
   MetricAccumulator train_metrics_;

@@ -82,8 +82,9 @@ std::vector<std::string> overrides_of_member(const UsedRun& run) {
 // Error(command_line) for a --set of a key that has no effect on a trained run.
 void check_overrides(const UseArguments& arguments) {
   for (const std::string& text : arguments.overrides)
-    for (const char* key : {"train.epochs", "train.max_steps", "train.resume", "optimizer", "train.keep_best",
-                            "train.early_stop", "train.evaluate_every", "train.checkpoint_every", "name"})
+    for (const char* key :
+         {"train.epochs", "train.max_steps", "train.resume", "optimizer", "train.keep_best", "train.early_stop",
+          "train.pause_after", "train.evaluate_every", "train.checkpoint_every", "name"})
       if (is_for_key(text, key))
         throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
                     " does not train; leave it out");

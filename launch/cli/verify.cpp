@@ -186,6 +186,7 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
       "train.checkpoint_every=never",
       "train.keep_best.metric=~",
       "train.early_stop.metric=~",
+      "train.pause_after=never",
       "train.resume=never",
   };
   notes.push_back(str("precision ", arguments.precision,

@@ -129,6 +129,8 @@ Json to_json(const ReportedFarm& farm, const ReportLimits& limits) {
             {"direction", farm.leaderboard.value("direction", Json())},
             {"rows", std::move(rows)},
             {"schedule", farm.schedule}};
+  if (const auto settings = farm.leaderboard.find("settings"); settings != farm.leaderboard.end())
+    json["settings"] = *settings;
   if (const auto failure = farm.summary.find("failure"); failure != farm.summary.end() && failure->is_object())
     json["failure"] = text_in(*failure, "message");
   return json;

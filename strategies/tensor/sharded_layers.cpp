@@ -100,24 +100,38 @@ class RowLinear : public WeightedLayer {
   DimensionShard inputs_;
 };
 
-// `inner` with its whole parameters. Within a region their gradients are summed over the group.
+// `inner` with its whole parameters. Within a region their gradients are summed over the group. `row_inputs`: of a layer
+// that asks for a share of its inputs and is tied to a whole weight; it gathers them.
 class WholeLinear : public LayerModule {
  public:
-  WholeLinear(LayerContext layer, const Layer& inner, ParameterPtr weight, ParameterPtr bias)
+  WholeLinear(LayerContext layer, const Layer& inner, ParameterPtr weight, ParameterPtr bias,
+              std::optional<DimensionShard> row_inputs)
       : layer_(std::move(layer)),
         inner_(register_module("whole", inner)),
         weight_(std::move(weight)),
-        bias_(std::move(bias)) {}
+        bias_(std::move(bias)),
+        row_inputs_(row_inputs) {}
   at::Tensor forward(const at::Tensor& input) override {
+    if (row_inputs_ && input.size(-1) != row_inputs_->whole) return close_region(input);
     if (!layer_.sharding().is_part(input)) return inner_->forward(input);
     return at::linear(input, to_parts(weight_->value, layer_.ranks(), layer_.name + ".weight"),
                       bias_ ? to_parts(bias_->value, layer_.ranks(), layer_.name + ".bias") : at::Tensor());
   }
 
  private:
+  at::Tensor close_region(const at::Tensor& part) {
+    const bool shares = layer_.sharding().sum_becomes_shards(part);
+    const std::string name = "input of " + layer_.name;
+    at::Tensor output = inner_->forward(gathered_last(part, *row_inputs_, layer_.ranks(), name));
+    if (shares) output = sequence_shard(output, layer_.ranks(), layer_.name);
+    layer_.sharding().close(row_inputs_->whole);
+    return output;
+  }
+
   LayerContext layer_;
   Layer inner_;
   ParameterPtr weight_, bias_;
+  std::optional<DimensionShard> row_inputs_;
 };
 
 // `inner` outside regions; else its product with weight [dim], and bias if there is one, with gradients summed over the
@@ -353,7 +367,9 @@ Layer ShardedLayers::whole_linear(const std::string& name, int64_t in, int64_t o
   const Layer inner = DefaultLayers::linear(name, in, out, options);
   const ParameterPtr weight = options.tied_to.empty() ? known(name + ".weight") : store_->by_name.at(options.tied_to);
   const ParameterPtr bias = options.bias ? known(name + ".bias") : nullptr;
-  return std::make_shared<WholeLinear>(context_of(name), inner, weight, bias);
+  std::optional<DimensionShard> row_inputs;
+  if (options.cut == Cut::row) row_inputs = group_->shard(in);
+  return std::make_shared<WholeLinear>(context_of(name), inner, weight, bias, row_inputs);
 }
 
 Layer ShardedLayers::column_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {

@@ -80,6 +80,19 @@ Forward row_first_block(Layers& layers) {
   return [=](const at::Tensor& x) { return out->forward(down->forward(x).tanh()); };
 }
 
+// A row-parallel layer that is tied to a whole weight gathers its inputs.
+Forward tied_to_whole_block(Layers& layers) {
+  const Layer owner = layers.linear("owner", 12, 8), up = layers.linear("up", 8, 12, column);
+  LinearOptions tied = row;
+  tied.tied_to = layers.name("owner.weight");
+  const Layer down = layers.linear("down", 12, 8, tied), after = layers.linear("after", 8, 12, column);
+  const Layer last = layers.linear("last", 12, 12, row);
+  return [=](const at::Tensor& x) {
+    const at::Tensor h = down->forward(up->forward(owner->forward(x).tanh()).tanh());
+    return last->forward(after->forward(h).tanh());
+  };
+}
+
 class ShardedLayersTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ShardedLayersTest, ColumnThenRow) {
@@ -93,12 +106,15 @@ TEST_P(ShardedLayersTest, WholeLayersWithinARegion) { expect_equal(GetParam(), w
 TEST_P(ShardedLayersTest, ImmediateGather) { expect_equal(GetParam(), gathered_block, {5, 8}); }
 TEST_P(ShardedLayersTest, RowParallelWithAnUnshardedInput) { expect_equal(GetParam(), row_first_block, {5, 12}); }
 
+TEST_P(ShardedLayersTest, RowParallelAndTiedToAWholeWeight) { expect_equal(GetParam(), tied_to_whole_block, {5, 12}); }
+
 TEST_P(ShardedLayersTest, SequenceParallelism) {
   TensorOptions shares;
   shares.sequence_parallel = true;
   expect_equal(GetParam(), attention_block, {3, 12, 24}, shares);
   expect_equal(GetParam(), gated_block, {2, 12, 8}, shares);
   expect_equal(GetParam(), within_block, {2, 12, 8}, shares);
+  expect_equal(GetParam(), tied_to_whole_block, {2, 12, 12}, shares);
   expect_equal(GetParam(), gated_block, {5, 8}, shares);         // no sequences
   expect_equal(GetParam(), gathered_block, {2, 12, 8}, shares);  // no cut layers
 }

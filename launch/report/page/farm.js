@@ -29,7 +29,6 @@ function farmColumns(farm) {
     ...gridKeys(farm).map((key) => [key, (row) => (row.grid || {})[key], farm.rows.every((row) => isNumber((row.grid || {})[key]))]),
     ["status", (row) => row.status],
     [farm.metric || "metric", (row) => row.value, true], ["best", (row) => row.best, true],
-    ...(has("stage") ? [["rung", (row) => row.stage, true]] : []),
     ["steps", (row) => row.steps, true, number], ["training", (row) => row.train_seconds, true, duration],
     ["samples/s", (row) => row.samples_per_second, true, number], ["attempts", (row) => row.attempts, true],
     ...(has("cause") ? [["cause", (row) => row.cause]] : []),
@@ -54,13 +53,24 @@ function leaderboardTable(farm, f) {
     const node = el("tr", {}, columns.map(([name, of, numeric, text], column) => {
       const cell = of(row);
       if (name === "pipeline") return el("td", {}, row.run === undefined ? cell : runName(row.run, "span"));
-      if (name === "status") return el("td", {class: cell}, row.stage !== undefined && cell !== "done" ? `${cell}, lost at rung ${row.stage}` : cell);
+      if (name === "status") return el("td", {class: cell}, cell === "lost" ? `lost at rung ${row.stage}` : cell);
       return el("td", {class: numeric ? "number" : undefined}, missing(cell) ? (column === 0 ? "" : "–") : (text || (isNumber(cell) ? (value) => number(value, 5) : valueText))(cell));
     }));
     remember(lit.rows, `${f}/${row.pipeline}`, node);
     return node;
   });
   return el("div", {class: farm.rows.length > 14 ? "scroll tall" : "scroll"}, table(heads, body));
+}
+
+// Mean and spread over the seeds of each setting; null if no setting has several.
+function settingsTable(farm) {
+  if (!farm.settings) return null;
+  const cell = (value) => el("td", {class: "number"}, value === null ? "–" : number(value, 4));
+  const heads = ["setting", "runs", `mean ${farm.metric || "metric"}`, "deviation", "least", "most"]
+    .map((name, i) => el("th", {class: i > 0 ? "number" : undefined}, name));
+  const body = farm.settings.map((one) => el("tr", {}, [el("td", {}, one.setting || "all"),
+    ...[one.runs, one.mean, one.deviation, one.least, one.most].map(cell)]));
+  return el("div", {class: "scroll"}, table(heads, body));
 }
 
 // --- Parallel coordinates ---
@@ -179,5 +189,5 @@ function farmSection(farm, f) {
     el("p", {class: "note"}, `${number(farm.pipelines)} pipelines, ${number(done)} done, ${number(farm.slots)} slots, ${duration(farm.seconds)}.`,
       farm.metric ? ` Sorted by ${farm.metric}, ${farm.direction === "minimize" ? "lowest" : "highest"} first.` : ""),
     farm.failure && el("p", {class: "failed"}, farm.failure),
-    el("h3", {}, "Leaderboard"), leaderboardTable(farm, f), place, plan);
+    el("h3", {}, "Leaderboard"), leaderboardTable(farm, f), settingsTable(farm), place, plan);
 }
