@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
@@ -42,8 +43,16 @@ Job::Job(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { impl_->exception
 
 Job::Job(Job&&) noexcept = default;
 
+void Lifetime::check_end(const char* object, const char* users) const {
+  if (users_.use_count() == 1) return;
+  log::error(str(object, " is destroyed before ", users, ", which still uses it; destroy it after them"));
+  std::abort();
+}
+
 Job::~Job() {
-  if (!impl_ || impl_->ended) return;
+  if (!impl_) return;
+  impl_->lifetime.check_end("the Job", "a Replicas, Shards or Run");
+  if (impl_->ended) return;
   if (std::uncaught_exceptions() > impl_->exceptions) {
     // A rank that lost a peer is no cause.
     const std::optional<Abort> cause = impl_->context.channel->aborted();

@@ -8,6 +8,7 @@
 
 #include <convoy/job.h>
 #include "api/crash.h"
+#include "api/lifetime.h"
 #include "core/context.h"
 #include "core/inject/injector.h"
 #include "core/registry.h"
@@ -36,6 +37,7 @@ struct Job::Impl {
   int trained = 0;       // number of Trained objects created so far
   bool has_run = false;  // Job::resume was called
   int exceptions = 0;    // number in flight when the job was created
+  Lifetime lifetime;
 };
 
 inline Context& context_of(const Job& job) { return job.impl().context; }

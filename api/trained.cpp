@@ -91,7 +91,9 @@ Evaluation::Evaluation(Evaluation&&) noexcept = default;
 Evaluation::~Evaluation() = default;
 
 Trained::Trained(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Trained::~Trained() = default;
+Trained::~Trained() {
+  if (impl_) impl_->lifetime().check_end("Replicas or Shards", "the Run");
+}
 
 StepReport Trained::step(const at::Tensor& loss_sum, int64_t rows) { return run_rows(*impl_, loss_sum, rows, true); }
 StepReport Trained::step(const at::Tensor& loss_sum, const at::Tensor& weight) {
@@ -161,14 +163,20 @@ std::unique_ptr<Trained::Impl> make_shards(const Context& context, const Trained
 
 Replicas::Replicas(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                    const ReplicaOptions& options)
-    : Trained(make_replicas(context_of(job), {module, &optimizer, nullptr, job.impl().trained++}, options)) {}
+    : Trained(make_replicas(
+          context_of(job), {module, &optimizer, nullptr, job.impl().trained++, job.impl().lifetime.users()}, options)) {
+}
 Replicas::Replicas(Job& job, torch::nn::Module& module, const FusedOptimizer& optimizer, const ReplicaOptions& options)
-    : Trained(make_replicas(context_of(job), {module, nullptr, &optimizer, job.impl().trained++}, options)) {}
+    : Trained(make_replicas(
+          context_of(job), {module, nullptr, &optimizer, job.impl().trained++, job.impl().lifetime.users()}, options)) {
+}
 
 Shards::Shards(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer, const ShardOptions& options)
-    : Trained(make_shards(context_of(job), {module, &optimizer, nullptr, job.impl().trained++}, options)) {}
+    : Trained(make_shards(context_of(job),
+                          {module, &optimizer, nullptr, job.impl().trained++, job.impl().lifetime.users()}, options)) {}
 Shards::Shards(Job& job, torch::nn::Module& module, const FusedOptimizer& optimizer, const ShardOptions& options)
-    : Trained(make_shards(context_of(job), {module, nullptr, &optimizer, job.impl().trained++}, options)) {}
+    : Trained(make_shards(context_of(job),
+                          {module, nullptr, &optimizer, job.impl().trained++, job.impl().lifetime.users()}, options)) {}
 
 at::Tensor Shards::forward(const at::Tensor& input) { return impl().forward(input); }
 

@@ -113,7 +113,8 @@ Context context_for(const Context& job, const TrainedRequest& request, const Tra
 
 Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const TrainedSettings& settings,
                     const Kind& kind)
-    : context_(context_for(context, request, settings)),
+    : job_users_(request.job_users),
+      context_(context_for(context, request, settings)),
       module_(request.module),
       drives_(kind.drives),
       adopts_(kind.adopts),

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/lifetime.h"
 #include "api/trained_config.h"
 #include "convoy/trained.h"
 #include "core/context.h"
@@ -25,6 +26,7 @@ struct TrainedRequest {
   torch::optim::Optimizer* optimizer = nullptr;  // null: `fused`
   const FusedOptimizer* fused = nullptr;
   int number = 0;  // number of Trained objects that this job made before
+  std::shared_ptr<void> job_users;
 };
 
 // The user's program replaces the Trainer, so `setup`, `step` and `evaluate` of the strategy must not be called.
@@ -78,16 +80,20 @@ struct Trained::Impl : public Strategy {
   const ModelPart& part() const { return *part_; }
   Update& end_of_step() const { return data_->end_of_step(); }
   bool has_torch_optimizer() const { return torch_optimizer_ != nullptr; }
+  const Lifetime& lifetime() const { return lifetime_; }
+  // Takes over values that the program loaded into the module since the last step; Shards refuse them.
+  void adopt_loaded();
 
  private:
   void make_optimizer(const TrainedRequest& request);
   void note_memory();
-  void adopt_loaded();
   void choose_nominal(const Loss& loss);
   void follow_nominal();
   void share_reached();
   void end_step(bool last);
 
+  const std::shared_ptr<void> job_users_;
+  Lifetime lifetime_;
   Context context_;  // context of the job, with the configuration of this object
   torch::nn::Module& module_;
   const bool drives_, adopts_;

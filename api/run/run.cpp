@@ -38,7 +38,9 @@ void check_name(const char* call, const std::string& metric) {
 // --- Beginning ---
 
 Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_trained)
-    : job(of_job),
+    : job_users(of_job.impl().lifetime.users()),
+      trained_users(of_trained.impl().lifetime().users()),
+      job(of_job),
       context(context_of(of_job)),
       trained(of_trained),
       strategy(strategy_of(of_trained)),
@@ -118,6 +120,7 @@ void Run::Impl::save() {
 }
 
 void Run::Impl::save_after(int64_t steps, bool last) {
+  trained.impl().adopt_loaded();
   trained.impl().check_equal_values();
   SavedState more;
   more.last = last;

@@ -60,6 +60,7 @@ struct Run::Impl {
   // Opens the data set once.
   const OpenData& named_data(const std::string& name, const DataOptions& options);
 
+  const std::shared_ptr<void> job_users, trained_users;
   const Job& job;
   Context& context;
   Trained& trained;

@@ -332,6 +332,8 @@ void TorchOptimizer::finish() {
     slot.gradient = at::Tensor();
   }
   if (!std::exchange(any_applied_, false)) return;
+  check_groups();
+  adopt_loaded_state();
   if (counts_steps_) check_steps();
   optimizer_.step();
   int64_t* const steps = steps_.mutable_data_ptr<int64_t>();
@@ -344,6 +346,41 @@ void TorchOptimizer::finish() {
   // Parameters whose pieces are on other ranks.
   for (size_t number = 0; number < parameters_.size(); ++number)
     if (!held_[number] && reached_[number]) ++steps[number];
+}
+
+// Tensors of a group that is added later would get other gradients on each rank.
+void TorchOptimizer::check_groups() const {
+  const size_t groups = optimizer_.param_groups().size();
+  if (groups != originals_.size())
+    throw Error(Failure::config, "the optimizer had ", originals_.size(), " parameter groups when Replicas or Shards ",
+                "was made, and has ", groups, " now; call add_param_group before");
+}
+
+// A program that loads its optimizer replaces the state: its moments are other tensors than the slot's buffers.
+bool TorchOptimizer::was_loaded(const Slot& slot, const Piece& piece) const {
+  const auto& states = optimizer_.state();
+  const auto found = states.find(key_of(piece.target));
+  if (found == states.end()) return was_stepped(piece.parameter);
+  return std::any_of(slot.moments.begin(), slot.moments.end(), [&](const auto& entry) {
+    const at::Tensor& moment = rule_->moment(*found->second, entry.first);
+    return moment.defined() && moment.data_ptr() != slot.of(piece, entry.second).data_ptr();
+  });
+}
+
+void TorchOptimizer::adopt_loaded_state() {
+  if (!rule_) return;
+  for (const Slot& slot : slots_)
+    for (const Piece& piece : slot.pieces) {
+      if (slot.moments.empty() || !was_loaded(slot, piece)) continue;
+      const auto found = optimizer_.state().find(key_of(piece.target));
+      const bool any = found != optimizer_.state().end();
+      steps_.mutable_data_ptr<int64_t>()[piece.parameter] =
+          any ? rule_->step(*found->second) / std::max<int64_t>(1, uses_[piece.parameter]) : 0;
+      if (any)
+        keep_state(slot, piece);
+      else
+        for (const auto& [name, flat] : slot.moments) slot.of(piece, flat).zero_();
+    }
 }
 
 // A step() of the program itself would apply the gradients of an update again. One parameter shows it.
@@ -379,6 +416,7 @@ void TorchOptimizer::keep_state(const Slot& slot, const Piece& piece) {
 
 // Learning rates too: a scheduler of torch computes the next rate from the current one.
 NamedTensors TorchOptimizer::counters() {
+  check_groups();
   for (size_t group = 0; group < originals_.size(); ++group)
     rates_.mutable_data_ptr<double>()[group] = optimizer_.param_groups()[group].options().get_lr();
   return {{"steps", steps_}, {"learning_rates", rates_}};

@@ -64,7 +64,10 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   void fill_groups();
   void update(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars);
   void finish();
+  void check_groups() const;
   void check_steps() const;
+  void adopt_loaded_state();
+  bool was_loaded(const Slot& slot, const Piece& piece) const;
   void keep_state(const Slot& slot, const Piece& piece);
   NamedTensors counters();
   void restored(int64_t updates);

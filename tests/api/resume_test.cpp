@@ -174,6 +174,47 @@ TEST(TrainedState, ContainsTheLearningRates) {
   });
 }
 
+// A program may keep a second module and its optimizer in archives of torch, and load them into Replicas that were made.
+TEST(TrainedState, IsTakenOverFromArchivesThatTheProgramLoads) {
+  const auto text_of = [](const Net& net, torch::optim::Optimizer& optimizer) {
+    torch::serialize::OutputArchive all, state;
+    net.module->save(all);
+    optimizer.save(state);
+    all.write("optimizer", state);
+    std::ostringstream text;
+    all.save_to(text);
+    return text.str();
+  };
+  const auto load = [](const std::string& text, const Net& net, torch::optim::Optimizer& optimizer) {
+    std::istringstream stream(text);
+    torch::serialize::InputArchive all, state;
+    all.load_from(stream);
+    net.module->load(all);
+    all.read("optimizer", state);
+    optimizer.load(state);
+  };
+  for (const auto& [name, make] : optimizers()) {
+    SCOPED_TRACE(name);
+    test_jobs(2, [&, &make = make](Job& job) {
+      const Net net = sequential_net(), fresh = sequential_net(), used = sequential_net();
+      const OptimizerPtr one = make(*net.module), second = make(*fresh.module), third = make(*used.module);
+      Replicas replicas(job, *net.module, *one), loaded(job, *fresh.module, *second),
+          replaced(job, *used.module, *third);
+      steps_on(job, replicas, net.forward, {}, 0, 4);
+      const std::string text = text_of(net, *one);
+      steps_on(job, replicas, net.forward, {}, 4, 8);
+      load(text, fresh, *second);
+      steps_on(job, loaded, fresh.forward, {}, 4, 8);
+      EXPECT_SAME(parameters_of(*fresh.module), parameters_of(*net.module), 1e-12);
+      // Also over another state.
+      steps_on(job, replaced, used.forward, {}, 0, 3);
+      load(text, used, *third);
+      steps_on(job, replaced, used.forward, {}, 4, 8);
+      EXPECT_SAME(parameters_of(*used.module), parameters_of(*net.module), 1e-12);
+    });
+  }
+}
+
 // While an Evaluation lives, ranks with local updates have their mean.
 TEST(TrainedState, EvaluatesTheMeanUnderLocalTraining) {
   test_jobs(2, [&](Job& job) {
