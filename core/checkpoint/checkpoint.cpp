@@ -191,6 +191,8 @@ std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& f
     try {
       Manifest manifest = read_manifest_file(path);
       check_files(path, manifest);
+      if (manifest.trainer.empty())
+        throw Error(Failure::corrupt_data, path, "/manifest.json: 'trainer' is empty, so no step can follow");
       return info_of(path, std::move(manifest));
     } catch (const Error& error) {
       log::warning(convoy::str("checkpoint ", path, " is skipped; trying the one before it: ", error.what()));
