@@ -9,7 +9,11 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/tensors/vectorised.h"
@@ -17,7 +21,8 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t scanned = 64;  // scores that are compared with the worst of the list at once
+constexpr int64_t scanned = 64;     // scores that are compared with the worst of the list at once
+constexpr int64_t most_moved = 64;  // longest list into which each score is inserted by itself
 
 CONVOY_BODY bool any_above_body(const T* __restrict scores, T bound) {
   int found = 0;
@@ -28,9 +33,39 @@ CONVOY_BODY bool any_above_body(const T* __restrict scores, T bound) {
 CONVOY_VECTORISED bool any_above(const float* scores, float bound) { return any_above_body(scores, bound); }
 CONVOY_VECTORISED bool any_above(const double* scores, double bound) { return any_above_body(scores, bound); }
 
+// For long lists: sorts the scores of the block that belong into the list, and merges both once.
+template <class T>
+void merge_block(const TopItems& top, int64_t row, int64_t first, const T* block, int64_t n) {
+  const int64_t k = top.items.size(1);
+  int64_t* const ids = top.items.mutable_data_ptr<int64_t>() + row * k;
+  T* const scores = top.scores.mutable_data_ptr<T>() + row * k;
+  int64_t& count = top.counts.mutable_data_ptr<int64_t>()[row];
+  using Entry = std::pair<T, int64_t>;
+  const auto above = [](const Entry& a, const Entry& b) { return a.first > b.first; };
+  std::vector<Entry> found;
+  for (int64_t begin = 0; begin < n; begin += scanned) {
+    const int64_t end = std::min(begin + scanned, n);
+    if (count == k && end - begin == scanned && !any_above(block + begin, scores[k - 1])) continue;
+    for (int64_t i = begin; i < end; ++i)
+      if (block[i] == block[i] && (count < k || block[i] > scores[k - 1])) found.emplace_back(block[i], first + i);
+  }
+  if (found.empty()) return;
+  std::stable_sort(found.begin(), found.end(), above);
+  // Equal scores stay in front: their ids are smaller.
+  const int64_t place =
+      std::upper_bound(scores, scores + count, found.front().first, [](T a, T b) { return a > b; }) - scores;
+  std::vector<Entry> behind, merged;
+  for (int64_t i = place; i < count; ++i) behind.emplace_back(scores[i], ids[i]);
+  merged.reserve(behind.size() + found.size());
+  std::merge(behind.begin(), behind.end(), found.begin(), found.end(), std::back_inserter(merged), above);
+  count = std::min(k, place + static_cast<int64_t>(merged.size()));
+  for (int64_t i = place; i < count; ++i) std::tie(scores[i], ids[i]) = merged[static_cast<size_t>(i - place)];
+}
+
 template <class T>
 void offer_block(const TopItems& top, int64_t row, int64_t first, const T* block, int64_t n) {
   const int64_t k = top.items.size(1);
+  if (k > most_moved) return merge_block(top, row, first, block, n);
   int64_t* const ids = top.items.mutable_data_ptr<int64_t>() + row * k;
   T* const scores = top.scores.mutable_data_ptr<T>() + row * k;
   int64_t& count = top.counts.mutable_data_ptr<int64_t>()[row];

@@ -14,6 +14,7 @@
 #include "core/config/reader.h"
 #include "core/control/exit_codes.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "core/data/formats/input_files.h"
 #include "core/files/output_file.h"
 #include "core/files/summary.h"
 #include "launch/cli/commands.h"
@@ -70,12 +71,19 @@ std::vector<std::string> overrides_of_member(const UsedRun& run) {
   return member_overrides(RunConfig::from_resolved(run.config)).at(static_cast<size_t>(run.member));
 }
 
-// Rethrows the error. For a plugin, adds the --set that gives its new path.
-[[noreturn]] void add_plugin_advice(const ConfigError& error) {
-  const bool plugin = error.key() == "model.plugin" || begins_with(error.key(), "plugins.");
-  if (!plugin) throw error;
-  throw ConfigError(error.location(), error.key(),
-                    str(error.reason(), "; if it has moved, add --set ", error.key(), "=/new/path/libmine.so"),
+// Nobody edits the manifest of a checkpoint: a path in it that is wrong now is given by --set.
+[[noreturn]] void add_path_advice(const ConfigError& error) {
+  const std::string& key = error.key();
+  if (is_typed(error.location())) throw error;
+  if (key == "model.plugin" || begins_with(key, "plugins."))
+    throw ConfigError(error.location(), key,
+                      str(error.reason(), "; if it has moved, add --set ", key, "=/new/path/libmine.so"), error.kind());
+  const bool of_data =
+      begins_with(key, "data.") && (ends_in(key, "path") || ends_in(key, "tokenizer") || ends_in(key, "vocabulary"));
+  if (!of_data) throw error;
+  throw ConfigError(SourceLocation{}, key,
+                    str(error.reason(), "; if it has moved, add --set ", key,
+                        "=/new/path, or type the command in the folder of the training"),
                     error.kind());
 }
 
@@ -88,6 +96,39 @@ void check_overrides(const UseArguments& arguments) {
       if (is_for_key(text, key))
         throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
                     " does not train; leave it out");
+}
+
+// Files that a value of the section `data` names, alone or by a pattern.
+void add_files_in(const Json& value, std::vector<std::string>& files) {
+  if (value.is_structured())
+    for (const Json& item : value) add_files_in(item, files);
+  if (!value.is_string()) return;
+  try {
+    for (const std::string& file : files_of(value.get<std::string>())) files.push_back(file);
+  } catch (const Error&) {  // no file matches: the ranks report it if they read it
+  }
+}
+
+// --force replaces an earlier result, and never a file that the command reads or that the run consists of.
+void keep_inputs(const UseArguments& arguments, const UsedRun& run, const RunConfig& config) {
+  std::error_code none;
+  if (arguments.to.empty() || !fs::exists(arguments.to, none)) return;
+  std::vector<std::string> files;
+  add_files_in(without_locations(config.resolved).value("data", Json::object()), files);
+  for (const char* option : {"data", "users"})
+    if (const std::string file = arguments.options.value(option, ""); !file.empty()) {
+      if (fs::equivalent(file, arguments.to, none))
+        throw Error(Failure::command_line, "--to: ", arguments.to, " is the file of --", option,
+                    "; choose another one");
+    }
+  for (const std::string& file : files)
+    if (fs::equivalent(file, arguments.to, none))
+      throw Error(Failure::command_line, "--to: ", arguments.to, " has data of the run (", file,
+                  "); choose another file");
+  const fs::path of_run = fs::path(run.checkpoint).parent_path().parent_path();
+  for (const char* name : {"metrics.jsonl", "resources.jsonl", "journal.jsonl", "leaderboard.csv"})
+    if (fs::equivalent(of_run / name, arguments.to, none))
+      throw Error(Failure::command_line, "--to: ", arguments.to, " is a file of the run; choose another one");
 }
 
 // With data.evaluate.path the held-out rows are those of another file, so another data.path would change nothing.
@@ -213,6 +254,7 @@ void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult
   const UseFolder folder(as, arguments.command);
   RunArguments job = run_arguments(arguments, result.run, options, folder.path());
   const RunConfig config = read_run_tree(configuration_tree(job), all_catalogues());
+  keep_inputs(arguments, result.run, config);
   check_evaluated_path(arguments, config);
   const RankChoice choice = choose_ranks(arguments, result.run, config, as);
   if (!choice.note.empty()) result.run.notes.push_back(choice.note);
@@ -240,7 +282,7 @@ UseResult use_run(const UseArguments& arguments) {
   try {
     run_ranks_of(arguments, as, result);
   } catch (const ConfigError& error) {
-    if (result.reports) add_plugin_advice(error);
+    if (result.reports) add_path_advice(error);
     result.code = exit_code_of(error);
   } catch (const Error& error) {
     if (result.reports) throw;

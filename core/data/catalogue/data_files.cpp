@@ -295,7 +295,12 @@ void check_data_files(const std::string& name, const Options& options) {
     if (!at.json().contains(source.key) || !at.has(source.key)) continue;
     const std::string path = at.text(source.key);
     const std::string problem = path.empty() ? "is empty" : problem_of_all(path, source.folder);
-    if (!problem.empty()) at.fail(source.key, path, path.empty() ? "" : ": ", problem, "; ", source.advice);
+    if (problem.empty()) continue;
+    // ./quickstart helps only with the file that it fetches.
+    const std::string_view advice = source.advice;
+    const std::string file = fs::path(path).filename().string();
+    const bool other = begins_with(advice, "./quickstart") && (file.empty() || advice.find(file) == advice.npos);
+    at.fail(source.key, path, path.empty() ? "" : ": ", problem, "; ", other ? table_advice : source.advice);
   }
   if (name == "synthetic" && options.json().contains("kind")) check_synthetic_memory(options);
   if (name == "images") check_image_files(options);

@@ -163,16 +163,20 @@ TEST(ItemRanking, ListsEqualASortOfAllScores) {
                                           PairScorer::Blocks{3, 64, false}, PairScorer::Blocks{1, 1, true}}) {
     Products products(users, items, blocks);
     ItemRanking ranking(products, 157);
-    const TopItems top = ranking.best(rows_of_users(wanted), 10, ranges);
-    for (int64_t row = 0; row < 5; ++row) {
-      const at::Tensor scores = items.matmul(users[wanted[size_t(row)]]);
-      const std::vector<int64_t> expected = sorted_ids(scores, 10, seen[size_t(row)]);
-      EXPECT_TRUE(at::equal(top.items[row], at::tensor(expected, at::kLong)))
-          << "row " << row << ": " << top.items[row];
-      EXPECT_EQ(top.counts[row].item<int64_t>(), row == 4 ? 7 : 10);
-      EXPECT_EQ(top.scores[row][0].item<float>(), scores[expected[0]].item<float>());
+    for (const int64_t k : {1, 10, 64, 65, 100, 157}) {  // longer lists are merged
+      const TopItems top = ranking.best(rows_of_users(wanted), k, ranges);
+      for (int64_t row = 0; row < 5; ++row) {
+        const at::Tensor scores = items.matmul(users[wanted[size_t(row)]]);
+        const std::vector<int64_t> expected = sorted_ids(scores, k, seen[size_t(row)]);
+        EXPECT_TRUE(at::equal(top.items[row], at::tensor(expected, at::kLong)))
+            << "k " << k << ", row " << row << ": " << top.items[row];
+        EXPECT_EQ(top.counts[row].item<int64_t>(), std::min(k, 157 - int64_t(seen[size_t(row)].size())));
+        EXPECT_EQ(top.scores[row][0].item<float>(), scores[expected[0]].item<float>());
+      }
+      if (k > 7) {
+        EXPECT_TRUE(std::isnan(top.scores[4][7].item<float>())) << "no item";
+      }
     }
-    EXPECT_TRUE(std::isnan(top.scores[4][7].item<float>())) << "no item";
     EXPECT_TRUE(at::equal(ranking.scores(rows_of_users(wanted)),
                           users.index_select(0, at::tensor(wanted, at::kLong)).matmul(items.t())));
   }
