@@ -43,7 +43,8 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
     output["to"] = to;
     std::cout << json_text(output) << '\n';
   } else {
-    std::cout << result.run.path() << ": predicted " << answer.at("rows") << " rows of " << prediction.data << " in "
+    std::cout << result.run.path() << ": predicted " << answer.at("rows")
+              << (answer.at("rows") == 1 ? " row of " : " rows of ") << prediction.data << " in "
               << formatted("%.2f", answer.at("seconds").get<double>()) << " s: " << to << '\n';
     if (const auto skipped = answer.at("skipped").get<int64_t>(); skipped > 0)
       std::cout << skipped << (skipped == 1 ? " row is" : " rows are")

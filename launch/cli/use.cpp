@@ -367,9 +367,9 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
     std::cout << json_text(output) << '\n';
   } else {
     const int ranks = result.summary.value("world_size", 1);
-    std::cout << result.run.path() << ": " << answer.at("rows") << " rows (" << chosen << ") in "
-              << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on " << ranks
-              << (ranks == 1 ? " rank\n" : " ranks\n") << evaluation_table(answer.at("metrics"));
+    std::cout << result.run.path() << ": " << answer.at("rows") << (answer.at("rows") == 1 ? " row (" : " rows (")
+              << chosen << ") in " << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy
+              << " on " << ranks << (ranks == 1 ? " rank\n" : " ranks\n") << evaluation_table(answer.at("metrics"));
   }
   print_notes(result.run);
   return exit_code::done;

@@ -235,8 +235,8 @@ void check_watched_metrics(const PreparedRun& run) {
   const bool members = monitors_metric(run.config);
   if (members && !train.early_stop.metric.empty())
     throw ConfigError(key_location(run, "train.early_stop.metric"), "train.early_stop",
-                      str("ends the whole training, and ", run.config.strategy.name,
-                          ".early_stop ends its members one by one; keep one of them"));
+                      str("ends the whole training, and strategy.early_stop of ", run.config.strategy.name,
+                          " ends its members one by one; keep one of them"));
   if (!members && train.early_stop.metric.empty() && train.keep_best.metric.empty()) return;
   const Json answer = describe_run(run.rank_program, run.config.resolved, "metrics").at("metrics");
   if (answer.is_null()) return;

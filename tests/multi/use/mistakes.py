@@ -1,6 +1,7 @@
 """Mistakes with trained runs: one message, once, with one exit code for each kind; the file that the user asked for is named,
 and nothing half-written remains."""
 import json
+import os
 import pathlib
 import resource
 import struct
@@ -93,6 +94,17 @@ with runs.workspace() as work:
         refused(64, [".csv, ", ".npy"], *line, work / "out.parquet")
     refused(64, [".safetensors"], *predict, work / "out.parquet")
     runs.check("safetensors" not in convoy("recommend", visits, "--to", work / "o.parquet").stdout, "recommend writes no safetensors")
+
+    # --force replaces an earlier result, never what the command reads.
+    ids = work / "ids.csv"
+    ids.write_text("who\nu5\n")
+    os.link(work / "visits.csv", work / "link.csv")
+    for path, line in ((ids, ["recommend", visits, "--users", ids]), (work / "visits.csv", ["recommend", visits]),
+                       (work / "link.csv", ["recommend", visits]), (visits / "metrics.jsonl", ["recommend", visits]),
+                       (rows, ["predict", table, "--data", rows])):
+        content = path.read_bytes()
+        refused(64, ["choose another"], *line, "--to", path, "--force")
+        runs.check(path.read_bytes() == content, f"{path} was changed")
 
     # Failures of ranks.
     refused(78, ["convoy generate: model mlp does not generate text"], "generate", table, "--prompt", "x")
