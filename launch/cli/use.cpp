@@ -45,6 +45,7 @@ class UseFolder {
     if (!owner_) return;
     std::error_code none;
     fs::remove_all(path_, none);
+    fs::remove("runs", none);  // if it is empty: nothing is written
   }
   UseFolder(const UseFolder&) = delete;
   UseFolder& operator=(const UseFolder&) = delete;
