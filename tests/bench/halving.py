@@ -13,7 +13,7 @@ name: trials
 seed: {seed}
 device: cpu
 model: {{name: mlp, hidden: [64]}}
-data: {{name: synthetic, kind: classification, rows: 40000, evaluate_rows: 4000, features: [32], classes: 20, noise: 1.5}}
+data: {{name: synthetic, kind: classification, rows: 20000, evaluate_rows: 4000, features: [32], classes: 20, noise: 1.5}}
 optimizer: {{name: adam, lr: 1.0e-3}}
 train: {{epochs: 27, batch: {{global: 64}}}}
 log: {{level: warning, tensorboard: false}}
@@ -24,8 +24,8 @@ strategy:
   names: "t{{index}}"
   grid:
     optimizer.lr: [1.0e-5, 3.0e-5, 1.0e-4, 3.0e-4, 1.0e-3, 3.0e-3, 1.0e-2, 3.0e-2, 1.0e-1]
-    model.hidden: [[16], [64], [64, 32]]
-    train.batch.global: [64, 128, 512]
+    model.hidden: [[64], [128], [256, 64]]
+    train.batch.global: [32, 64, 256]
 """
 HALVING = "  halving: {eta: 3, first: 1 epoch}\n"
 
