@@ -162,7 +162,7 @@ def verdict(label, value, gate, at_most=True, aim=None):
 
 
 def table(figures, reference, unit):
-    say(f"\n{'':26s}{unit}: median [min … max]      ratio to {reference}: median [min … max]")
+    say(f"\n{'':28s}{unit}: median [min … max]      ratio to {reference}: median [min … max]")
     for name in figures:
         ratio = ratios(figures, name, reference)
-        say(f"{name:26s}{spread(figures[name]):32s}      {spread(ratio)}")
+        say(f"{name:28s}{spread(figures[name]):32s}      {spread(ratio)}")
