@@ -1,9 +1,10 @@
-"""The manifests of packaging/kubernetes: against the published schemas of Kubernetes and Kubeflow Trainer, and their names
-against each other."""
+"""packaging/: the manifests against the published schemas of Kubernetes and Kubeflow Trainer, and their names against each
+other; the systemd unit by systemd-analyze."""
 # labels: slow
 # timeout: 600
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -77,7 +78,26 @@ def names_match(python):
     runs.check(given["NNODES"] == str(part["template"]["spec"]["completions"]), f"jobset: {given}")
 
 
+def unit(work):
+    """systemd-analyze reports unknown keys and values, and exits with 0; so any output is a failure."""
+    if not shutil.which("systemd-analyze"):
+        print("skipped: no systemd-analyze for the unit")
+        return
+    text = (runs.TOP / "packaging" / "systemd" / "convoy-farm@.service").read_text()
+    runs.check("/usr/bin/convoy " in text, "the unit starts another program")
+
+    def problems(name, text):
+        path = work / f"{name}@.service"
+        path.write_text(text.replace("/usr/bin/convoy ", f"{runs.CONVOY} "))
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", work / f"{name}@x.service"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        return done.stdout
+    runs.check(problems("convoy-farm", text) == "", problems("convoy-farm", text))
+    runs.check("on-failures" in problems("broken", text.replace("on-failure", "on-failures")), "a wrong unit was accepted")
+
+
 with runs.workspace() as work:
+    unit(work)
     python = installed_python(work)
     done = subprocess.run([python, "-c", CHECK, FOLDER], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     runs.check(done.returncode == 0, done.stdout)
