@@ -75,7 +75,7 @@ def recommender(folder):
 
 
 def farms(folder):
-    first, pipeline, grid, _, _, loop = blocks("farm.md", "yaml")  # farm_search.py tests the others
+    first, pipeline, grid, loop = blocks("farm.md", "yaml")
     said = trains("farm.md", first, folder, "train.max_steps=3")
     runs.check("convoy: 3 pipelines" in said, said)
     common = first.split("strategy:")[0]
