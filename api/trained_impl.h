@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/lifetime.h"
+#include "api/job_impl.h"
 #include "api/trained_config.h"
 #include "convoy/trained.h"
 #include "core/context.h"

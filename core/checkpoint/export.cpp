@@ -237,9 +237,11 @@ std::map<std::string, std::string> tokenizer_of(const Manifest& manifest, const 
     std::vector<std::string> pairs;
     if (found != contents->lists.end()) pairs = found->second.names.strings();
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
-      if (!is_exported_file(pairs[i]))
+      // The data may have it under any name; transformers has one.
+      const bool whole = !is_exported_file(pairs[i]) && ends_in(pairs[i], ".json");
+      if (!whole && !is_exported_file(pairs[i]))
         throw Error(Failure::corrupt_data, folder, ": ", pairs[i], " is no file of a tokenizer");
-      files[pairs[i]] = pairs[i + 1];
+      files[whole ? tokenizer_file : pairs[i]] = pairs[i + 1];
     }
   }
   const Options& data = config.data.options;

@@ -60,7 +60,8 @@ TrainConfig train_of(const Options& options) {
     train.batch.per_rank = batch.has("per_rank");
     train.batch.rows = batch.integer(train.batch.per_rank ? "per_rank" : "global");
     train.evaluate_every = interval_of(options.at("evaluate_every"));
-    train.pause_after = interval_of(options.at("pause_after"));
+    // Checkpoints of earlier versions do not have it.
+    if (options.json().contains("pause_after")) train.pause_after = interval_of(options.at("pause_after"));
   }
   train.checkpoint_every = interval_of(options.at("checkpoint_every"));
   train.keep_last = options.integer("keep_last");

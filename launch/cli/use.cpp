@@ -45,6 +45,7 @@ class UseFolder {
     if (!owner_) return;
     std::error_code none;
     fs::remove_all(path_, none);
+    fs::remove("runs", none);  // if it is empty: nothing is written
   }
   UseFolder(const UseFolder&) = delete;
   UseFolder& operator=(const UseFolder&) = delete;
@@ -246,6 +247,9 @@ namespace {
 
 // Checks, starts the ranks, and reads the result of rank 0.
 void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult& result) {
+  if (!arguments.by_strategy && as.launcher != Launcher::none && as.size > 1)
+    throw Error(Failure::command_line, "convoy ", arguments.command, " works on one rank, and the launcher started ",
+                as.size, "; start it alone, without mpirun or srun");
   if (!arguments.to.empty() && result.reports) check_output_path(arguments.to, arguments.force, "--to");
   check_overrides(arguments);
   result.run = used_run(arguments.run, "convoy " + arguments.command);

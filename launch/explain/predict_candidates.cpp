@@ -236,7 +236,7 @@ class CandidatePredictor {
   std::string load_text() const {
     return calibration_.load < 0.005
                ? ", which was idle"
-               : str("; other work took ", std::lround(100 * calibration_.load), " % of its cores");
+               : str("; other load took ", std::lround(100 * calibration_.load), " % of its cores");
   }
 
   static bool has_dense(const Candidate& candidate) { return candidate.embeddings == Candidate::Embeddings::dense; }
@@ -325,7 +325,7 @@ std::string advice_text(const PredictedCandidate& reference, const std::vector<P
   const bool unsure = busy || (gain.error > largest_error * gain.value && gain.value + 3 * gain.error > 1);
   for (size_t i = gain.value > 1 && !unsure ? 1 : 0; i < known.size(); ++i)
     rest.push_back(described(known[i], reference));
-  const std::string load_text = str("other work took ", std::lround(100 * load), " % of the cores");
+  const std::string load_text = str("other load took ", std::lround(100 * load), " % of the cores");
   if (too_rough(gain))
     return str("too uncertain to recommend anything: all errors are above 100 %", busy ? "; " + load_text : "",
                "; measure again on an idle machine\n");
@@ -335,7 +335,7 @@ std::string advice_text(const PredictedCandidate& reference, const std::vector<P
                "): measure again on an idle machine; as measured now, ");
   } else if (unsure) {
     text = str("too uncertain to recommend anything (± ", std::lround(100 * gain.error / gain.value),
-               " %), as where other work takes the cores: measure again on an idle machine; as measured now, ");
+               " %), as where other load takes the cores: measure again on an idle machine; as measured now, ");
   } else if (gain.value <= 1) {
     text = "stay on one device: ";
   } else if (gain.value - gain.error <= 1) {

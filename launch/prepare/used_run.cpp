@@ -90,8 +90,9 @@ fs::path step_folder(const std::string& path) {
 constexpr const char* member_keys[] = {"seed", "data.seed", "data.samples", "optimizer.lr", "optimizer.weight_decay"};
 
 // Options of models that change neither the parameters nor their meaning.
-const std::vector<std::string> free_model_keys{"model.dropout", "model.attention_dropout", "model.top_k", "model.rows",
-                                               "model.plugin",  "model.init_from"};
+const std::vector<std::string> free_model_keys{"model.dropout",  "model.attention_dropout", "model.top_k",
+                                               "model.rows",     "model.metrics",           "model.plugin",
+                                               "model.init_from"};
 
 [[noreturn]] void refuse(const Json& resolved, const std::string& key, const std::string& reason) {
   throw ConfigError(location_of(resolved, key), key, reason);

@@ -100,8 +100,8 @@ class RowLinear : public WeightedLayer {
   DimensionShard inputs_;
 };
 
-// `inner` with its whole parameters. Within a region their gradients are summed over the group. `row_inputs`: of a layer
-// that asks for a share of its inputs and is tied to a whole weight; it gathers them.
+// `inner` with its whole parameters. Within a region their gradients are summed over the group. `row_inputs`: inputs of
+// a layer that asks for a share of them and is tied to a whole weight; it gathers them.
 class WholeLinear : public LayerModule {
  public:
   WholeLinear(LayerContext layer, const Layer& inner, ParameterPtr weight, ParameterPtr bias,

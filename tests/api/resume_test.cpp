@@ -174,7 +174,7 @@ TEST(TrainedState, ContainsTheLearningRates) {
   });
 }
 
-// A program may keep a second module and its optimizer in archives of torch, and load them into Replicas that were made.
+// A program may keep a second module and its optimizer in archives of torch, and load them into its Replicas.
 TEST(TrainedState, IsTakenOverFromArchivesThatTheProgramLoads) {
   const auto text_of = [](const Net& net, torch::optim::Optimizer& optimizer) {
     torch::serialize::OutputArchive all, state;

@@ -317,7 +317,7 @@ TEST(Advice, RecommendsNothingOnABusyMachine) {
   const PredictedCandidate single = candidate("single", 1, 50 * ms), ddp = candidate("ddp", 2, 20 * ms);
   EXPECT_THAT(advice_text(single, {ddp}), HasSubstr("take ddp"));
   const std::string text = advice_text(single, {ddp}, 0.6);
-  EXPECT_THAT(text, HasSubstr("other work took 60 % of the cores"));
+  EXPECT_THAT(text, HasSubstr("other load took 60 % of the cores"));
   EXPECT_THAT(text, Not(HasSubstr("take ddp")));
   EXPECT_THAT(text, HasSubstr("ddp would be"));
   EXPECT_NEAR(widened(single.step, 0.1).error, 50 * ms / 9, 1e-6);

@@ -207,7 +207,7 @@ with runs.workspace() as folder:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores for _ in range(2)]
     try:
         text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp")
-        runs.check("other work took" in text and "too uncertain to recommend anything" in text, text)
+        runs.check("other load took" in text and "too uncertain to recommend anything" in text, text)
     finally:
         for one in busy:
             one.kill()

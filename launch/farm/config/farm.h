@@ -160,8 +160,9 @@ std::vector<GridPoint> grid_values(const Node& grid);
 // --- Random search (Bergstra and Bengio, 2012): random values of some keys ---
 
 // `search`: {random: number of trials, seed, over: {key path: list of values, or {from, to, scale: linear | log}}}.
-// A range of integers gives integers; other values have four significant digits, more in a narrow range. A value depends on the seed, the
-// number of the trial and the key only, so more trials do not change the first ones. All trials differ.
+// A range of integers gives integers; other values have four significant digits, more in a narrow range. A value
+// depends on the seed, the number of the trial and the key only, so more trials do not change the first ones. All
+// trials differ.
 // Returns a map from key paths to a list of the values of all trials. Throws ConfigError at the value that is wrong.
 Node sampled_trials(const Node& search);
 

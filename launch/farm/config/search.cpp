@@ -22,7 +22,7 @@ double uniform(int64_t seed, int64_t trial, int attempt, const std::string& key)
   return std::ldexp(static_cast<double>(bits), -52);
 }
 
-// What one key may be: values to choose from, or a range.
+// The values that a key may have: a list, or a range.
 struct SearchedKey {
   std::string key;
   const Node* node = nullptr;                 // list of values, or the range

@@ -199,7 +199,7 @@ class Journal {
   bool written_ = false;  // since the last sync
 };
 
-// What earlier farms in a folder recorded of a pipeline.
+// Records of a pipeline by earlier farms in a folder.
 struct JournalRecord {
   int starts = 0;
   std::vector<std::optional<double>> rung_values;

@@ -39,7 +39,6 @@ std::vector<uint32_t> versions_of(const TensorList& tensors) {
 }
 
 const void* identity(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
-
 std::unordered_set<const void*> identities(const TensorList& tensors) {
   std::unordered_set<const void*> found;
   for (const at::Tensor& tensor : tensors)

@@ -63,6 +63,10 @@ def equal_figures(work):
     if under:
         runs.check(under.returncode == 0, f"mpirun: exit {under.returncode}\n{under.stderr}")
         close("under mpirun", json.loads(under.stdout)["metrics"], last(runs.summary(work / "mlp-1")))
+        alone = subprocess.run(["mpirun", "-n", "2", str(runs.CONVOY), "generate", str(work / "mlp-1"), "--prompt", "x"],
+                               cwd=work, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
+        runs.check(alone.returncode == 64 and "works on one rank" in alone.stdout, f"two ranks: {alone.stdout}")
     print("evaluate: the figures of training on 1, 2 and 4 ranks, of every layout, and under mpirun", flush=True)
 
 

@@ -173,9 +173,11 @@ def tokenizers(work):
     trained = ByteLevelBPETokenizer()
     trained.train([str(text)], vocab_size=400, show_progress=False)
     trained.save_model(str(kept))
-    trained.save(str(kept / "tokenizer.json"))
+    for name in ("tokenizer.json", "words.json"):
+        trained.save(str(kept / name))
     line = "the 12th line of several other lines é"
     for title, file, model in (("json", "tokenizer.json", f"{{name: llama, {SIZES}}}"),
+                               ("named", "words.json", f"{{name: llama, {SIZES}}}"),
                                ("merges", "vocab.json", f"{{name: gpt, {SIZES}, activation: gelu_tanh}}")):
         run, to = work / f"tokenizer-{title}", work / f"tokenizer-{title}-exported"
         runs.run(CONFIG, run, ["train.max_steps=2", "train.epochs=~", "train.evaluate_every=never", "launch.threads=1",
