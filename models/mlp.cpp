@@ -47,12 +47,18 @@ class MlpHiddenBlock : public Block {
 
 class MlpOutputBlock : public Block {
  public:
-  MlpOutputBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, std::vector<int64_t> shape)
-      : shape_(std::move(shape)), dtype_(layers.dtype()) {
+  MlpOutputBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, std::vector<int64_t> shape,
+                 double mean, double deviation)
+      : shape_(std::move(shape)), dtype_(layers.dtype()), mean_(mean), deviation_(deviation) {
     linear_ = register_module("linear", layers.linear("linear", in, out, options));
   }
   TensorList forward(const TensorList& inputs) override {
     at::Tensor out = linear_->forward(inputs[0].to(dtype_));
+    if (mean_ != 0 || deviation_ != 1) {
+      // 16 bits cannot hold a deviation that is small next to the mean.
+      if (dtype_ != at::kDouble) out = out.to(at::kFloat);
+      out = out * deviation_ + mean_;
+    }
     if (shape_.empty()) return {out.squeeze(-1)};
     if (shape_.size() > 1) return {out.unflatten(-1, shape_)};
     return {out};
@@ -61,6 +67,7 @@ class MlpOutputBlock : public Block {
  private:
   std::vector<int64_t> shape_;  // shape of one row's output
   at::ScalarType dtype_;
+  double mean_, deviation_;
   Layer linear_;
 };
 
@@ -69,7 +76,9 @@ class Mlp : public Model {
   Mlp(const Options& options, const Schema& schema)
       : hidden_(options.integers("hidden")),
         activation_(options.text("activation")),
-        dropout_(options.real("dropout")) {
+        dropout_(options.real("dropout")),
+        mean_(options.real("output_mean")),
+        deviation_(options.real("output_deviation")) {
     const Field& features = schema.at("features", "model mlp");
     const Field& target = schema.at("target", "model mlp");
     feature_dims_ = int64_t(features.shape.size());
@@ -77,6 +86,10 @@ class Mlp : public Model {
     shape_ = classes_ > 0 ? std::vector<int64_t>{classes_} : target.shape;
     if (classes_ > 0 && !target.shape.empty())
       throw Error(Failure::config, "model mlp predicts one class for each row, and this data set has several");
+    if (classes_ > 0 && (mean_ != 0 || deviation_ != 1))
+      throw Error(Failure::config,
+                  "model.output_mean and model.output_deviation are for predicted numbers, and the target of this data "
+                  "set is a class; leave them out");
     sizes_ = {product(features.shape)};
     sizes_.insert(sizes_.end(), hidden_.begin(), hidden_.end());
     sizes_.push_back(product(shape_));
@@ -92,7 +105,7 @@ class Mlp : public Model {
     const LinearOptions options = pair_member(index, blocks());
     if (index < int64_t(hidden_.size()))
       return std::make_shared<MlpHiddenBlock>(layers, in, out, options, activation_, dropout_);
-    return std::make_shared<MlpOutputBlock>(layers, in, out, options, shape_);
+    return std::make_shared<MlpOutputBlock>(layers, in, out, options, shape_, mean_, deviation_);
   }
 
   TensorList inputs(const Batch& batch) const override {
@@ -110,6 +123,7 @@ class Mlp : public Model {
   std::vector<int64_t> hidden_;
   std::string activation_;
   double dropout_;
+  double mean_, deviation_;  // of the target
   int64_t feature_dims_ = 1;
   int64_t classes_ = 0;         // 0: predicts numbers
   std::vector<int64_t> shape_;  // shape of one row's output

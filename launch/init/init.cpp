@@ -79,7 +79,8 @@ std::string file_text(const InitArguments& arguments, const DataDraft& draft, co
   add_line(out, "name: " + yaml_word(name), "the run folder is runs/" + name);
   add_line(out, "seed: 1", "equal seeds give equal results");
   add_line(out, "device: auto", "GPUs if there is one for each rank, else cores");
-  add_line(out, "model: {name: " + model + options + "}", "`convoy list model " + model + "` prints its options");
+  add_line(out, "model: {name: " + model + options + "}",
+           (options.empty() ? "" : draft.model_comment) + "`convoy list model " + model + "` prints its options");
   out << "data:\n";
   for (const DataDraft::Line& line : draft.lines) add_line(out, "  " + line.text, line.comment);
   add_line(out, "optimizer: " + draft.optimizer, "lr: the learning rate");
@@ -87,7 +88,8 @@ std::string file_text(const InitArguments& arguments, const DataDraft& draft, co
   add_line(out, "  " + draft.length, "of the training");
   add_line(out, str("  batch: {global: ", draft.batch, "}"), "rows of a step, over all ranks");
   add_line(out, "  evaluate_every: " + draft.interval, "");
-  add_line(out, "  checkpoint_every: " + draft.interval, "the same command resumes an interrupted run");
+  add_line(out, "  checkpoint_every: " + (draft.checkpoints.empty() ? draft.interval : draft.checkpoints),
+           "the same command resumes an interrupted run");
   const bool several = arguments.ranks > 1;
   const std::string strategy = !arguments.strategy.empty() ? arguments.strategy
                                : several                   ? equal_ranks_strategy().name
@@ -106,8 +108,11 @@ void ask(InitArguments& arguments) {
   if (asks) arguments.data = answer_to("data file or folder", "");
   if (arguments.target.empty() && terminal && std::filesystem::is_regular_file(arguments.data)) {
     const std::vector<std::string> columns = target_choices(arguments.data);
-    if (!columns.empty()) std::cout << "columns: " << join(columns, ", ") << '\n';
-    if (!columns.empty()) arguments.target = answer_to("column to predict", columns.back());
+    const bool tensors = ends_in(arguments.data, ".safetensors");
+    if (!columns.empty()) {
+      std::cout << (tensors ? "tensors: " : "columns: ") << join(columns, ", ") << '\n';
+      arguments.target = answer_to(tensors ? "tensor to predict" : "column to predict", columns.back());
+    }
     if (ends_in(arguments.data, ".npy")) arguments.target = answer_to("file of targets", "y.npy");
   }
   if (!asks) return;

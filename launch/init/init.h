@@ -16,18 +16,20 @@ struct DataDraft {
   std::vector<Line> lines;    // of the section `data`
   std::string model;          // name of the default model
   std::string model_options;  // its options as YAML: "hidden: [64, 64]"; "": the defaults
+  std::string model_comment;  // of these options: "output_mean: of the target; "; "": none
   std::string optimizer = "{name: adam, lr: 1.0e-3}";
   std::string length = "epochs: 10";  // of the training: epochs or max_steps
   int64_t batch = 64;
-  std::string interval = "1 epoch";  // between evaluations and checkpoints
+  std::string interval = "1 epoch";  // between evaluations
+  std::string checkpoints;           // between checkpoints; "": as evaluations
 };
 
-// Reads the whole file, or the headers of arrays and the names of images. `target`: column to predict, or a file of
-// targets for .npy; "" if the data needs none. Throws Error(command_line) with the columns for a wrong target,
+// Reads the whole file, the targets of arrays, or the names of images. `target`: column or tensor to predict, or a file
+// of targets for .npy; "" if the data needs none. Throws Error(command_line) with the columns for a wrong target,
 // Error(config) for data from which nothing can be learnt, Error(corrupt_data) with the line for a malformed file.
 DataDraft inspect_data(const std::string& path, const std::string& target);
 
-// Columns of a delimited file from which a target must be chosen; empty for data that needs no column.
+// Columns of a delimited file, or tensors of a .safetensors file, from which a target must be chosen; else empty.
 std::vector<std::string> target_choices(const std::string& path);
 
 // A text as a scalar of YAML, in quotes if YAML or convoy would read it differently.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -13,7 +14,7 @@
 #include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/files/files.h"
-#include "launch/init/init.h"
+#include "launch/init/draft.h"
 
 namespace convoy {
 namespace {
@@ -22,7 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t most_categories = 4096;  // of a categorical column
 constexpr size_t most_integer_classes = 20;
-constexpr int64_t least_rows = 10;
 
 std::string yaml_list(const std::vector<std::string>& texts) {
   std::vector<std::string> words;
@@ -37,12 +37,11 @@ struct Form {
   bool header = true;
 };
 
-bool is_number(const DelimitedReader& reader, size_t column) {
+std::optional<double> number_in(const DelimitedReader& reader, size_t column) {
   try {
-    reader.number(column);
-    return true;
+    return reader.number(column);
   } catch (const Error&) {
-    return false;
+    return {};
   }
 }
 
@@ -57,7 +56,7 @@ Form form_of(const MappedFile& file) {
   DelimitedReader reader(file.path(), text, form.delimiter);
   if (!reader.next()) throw Error(Failure::corrupt_data, file.path(), ": is empty");
   form.header = false;
-  for (size_t column = 0; column < reader.columns(); ++column) form.header = form.header || !is_number(reader, column);
+  for (size_t column = 0; column < reader.columns(); ++column) form.header = form.header || !number_in(reader, column);
   return form;
 }
 
@@ -66,6 +65,7 @@ struct Column {
   int64_t missing = 0;
   int64_t missing_line = 0;  // the first one
   bool numbers = true, integers = true;
+  Moments moments;                               // if all are numbers
   std::set<std::string, std::less<>> different;  // at most most_categories + 1
 
   bool unique(int64_t rows) const { return int64_t(different.size()) == rows - missing; }
@@ -83,7 +83,12 @@ void add_value(Column& column, const DelimitedReader& reader, size_t index) {
     if (column.missing++ == 0) column.missing_line = reader.line();
     return;
   }
-  if (column.numbers && !is_number(reader, index)) column.numbers = column.integers = false;
+  if (column.numbers) {
+    if (const std::optional<double> number = number_in(reader, index))
+      column.moments.add(*number);
+    else
+      column.numbers = column.integers = false;
+  }
   if (column.integers) column.integers = field.find_first_of(".eE") == std::string_view::npos;
   if (column.different.size() <= most_categories && column.different.find(field) == column.different.end())
     column.different.emplace(field);
@@ -135,20 +140,11 @@ bool is_classification(const std::string& path, const Table& table, const Column
   return true;
 }
 
-// Batch size and length of about two thousand steps.
-void set_length(DataDraft& draft, int64_t rows, int64_t most_batch) {
-  draft.batch = 8;
-  while (draft.batch < most_batch && draft.batch * 50 < rows) draft.batch *= 2;
-  const int64_t epochs = std::min<int64_t>(50, std::max<int64_t>(2, 2000 * draft.batch / std::max<int64_t>(rows, 1)));
-  draft.length = str("epochs: ", epochs);
-}
-
 DataDraft table_draft(const MappedFile& file, const std::string& target_name) {
   const std::string& path = file.path();
   const Table table = read_table(file);
   const Column& target = target_column(path, table, target_name);
-  if (table.rows < least_rows)
-    throw Error(Failure::config, path, ": has ", table.rows, " rows; training needs at least ", least_rows);
+  check_rows(path, table.rows);
   const bool classes = is_classification(path, table, target);
   std::vector<std::string> features, categorical, left_out;
   bool missing = false, numbers = false;
@@ -190,9 +186,7 @@ DataDraft table_draft(const MappedFile& file, const std::string& target_name) {
   if (missing) draft.lines.push_back({"missing: fill", "the mean, or a category of its own"});
   if (numbers) draft.lines.push_back({"scale: standard", "mean 0 and deviation 1, by the training rows"});
   draft.lines.push_back({"evaluate: {fraction: 0.2}", "one fifth of the rows is for evaluation"});
-  draft.model = "mlp";
-  draft.model_options = "hidden: [64, 64]";
-  draft.optimizer = classes ? "{name: adam, lr: 3.0e-3}" : "{name: adam, lr: 1.0e-2}";
+  set_mlp(draft, classes ? nullptr : &target.moments);
   set_length(draft, table.rows * 4 / 5, 256);
   return draft;
 }
@@ -287,30 +281,6 @@ DataDraft text_draft(const MappedFile& file) {
   return draft;
 }
 
-DataDraft arrays_draft(const MappedFile& file, const std::string& target) {
-  const NpyHeader features = read_npy_header(file.path(), file.text());
-  if (!ends_in(target, ".npy"))
-    throw Error(Failure::command_line, "convoy init: ", file.path(), ": name the file of targets by --target, as in ",
-                "--target y.npy");
-  const MappedFile other(target);
-  const NpyHeader targets = read_npy_header(target, other.text());
-  const int64_t rows = features.shape.empty() ? 0 : features.shape[0];
-  const bool classes = targets.shape.size() == 1 && targets.type.find('f') == std::string::npos;
-  DataDraft draft;
-  draft.found = str("features ", shape_text(features.shape), ", targets ", shape_text(targets.shape), ": ",
-                    classes ? "classes" : "numbers");
-  draft.lines = {{"name: table", ""},
-                 {"path: " + yaml_word(file.path()), "paths start from the folder of the command"},
-                 {"target_path: " + yaml_word(target), ""},
-                 {classes ? "task: classification" : "task: regression",
-                  classes ? "integers are classes" : "the targets are numbers"},
-                 {"evaluate: {fraction: 0.2}", "one fifth of the rows is for evaluation"}};
-  draft.model = features.shape.size() == 4 ? "convnet" : "mlp";
-  draft.model_options = features.shape.size() == 4 ? "channels: [16, 32]" : "hidden: [64, 64]";
-  set_length(draft, rows * 4 / 5, 256);
-  return draft;
-}
-
 DataDraft folder_draft(const fs::path& folder) {
   DataDraft draft;
   std::error_code none;
@@ -369,8 +339,10 @@ std::string yaml_word(const std::string& text) {
 }
 
 std::vector<std::string> target_choices(const std::string& path) {
-  if (!is_delimited(fs::path(path).extension())) return {};
+  const bool tensors = ends_in(path, ".safetensors");
+  if (!tensors && !is_delimited(fs::path(path).extension())) return {};
   const MappedFile file(path);
+  if (tensors) return tensor_names(file);
   const Form form = form_of(file);
   DelimitedReader reader(path, file.text(), form.delimiter);
   return Header(reader, false, form.header).names();
@@ -385,15 +357,16 @@ DataDraft inspect_data(const std::string& path, const std::string& target) {
   const std::string ending = fs::path(path).extension();
   const MappedFile file(path);
   if (ending == ".inter") return interactions_draft(file, true);
-  if (ending == ".npy") return arrays_draft(file, target);
+  if (ending == ".npy" || ending == ".safetensors") return arrays_draft(file, target);
   if (is_delimited(ending)) {
     const InteractionColumns columns = interaction_columns(target_choices(path));
     if (target.empty() && !columns.user.empty() && !columns.item.empty()) return interactions_draft(file, false);
     return table_draft(file, target);
   }
   if (ending == ".txt" || ending == ".md" || ending.empty()) return text_draft(file);
-  throw Error(Failure::command_line, "convoy init: --data ", path, ": files end in .csv, .tsv, .inter, .npy or .txt, ",
-              "and images are in a folder; for other data see docs/howto/own_data.md");
+  throw Error(Failure::command_line, "convoy init: --data ", path,
+              ": files end in .csv, .tsv, .inter, .npy, .safetensors or ",
+              ".txt, and images are in a folder; for other data see docs/howto/own_data.md");
 }
 
 }  // namespace convoy

@@ -209,7 +209,14 @@ Entry mlp_entry() {
                           Json::array({256, 128})),
            describe::choice("activation", "activation function after each hidden layer",
                             {"relu", "gelu", "silu", "tanh"}, "relu"),
-           describe::real("dropout", "dropout probability after each hidden layer", 0.0).between(0, 0.99)},
+           describe::real("dropout", "dropout probability after each hidden layer", 0.0).between(0, 0.99),
+           describe::real("output_mean",
+                          "added to predicted numbers: the mean of the target, so that training starts from it", 0.0),
+           describe::real("output_deviation",
+                          "factor of predicted numbers: the standard deviation of the target, so that a learning rate "
+                          "fits targets of any size",
+                          1.0)
+               .above(0)},
           check_mlp};
 }
 

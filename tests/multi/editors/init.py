@@ -1,11 +1,13 @@
 """`convoy init`: for each kind of data it writes a file that runs, and refuses what cannot be learnt from."""
 # timeout: 300
+import json
 import os
 import pathlib
 import pty
 import random
 import re
 import select
+import statistics
 import struct
 import subprocess
 import sys
@@ -48,6 +50,23 @@ def array(path, kind, numbers, shape, letter):
                      struct.pack(f"<{len(numbers)}{letter}", *numbers))
 
 
+def tensors(path, entries):
+    """Entries: (name, dtype, shape, letter, numbers)."""
+    header, data = {}, b""
+    for name, dtype, shape, letter, numbers in entries:
+        bytes_ = struct.pack(f"<{len(numbers)}{letter}", *numbers)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(bytes_)]}
+        data += bytes_
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def better_than_the_mean(folder, name, targets, summary):
+    """The held-out loss must be below a tenth of the variance, which is the loss of predicting the mean."""
+    loss, variance = summary["metrics"]["loss"]["last"], statistics.pvariance(targets)
+    runs.check(loss < variance / 10, f"{name}: loss {loss}, variance of the target {variance}")
+
+
 def answers(folder, lines):
     """Types the lines on a terminal; returns what it shows, and the exit code."""
     pid, terminal = pty.fork()
@@ -73,6 +92,19 @@ with runs.workspace() as folder:
     table(folder / "mine.csv", ("a", "b", "y"), [(f"{a:.3f}", f"{b:.3f}", f"{2 * a + b + DRAW.gauss(0, 0.1):.3f}") for a, b in points])
     summary = trains(folder, "mine", ["task: regression", "target: y", "scale: standard"], "--data", "mine.csv", "--target", "y")
     runs.check(summary["metrics"]["loss"]["last"] < 1, f"the line y = 2a + b was not learnt: {summary['metrics']}")
+
+    # Targets far from 0, or of another size than 1: (scale, shift).
+    for name, scale, shift in (("thousands", 1000, 5000), ("offset", 1, 20000), ("millions", 4.0e6, 3.0e7), ("small", 1.0e-4, 0)):
+        targets = [shift + scale * (2 * a + b + DRAW.gauss(0, 0.1)) for a, b in points]
+        table(folder / f"{name}.csv", ("a", "b", "y"), [(f"{a:.3f}", f"{b:.3f}", f"{y:.9g}") for (a, b), y in zip(points, targets)])
+        summary = trains(folder, name, ["output_mean:", "output_deviation:"], "--data", f"{name}.csv", "--target", "y")
+        better_than_the_mean(folder, name, targets, summary)
+    (folder / "rows.csv").write_text((folder / "offset.csv").read_text())
+    done = subprocess.run([runs.CONVOY, "predict", "runs/offset", "--data", "rows.csv", "--to", "out.csv"], cwd=folder, timeout=60,
+                          env=runs.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    runs.check(done.returncode == 0, done.stdout)
+    predicted = [float(line.split(",")[-1]) for line in (folder / "out.csv").read_text().splitlines()[1:]]
+    runs.check(abs(statistics.mean(predicted) - 20005) < 5, f"predictions are not in the units of the target: {predicted[:5]}")
 
     kinds = ["birch", "oak", "elm"]
     rows = [(DRAW.gauss(kinds.index(kind), 0.2), DRAW.gauss(-kinds.index(kind), 0.2), kind) for kind in DRAW.choices(kinds, k=300)]
@@ -103,6 +135,28 @@ with runs.workspace() as folder:
     trains(folder, "x", ["target_path: labels.npy", "task: classification"], "--data", "x.npy", "--target", "labels.npy",
            sets=["train.epochs=2"])
 
+    # Numbers: in two files, and in one file with two targets, half precision, and pictures.
+    array(folder / "points.npy", "<f4", [number for point in points for number in point], (400, 2), "f")
+    targets = [5000 + 3 * (2 * a + b) for a, b in points]
+    array(folder / "y.npy", "<f8", targets, (400,), "d")
+    summary = trains(folder, "points", ["target_path: y.npy", "task: regression", "scale: standard", "output_mean: 50"],
+                     "--data", "points.npy", "--target", "y.npy")
+    better_than_the_mean(folder, "points", targets, summary)
+    flat = [number for point in points for number in point]
+    tensors(folder / "both.safetensors", [
+        ("inputs", "F32", [400, 2], "f", flat), ("y", "F32", [400], "f", targets),
+        ("two", "F16", [400, 2], "e", [number for a, b in points for number in (a + b, a - b)]),
+        ("kind", "I64", [400], "q", [int(a > 0) for a, _ in points]), ("year", "I32", [400], "i", [int(y) for y in targets]),
+        ("picture", "F32", [400, 3, 4, 4], "f", [DRAW.random() for _ in range(400 * 48)]), ("notes", "U8", [7], "B", list(range(7)))])
+    for target, expected in (("y", ["features: [picture]", "task: regression"]), ("kind", ["name: convnet"]), ("year", ["name: mlp", "task: regression"]),
+                             ("two", ["task: regression"])):
+        os.link(folder / "both.safetensors", folder / f"{target}.safetensors")
+        trains(folder, target, [f"target: {target}", *expected], "--data", f"{target}.safetensors", "--target", target,
+               sets=["train.epochs=1"])
+    tensors(folder / "xy.safetensors", [("features", "F32", [400, 2], "f", flat), ("target", "F32", [400], "f", targets)])
+    summary = trains(folder, "xy", ["features: [features]", "scale: standard"], "--data", "xy.safetensors", "--target", "target")
+    better_than_the_mean(folder, "xy", targets, summary)
+
     fashion = pathlib.Path("/usr/share/datasets/fashion-mnist")
     if fashion.is_dir():
         trains(folder, "fashion-mnist", ["name: fashion_mnist", "name: convnet"], "--data", str(fashion), sets=["train.max_steps=3"])
@@ -120,6 +174,14 @@ with runs.workspace() as folder:
     table(folder / "names.csv", ("a", "y"), [(row, f"n{row}") for row in range(30)])
     (folder / "ragged.csv").write_text("a,y\n1,2\n1,2,3\n")
     (folder / "empty.csv").write_text("")
+    array(folder / "nan.npy", "<f4", [1, 2, float("nan")] * 10, (30,), "f")
+    array(folder / "few.npy", "<f4", [1, 2, 3], (3,), "f")
+    array(folder / "complex.npy", "<c8", [1.0] * 60, (30,), "f")
+    array(folder / "thirty.npy", "<f4", [1.0] * 30, (30,), "f")
+    whole = (folder / "xy.safetensors").read_bytes()
+    (folder / "cut.safetensors").write_bytes(whole[:-5])
+    (folder / "short.safetensors").write_bytes(whole[:5])
+    (folder / "damaged.safetensors").write_bytes(whole[:8] + b"[" + whole[9:])
     before = sorted(folder.iterdir())
     for words, code, expected in (
             (["--data", "leaves.csv", "--target", "kid"], 64, ["did you mean kind?", "the columns are length, width, kind"]),
@@ -132,6 +194,18 @@ with runs.workspace() as folder:
             (["--data", "names.csv", "--target", "y"], 78, ["30 different words"]),
             (["--data", "ragged.csv", "--target", "y"], 65, ["ragged.csv:3:"]),
             (["--data", "empty.csv", "--target", "y"], 65, ["is empty"]),
+            (["--data", "both.safetensors"], 64, ["--target", "inputs, y, two, kind, year, picture, notes"]),
+            (["--data", "both.safetensors", "--target", "knd"], 64, ["did you mean kind?"]),
+            (["--data", "both.safetensors", "--target", "notes"], 78, ["no other tensor has the 7 rows of notes"]),
+            (["--data", "cut.safetensors", "--target", "target"], 65, ["cut.safetensors", "outside of the file"]),
+            (["--data", "short.safetensors", "--target", "target"], 65, ["too short"]),
+            (["--data", "damaged.safetensors", "--target", "target"], 65, ["damaged header"]),
+            (["--data", "x.npy"], 64, ["--target y.npy"]), (["--data", "x.npy", "--target", "no.npy"], 74, ["no.npy"]),
+            (["--data", "x.npy", "--target", "y.npy"], 78, ["200 rows of features, and 400 of targets"]),
+            (["--data", "thirty.npy", "--target", "nan.npy"], 65, ["element 2 of the targets"]),
+            (["--data", "few.npy", "--target", "few.npy"], 78, ["3 rows"]),
+            (["--data", "thirty.npy", "--target", "complex.npy"], 65, ["<c8"]),
+            (["--data", "thirty.npy", "--target", "thirty.npy"], 78, ["the same value"]),
             (["--data", "gaps.csv", "--target", "a", "--model", "gpt"], 78, ["gpt"])):
         start = time.monotonic()
         text = init(folder, *words, code=code)

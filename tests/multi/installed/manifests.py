@@ -1,9 +1,11 @@
-"""The manifests of packaging/kubernetes: against the published schemas of Kubernetes and Kubeflow Trainer, and their names
-against each other."""
+"""packaging/: the manifests against the published schemas of Kubernetes and Kubeflow Trainer, and their names against each
+other; the systemd unit by systemd-analyze; the conda recipe's keys and version."""
 # labels: slow
 # timeout: 600
 import json
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -77,9 +79,47 @@ def names_match(python):
     runs.check(given["NNODES"] == str(part["template"]["spec"]["completions"]), f"jobset: {given}")
 
 
+def unit(work):
+    """systemd-analyze reports unknown keys and values, and exits with 0; so any output is a failure."""
+    if not shutil.which("systemd-analyze"):
+        print("skipped: no systemd-analyze for the unit")
+        return
+    text = (runs.TOP / "packaging" / "systemd" / "convoy-farm@.service").read_text()
+    runs.check("/usr/bin/convoy " in text, "the unit starts another program")
+
+    def problems(name, text):
+        path = work / f"{name}@.service"
+        path.write_text(text.replace("/usr/bin/convoy ", f"{runs.CONVOY} "))
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", work / f"{name}@x.service"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        return done.stdout
+    runs.check(problems("convoy-farm", text) == "", problems("convoy-farm", text))
+    runs.check("on-failures" in problems("broken", text.replace("on-failure", "on-failures")), "a wrong unit was accepted")
+
+
+# Sections and keys that the recipe may use, from conda-build's page "Defining metadata".
+RECIPE_KEYS = {"package": {"name", "version"}, "source": {"git_url", "git_rev"}, "build": {"number", "skip", "script"},
+               "requirements": {"build", "host", "run"}, "test": {"commands"}, "about": {"summary", "license", "license_file"}}
+
+
+def recipe(python):
+    text = (runs.TOP / "packaging" / "conda" / "meta.yaml").read_text()
+    (version,) = re.findall(r'set version = "([0-9.]+)"', text)
+    runs.check(f'"{version}"' in (runs.TOP / "core" / "base" / "version.h").read_text(), f"the recipe builds {version}")
+    text = re.sub(r"{%.*?%}", "", text).replace("{{ version }}", version).replace('{{ compiler("cxx") }}', "cxx")
+    done = subprocess.run([python, "-c", "import json,sys,yaml; print(json.dumps(yaml.safe_load(sys.stdin)))"], input=text,
+                          stdout=subprocess.PIPE, text=True, check=True)
+    read = json.loads(done.stdout)
+    for section, keys in RECIPE_KEYS.items():
+        runs.check(set(read.pop(section)) <= keys, f"meta.yaml: {section} has another key than {sorted(keys)}")
+    runs.check(not read, f"meta.yaml: unknown sections {list(read)}")
+
+
 with runs.workspace() as work:
+    unit(work)
     python = installed_python(work)
     done = subprocess.run([python, "-c", CHECK, FOLDER], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     runs.check(done.returncode == 0, done.stdout)
     names_match(python)
+    recipe(python)
 print("passed")
