@@ -77,8 +77,9 @@ class Mlp : public Model {
       : hidden_(options.integers("hidden")),
         activation_(options.text("activation")),
         dropout_(options.real("dropout")),
-        mean_(options.real("output_mean")),
-        deviation_(options.real("output_deviation")) {
+        // Checkpoints of earlier versions do not have these two.
+        mean_(options.json().contains("output_mean") ? options.real("output_mean") : 0),
+        deviation_(options.json().contains("output_deviation") ? options.real("output_deviation") : 1) {
     const Field& features = schema.at("features", "model mlp");
     const Field& target = schema.at("target", "model mlp");
     feature_dims_ = int64_t(features.shape.size());

@@ -21,12 +21,18 @@
 namespace convoy {
 namespace {
 
-Options mlp_options(std::vector<int64_t> hidden, double mean = 0, double deviation = 1) {
-  return Options(Json{{"hidden", hidden},
-                      {"activation", "relu"},
-                      {"dropout", 0.0},
-                      {"output_mean", mean},
-                      {"output_deviation", deviation}});
+// Without output_mean and output_deviation, as in checkpoints of earlier versions.
+Json mlp_json(std::vector<int64_t> hidden) {
+  return {{"hidden", std::move(hidden)}, {"activation", "relu"}, {"dropout", 0.0}};
+}
+
+Options mlp_options(std::vector<int64_t> hidden) { return Options(mlp_json(std::move(hidden))); }
+
+Options scaled_mlp_options(double mean, double deviation) {
+  Json options = mlp_json({8});
+  options["output_mean"] = mean;
+  options["output_deviation"] = deviation;
+  return Options(options);
 }
 
 Options ncf_options(int64_t gmf, int64_t mlp, std::vector<int64_t> hidden) {
@@ -90,12 +96,12 @@ TEST(Mlp, ScalesPredictedNumbersAndRefusesToScaleClasses) {
   const Schema schema = vectors({6}, {{2}, at::kFloat, 0});
   const Batch batch = features(at::randn({4, 6}), at::zeros({4, 2}));
   const auto outputs = [&](double mean, double deviation) {
-    const auto model = make_mlp(mlp_options({8}, mean, deviation), schema);
+    const auto model = make_mlp(scaled_mlp_options(mean, deviation), schema);
     Plain plain;
     return forward(*model, blocks_of(*model, plain.layers), batch)[0];
   };
   EXPECT_TRUE(at::allclose(outputs(500, 0.25), outputs(0, 1) * 0.25 + 500));
-  EXPECT_THROW(make_mlp(mlp_options({8}, 500), vectors({6}, {{}, at::kLong, 3})), Error);
+  EXPECT_THROW(make_mlp(scaled_mlp_options(500, 1), vectors({6}, {{}, at::kLong, 3})), Error);
 }
 
 TEST(Mlp, HasTwentyFiveMillionParameters) {

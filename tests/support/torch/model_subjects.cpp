@@ -22,12 +22,7 @@ Subject classifier_subject() {
     Schema schema;
     schema.fields["features"] = {{6}, at::kFloat, 0};
     schema.fields["target"] = {{}, at::kLong, classes};
-    return make_mlp(Options(Json{{"hidden", {12, 10, 24}},
-                                 {"activation", "gelu"},
-                                 {"dropout", 0.2},
-                                 {"output_mean", 0.0},
-                                 {"output_deviation", 1.0}}),
-                    schema);
+    return make_mlp(Options(Json{{"hidden", {12, 10, 24}}, {"activation", "gelu"}, {"dropout", 0.2}}), schema);
   };
   Batch data;
   data.rows = subject_rows;
