@@ -36,7 +36,7 @@ struct CheckpointInfo {
   int64_t data_rows = 0;
 };
 
-// A save of a training, beside the strategy's state.
+// Data of one save, in addition to the strategy's state.
 struct SaveRequest {
   int64_t step = 0;               // steps done
   Json trainer;                   // the trainer's section of the manifest
@@ -110,7 +110,7 @@ CheckpointInfo read_manifest(const std::string& step_folder);
 // Error(corrupt_data) if all are broken.
 std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files = system_files());
 // The checkpoint that a user of a trained run means: as intact_checkpoint, but a damaged newest one is an error too,
-// with the names of older ones. Nobody gets an older model unasked.
+// with the names of older ones. An older model is used only if the user names it.
 std::string named_checkpoint(const std::string& path, const std::string& key);
 
 }  // namespace convoy
