@@ -241,8 +241,8 @@ class CheckedModel : public WrappedModel {
       blocks_ = wrapped().blocks();
       if (blocks_ < 1) throw Error(Failure::config, "the model has ", blocks_, " blocks");
       if (blocks_ > most)
-        throw Error(Failure::config, "the model has ", blocks_, " blocks (Model::blocks); ", most,
-                    " are the most; put more layers into each block");
+        throw Error(Failure::config, "the model has ", blocks_, " blocks (Model::blocks); the maximum is ", most,
+                    "; put more layers into each block");
     });
   }
   int64_t blocks() const override { return blocks_; }

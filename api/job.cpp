@@ -121,7 +121,7 @@ Sum Job::sum(double value, double weight) const {
 
 Sum Job::sum(const at::Tensor& value, double weight) const {
   if (value.numel() != 1)
-    throw Error(Failure::training, "Job::sum takes a figure, and got a tensor of ", value.numel(),
+    throw Error(Failure::training, "Job::sum needs one number, got a tensor of ", value.numel(),
                 " elements; reduce larger tensors by world()->all_reduce");
   return sum(value.item<double>(), weight);
 }

@@ -1,4 +1,5 @@
-// Generation: continues a prompt by drawing one token after another from a TokenDecoder. Behind `convoy generate`.
+// Generation: continues a prompt by drawing one token after another from a TokenDecoder.
+// `convoy generate` uses it.
 //
 // Draw number n is a function of (seed, n), so equal arguments give equal text on every machine whose logits are equal.
 // If the decoder's context is full, the newer half of its tokens is read again and the older half is forgotten.

@@ -343,7 +343,7 @@ TensorList refuse_own_batch_norm(const std::string& block, const std::function<T
   if (watch.found() != nullptr)
     throw Error(Failure::config, "strategy.batch_norm is sync, and block ", block, " calls ", watch.found(),
                 ", which takes its statistics from each rank's own rows; take the layer from Layers::batch_norm, or "
-                "take batch_norm: local");
+                "set batch_norm: local");
   return outputs;
 }
 

@@ -46,6 +46,8 @@ inline int64_t rows_to_train_on(const TrainingComponents& components) {
   return components.train_rows > 0 ? std::min(components.train_rows, all) : all;
 }
 
+// Collective. Trains until train.epochs or train.max_steps, or until the run is stopped early. Resumes, evaluates and
+// writes checkpoints by the configuration.
 TrainingResult train(const Context& context, const TrainingComponents& components);
 
 }  // namespace convoy

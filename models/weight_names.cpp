@@ -11,7 +11,7 @@
 namespace convoy {
 namespace {
 
-const std::string transformers_only = "transformers has no model of its kind; take --format safetensors";
+const std::string transformers_only = "transformers has no model of its kind; type --format safetensors";
 
 // A layer with weight and bias.
 void add_layer(std::vector<WeightName>& table, const std::string& ours, const std::string& theirs,

@@ -181,7 +181,7 @@ Manifest manifest_of(const CheckpointInfo& info) {
 }
 
 // The newest complete and intact checkpoint of a checkpoints folder.
-std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& files) {
+std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& files, bool to_train = false) {
   const CheckpointDirectory directory(folder, files);
   std::vector<int64_t> steps = directory.steps();
   std::reverse(steps.begin(), steps.end());
@@ -191,7 +191,7 @@ std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& f
     try {
       Manifest manifest = read_manifest_file(path);
       check_files(path, manifest);
-      if (manifest.trainer.empty())
+      if (to_train && manifest.trainer.empty())
         throw Error(Failure::corrupt_data, path, "/manifest.json: 'trainer' is empty, so no step can follow");
       return info_of(path, std::move(manifest));
     } catch (const Error& error) {
@@ -340,11 +340,11 @@ void Checkpoints::wait_for_background() {
   if (ended->failure) std::rethrow_exception(ended->failure);
 }
 
-std::optional<CheckpointInfo> Checkpoints::newest() {
+std::optional<CheckpointInfo> Checkpoints::newest(bool to_train) {
   SaveCoordination coordination(context_, "newest");
   const std::string path = coordination.on_first("choose", [&] {
     directory_.sweep();
-    const auto info = newest_in(directory_.folder(), files_);
+    const auto info = newest_in(directory_.folder(), files_, to_train);
     return info ? info->path : std::string();
   });
   if (path.empty()) return std::nullopt;

@@ -36,7 +36,7 @@ struct CheckpointInfo {
   int64_t data_rows = 0;
 };
 
-// A save of a training, beside the strategy's state.
+// Data of one save, in addition to the strategy's state.
 struct SaveRequest {
   int64_t step = 0;               // steps done
   Json trainer;                   // the trainer's section of the manifest
@@ -67,8 +67,8 @@ class Checkpoints {
 
   // Collective. Returns the newest complete and intact checkpoint; rank 0 reads and broadcasts the result. Skips a
   // broken one with a warning that names the file. Returns nullopt if there are no checkpoints. Error(corrupt_data) if
-  // all are broken.
-  std::optional<CheckpointInfo> newest();
+  // all are broken. `to_train`: skips also states that `convoy verify` compares, which no step can follow.
+  std::optional<CheckpointInfo> newest(bool to_train = false);
   // Collective. Returns the checkpoint at `path`: a step-N folder, or the newest intact one of a run folder or its
   // checkpoints folder. A damaged step-N folder is an error. A suffix "@memberN" selects one member of an ensemble. The
   // folder of a farm means the newest checkpoints of its pipelines, as members of one ensemble.
@@ -110,7 +110,7 @@ CheckpointInfo read_manifest(const std::string& step_folder);
 // Error(corrupt_data) if all are broken.
 std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files = system_files());
 // The checkpoint that a user of a trained run means: as intact_checkpoint, but a damaged newest one is an error too,
-// with the names of older ones. Nobody gets an older model unasked.
+// with the names of older ones. An older model is used only if the user names it.
 std::string named_checkpoint(const std::string& path, const std::string& key);
 
 }  // namespace convoy

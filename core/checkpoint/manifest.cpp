@@ -164,7 +164,8 @@ void check_generators(const Json& trainer) {
 // section, and no run resumes from them.
 void check_trainer(const Json& trainer, int64_t step) {
   if (!trainer.is_object()) corrupt("'trainer' is not a map");
-  if (step < 0 || step > most_counted) corrupt("'step' is ", step, ", and no step has that number");
+  if (step < 0 || step > most_counted)
+    corrupt("'step' is ", step, "; a step must be at least 0 and at most ", most_counted);
   if (trainer.empty()) return;
   for (const char* name : {"step", "rows", "train_seconds", "metrics"})
     if (given(trainer, name) == nullptr) corrupt("'trainer.", name, "' is missing");

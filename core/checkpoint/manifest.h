@@ -51,6 +51,8 @@ std::string to_text(const Manifest& manifest);
 Manifest of_member(Manifest manifest, int member, const std::string& path);
 // `path` is for messages only. Throws Error(corrupt_data) naming it.
 Manifest manifest_from_text(const std::string& text, const std::string& path);
+// Reads manifest.json of `step_folder`. Throws Error(corrupt_data) with the path if the file is missing, unreadable or
+// malformed, or if its step differs from the number in the folder's name.
 Manifest read_manifest_file(const std::string& step_folder);
 
 }  // namespace convoy

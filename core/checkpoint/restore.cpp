@@ -45,8 +45,8 @@ Manifest joined(const std::vector<std::string>& step_folders) {
       if (single.data.contains("file")) all.data["file"] = folder + "/" + single.data["file"].get<std::string>();
     }
     if (single.step != all.step)
-      throw Error(Failure::config, "train.resume: ", folder, " is of step ", single.step, " and ", step_folders.front(),
-                  " of step ", all.step, "; members of one ensemble must be of the same step");
+      throw Error(Failure::config, "train.resume: ", folder, " has step ", single.step, ", and ", step_folders.front(),
+                  " has step ", all.step, "; members of one ensemble must have the same step");
     if (member > 0) join_data(all, single, folder, step_folders.front());
     for (const auto& [file, stored] : single.files) all.files[folder + "/" + file] = stored;
     for (StoredPiece& piece : single.pieces) {

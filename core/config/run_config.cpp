@@ -139,7 +139,7 @@ Option train_section() {
                   .or_auto(),
               describe::choice("on_save_error",
                                "fail: a checkpoint that cannot be written ends the run; continue: it is counted in "
-                               "summary.json, and the run goes on. The last checkpoint of a run must succeed",
+                               "summary.json, and the run continues. The last checkpoint of a run must succeed",
                                {"fail", "continue"}, "fail"),
               describe::section("keep_best",
                                 "also keeps the checkpoint of the best evaluation, which RUN@best names; saves one "

@@ -52,7 +52,7 @@ class ControlStore {
   void watch(uint64_t owner, const std::string& prefix, Watch callback);
   void forget(uint64_t owner);  // drops its waits and watches; its values stay
 
-  // `replaced`: this reason is a cause and replaced a peer_lost.
+  // `replaced`: this reason is the cause and replaced an earlier peer_lost.
   enum class AbortOutcome { first, replaced, ignored };
   // The first call ends all waits.
   AbortOutcome abort(const Abort& reason);

@@ -31,6 +31,7 @@ class Permutation {
     for (int round = 0; round < rounds; ++round) keys_[round] = random_key(seed, name, number, uint64_t(round));
   }
 
+  // Returns the row at `position`; both are in [0, rows).
   int64_t at(int64_t position) const {
     uint64_t value = uint64_t(position);
     do {

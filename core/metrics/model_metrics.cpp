@@ -55,7 +55,7 @@ TensorList scores_of_new_items(const TensorList& outputs, const Batch& batch) {
   if (!found)
     throw Error(Failure::config, "data.ranking: full leaves out the items that a user has, by their scores of shape ",
                 excluded->sizes(), "; the model's outputs have ", shapes_of(outputs),
-                "; let its last block return one score for each item, or take data.ranking: sampled");
+                "; let its last block return one score for each item, or set data.ranking: sampled");
   return scores;
 }
 
@@ -177,11 +177,6 @@ std::vector<at::Tensor> recommended(const at::Tensor& scores, const Batch& batch
 bool counts_items(const std::string& name) { return name == "coverage" || name == "gini"; }
 
 }  // namespace
-
-const std::vector<std::string>& ranking_metric_names() {
-  static const std::vector<std::string> names{"hr", "ndcg", "recall", "precision", "mrr", "map", "coverage", "gini"};
-  return names;
-}
 
 at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_out) {
   const int64_t items = scores.size(-1);

@@ -27,11 +27,9 @@ std::vector<Metric> ranking_metrics(const at::Tensor& rank, const std::vector<in
 // [.., B, P], where P is the largest count. Elements after a row's count are N.
 at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_out);
 
-const std::vector<std::string>& ranking_metric_names();  // hr, ndcg, recall, precision, mrr, map, coverage, gini
-
-// Returns "NAME@k" for each k and each name. scores [.., B, N]; the batch's field `held_out` [B] has the number of
-// held-out items, one without it. coverage and gini need a full ranking, whose field `item` has the ids; else
-// Error(config).
+// Returns "NAME@k" for each k and each name: hr, ndcg, recall, precision, mrr, map, coverage, gini. scores
+// [.., B, N]; the batch's field `held_out` [B] has the number of held-out items, one without it. coverage and gini need
+// a full ranking, whose field `item` has the ids; else Error(config).
 std::vector<Metric> ranking_metrics(const at::Tensor& scores, const Batch& batch, const std::vector<std::string>& names,
                                     const std::vector<int64_t>& ks);
 

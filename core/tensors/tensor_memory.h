@@ -31,7 +31,7 @@ std::string out_of_memory_text();
 
 // --- Memory of very large tables: zeros without pages until the first write, in huge pages if possible ---
 
-// Expected fraction of touched memory: most of it, or scattered rows that must not allocate their neighbours.
+// Expected fraction of touched memory. `little`: scattered rows; huge pages would also allocate their neighbours.
 enum class Touched { most, little };
 
 // Returns zeros on the CPU; pages are allocated when first touched. Error(out_of_memory) with the size.

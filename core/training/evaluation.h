@@ -37,7 +37,7 @@ class Evaluation {
  public:
   using Metrics = std::map<std::string, MetricValue>;
 
-  // `sampler`: of the training split; its fold may hold rows out. It outlives this object.
+  // `sampler` reads the training split. A fold may be held out. It outlives this object.
   Evaluation(const Context& context, EvaluationComponents components, const Sampler& sampler);
 
   // True if there are rows to evaluate.

@@ -111,7 +111,7 @@ Checkpoints TrainingProgress::checkpoints() const {
 
 std::optional<CheckpointInfo> TrainingProgress::checkpoint() {
   if (train_.resume == "never") return std::nullopt;
-  return train_.resume == "auto" ? checkpoints().newest() : checkpoints().find(train_.resume);
+  return train_.resume == "auto" ? checkpoints().newest(true) : checkpoints().find(train_.resume);
 }
 
 void TrainingProgress::load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data) {

@@ -118,6 +118,7 @@ class Trained {
   // Error(config) for a torch optimizer: set the rate there.
   void set_learning_rate(double rate);
   int64_t updates() const;  // number so far, with skipped ones
+  // Returns the module that the constructor received.
   torch::nn::Module& module() const;
 
   // Internal: api/trained_impl.h.

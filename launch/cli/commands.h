@@ -36,8 +36,10 @@ struct RequestArguments {
   std::optional<int64_t> priority;  // nothing: cancel the pipeline
 };
 
-// Sends the request to the farm and waits for its answer. Returns 0. Throws Error(command_line) if RUN is no farm or
-// has no such pipeline, Error(output) if the farm or the pipeline has ended, Error(hang) without an answer in 30 s.
+// Sends the request to the farm and waits for its answer. Returns 0. Errors:
+// - command_line: RUN is no farm or has no such pipeline.
+// - output: the farm or the pipeline has ended.
+// - hang: the farm does not answer in 30 s.
 int request_command(const RequestArguments& arguments);
 
 // --- `convoy bench OPERATION [CONFIG]` ---

@@ -72,7 +72,7 @@ std::vector<std::string> overrides_of_member(const UsedRun& run) {
   return member_overrides(RunConfig::from_resolved(run.config)).at(static_cast<size_t>(run.member));
 }
 
-// Nobody edits the manifest of a checkpoint: a path in it that is wrong now is given by --set.
+// Advises --set for a path in the manifest that is wrong now. The manifest has a hash, so it cannot be edited.
 [[noreturn]] void add_path_advice(const ConfigError& error) {
   const std::string& key = error.key();
   if (is_typed(error.location())) throw error;

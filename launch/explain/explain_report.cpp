@@ -132,7 +132,8 @@ std::string memory_table(const std::vector<RankCosts>& ranks) {
   return "memory of each rank:\n" + merged_table(lines);
 }
 
-// Host memory of saves in the background, beside the table: a rank copies the parameters and moments that it owns.
+// Host memory of saves in the background, which the table does not contain: a rank copies the parameters and moments
+// that it owns.
 std::string checkpoint_copy_text(const std::vector<RankCosts>& ranks, const TrainConfig& train) {
   if (train.checkpoint_async == false || train.checkpoint_every.unit == Interval::Unit::never) return "";
   double most = 0;
@@ -251,7 +252,7 @@ std::string sparse_gain_text(const Candidate& rows, const Candidate& dense) {
   const double sent = largest(rows.costs, &RankCosts::sent).value, all = largest(dense.costs, &RankCosts::sent).value;
   if (sent >= all)
     return str(rows.title, ": sparse embeddings send more than dense ones, ", human_bytes(sent), " instead of ",
-               human_bytes(all), "; take model.rows=false, or auto\n");
+               human_bytes(all), "; set model.rows=false, or auto\n");
   return str(rows.title, ": sparse embeddings send 1/", std::lround(all / std::max(sent, 1.0)),
              " of what dense ones send, and update only touched rows\n");
 }

@@ -132,8 +132,8 @@ class SchemaWriter {
   }
 
  private:
-  // The schema of a value. Required keys of components, and of the sections of the file, are separate (`required_in`),
-  // since the keys that the pipelines of a farm share may lack them.
+  // The schema of a value, without required keys of components and of sections of the file. `required_in` adds those,
+  // because the keys that pipelines of a farm share may lack them.
   Json value(const Option& option) const {
     Json schema = Json::object();
     const std::string unit = option.unit.empty() ? "" : " (" + option.unit + ")";
@@ -294,7 +294,7 @@ class SchemaWriter {
   }
 
   Json one_run() const {
-    // A pipeline that `convoy add` reads may have its name outside.
+    // `name` is not required here: a pipeline for `convoy add` may have it outside `config`.
     Json required = Json::array(), complete = Json::object(), known = Json::object();
     for (const Option& option : run_options()) {
       if (option.required && option.name != "name") required.push_back(option.name);

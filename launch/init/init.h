@@ -25,8 +25,10 @@ struct DataDraft {
 };
 
 // Reads the whole file, the targets of arrays, or the names of images. `target`: column or tensor to predict, or a file
-// of targets for .npy; "" if the data needs none. Throws Error(command_line) with the columns for a wrong target,
-// Error(config) for data from which nothing can be learnt, Error(corrupt_data) with the line for a malformed file.
+// of targets for .npy; "" if the data needs none. Errors:
+// - command_line: the target is wrong; the message lists the columns.
+// - config: nothing can be learnt from the data.
+// - corrupt_data: the file is malformed; the message has the line.
 DataDraft inspect_data(const std::string& path, const std::string& target);
 
 // Columns of a delimited file, or tensors of a .safetensors file, from which a target must be chosen; else empty.

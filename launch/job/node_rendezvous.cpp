@@ -190,7 +190,7 @@ class NodeAgent {
  private:
   std::string here() const { return str("node ", role_.node, " on ", host_name()); }
 
-  // Event loops of the ranks' agent replace the handler.
+  // Stops the wait for nodes on a signal. The agent's event loop replaces this handler.
   void listen_to_signals() {
     loop_.on_signal([this](int) {
       stopped_ = true;

@@ -116,7 +116,7 @@ std::string without_override(std::string command, const std::string& key) {
 
 // Command to type for another train.resume, into a new folder. `more`: a further override, or "".
 std::string command_line(const RunFolderRequest& request, const std::string& resume, const std::string& more = "") {
-  // A state has its own weights, so model.init_from would be refused beside it.
+  // A checkpoint has its own weights, so convoy would refuse model.init_from with it.
   const std::string typed = without_override(request.command.options, "model.init_from");
   const std::string options =
       more.empty() ? typed : str(without_override(typed, more.substr(0, more.find('='))), " --set ", more);

@@ -98,7 +98,7 @@ const std::vector<std::string> free_model_keys{"model.dropout",  "model.attentio
   throw ConfigError(location_of(resolved, key), key, reason);
 }
 
-// True for a configuration with what every run's has. Ranks check the whole manifest.
+// True if `config` has the sections of every run. Ranks check the whole manifest.
 bool is_of_run(const Json& config) {
   if (!config.is_object()) return false;
   const auto model = config.find("model"), train = config.find("train");
@@ -238,7 +238,8 @@ void check_member(const MemberPath& wanted, const Json& stored, const fs::path& 
   const auto index = static_cast<size_t>(wanted.member);
   if (index >= members.size())
     refuse(resolved, "train.resume",
-           str("names member ", wanted.member, " of ", wanted.path, ", which has members 0 to ", members.size() - 1));
+           str("names member ", wanted.member, " of ", wanted.path, ", which has ", members.size(),
+               " members; name one of 0 to ", members.size() - 1));
   for (const std::string& line : other_settings(RunConfig::from_resolved(resolved), members[index], false))
     notes.push_back(str("train.resume: member ", wanted.member, " of ", wanted.path, " continues with another ", line));
 }

@@ -47,7 +47,7 @@ void check_gpt(const Options& options) {
   const bool rotary = options.text("positions") == "rotary";
   if (rotary && head_size % 2 != 0)
     options.fail("positions", "rotary turns features in pairs, and dim ÷ heads is ", head_size,
-                 "; make it even, or take learned positions");
+                 "; make it even, or use learned positions");
   if (rotary && options.has("context"))
     refuse_without_effect(options, "context",
                           "needs learned positions, but positions are rotary; leave one of them out",

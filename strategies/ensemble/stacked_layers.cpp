@@ -29,7 +29,7 @@ using StackPtr = std::shared_ptr<const Stack>;
 void check_members(const at::Tensor& input, int64_t members, const std::string& layer) {
   if (input.dim() > 1 && input.size(0) == members) return;
   throw Error(Failure::config, layer, " of a stack of ", members, " members was given ", input.sizes(),
-              ": members come before rows. Blocks count dimensions from the end; take strategy.how: "
+              ": members come before rows. Blocks count dimensions from the end; set strategy.how: "
               "processes for one that does not");
 }
 

@@ -15,7 +15,7 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
+constexpr int64_t alignment = 64;  // bytes: size of a cache line and of the widest vector register
 
 at::Tensor reordered(const at::Tensor& tensor, const at::Tensor& order) {
   return tensor.index_select(0, order.to(tensor.device()));

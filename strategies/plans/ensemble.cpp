@@ -35,7 +35,7 @@ bool as_threads(const RunConfig& config, const Topology& topology, const PlanReq
   if (how == "threads" && spread)
     throw ConfigError(SourceLocation{}, "strategy.how",
                       "threads are of one process on one host, and the job was started once per rank by a launcher, or "
-                      "on several hosts; start it alone, or take how: processes");
+                      "on several hosts; start it alone, or set how: processes");
   return how == "threads" || (how == "auto" && !spread && threads_may_exchange_by(config.backend));
 }
 
@@ -67,12 +67,12 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   if (threads && !threads_may_exchange_by(config.backend))
     throw ConfigError(SourceLocation{}, "backend", "is ", config.backend,
                       ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
-                      "auto, or take how: processes");
+                      "auto, or set how: processes");
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_sparse_embeddings(config, false);
   check_graph(config, topology);
-  // Ranks may share a GPU: processes, also at the same time under MPS, and threads, with streams of one process.
+  // Ranks may share a GPU: processes take turns or use MPS; threads use separate streams.
   const std::string& how = config.strategy.options.text("how");
   const bool share_gpus = how == "processes" || how == "threads";
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);

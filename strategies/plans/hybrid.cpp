@@ -132,7 +132,7 @@ void check_shared_ties(const Options& options, const JobPlan& job, const std::ve
       const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, int64_t(block));
       if (maker != user && maker % ranks == user % ranks)
         options.fail("shard", "is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
-                     "; take shard: optimizer, or other stages");
+                     "; set shard: optimizer, or use other stages");
     }
   }
 }

@@ -130,7 +130,7 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   Plan made{{std::move(job)}, left_out};
   if (!note.empty()) made.warnings.push_back(note);
   if (config.precision == "fp16" && !gpus)
-    made.warnings.push_back("precision: fp16 is slow on the CPU, which computes in fp32; take fp32, or bf16, there");
+    made.warnings.push_back("precision: fp16 is slow on the CPU, which computes in fp32; set precision: fp32 or bf16");
   for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
   return made;
 }

@@ -60,7 +60,7 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
   for (const DevicePlan& device : rank.devices)
     if (device.kind == DevicePlan::Kind::gpu && !gpus)
       options.fail(options.is_auto("devices") ? "placement" : "devices", "names GPU ", device.gpu,
-                   ", but device is cpu; take cores, or device: auto");
+                   ", but device is cpu; use cores, or set device: auto");
   bind_listed(config, options, host, rank);
   if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
     plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",

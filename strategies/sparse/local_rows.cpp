@@ -110,7 +110,7 @@ void LocalRows::warn_if_more_than_dense(const std::vector<const Table*>& average
   warned_ = true;
   log::warning(convoy::str("sparse embeddings: ranks receive ", int64_t(sent),
                            " bytes per synchronisation, and averages of whole tables would take ", int64_t(dense),
-                           "; take model.rows: false, or auto, or synchronise more often (strategy.sync.every)"));
+                           "; set model.rows: false, or auto, or synchronise more often (strategy.sync.every)"));
 }
 
 void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, const at::Tensor& fractions) {

@@ -96,9 +96,9 @@ void ShardedRows::expect(const Batch& batch) {
 void ShardedRows::fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) {
   if (trained && prefetching_) {
     if (numbers.numel() == 0) return;
-    throw Error(Failure::training, tables_[size_t(table)]->name, " has look-ups of rows that the batch's field ",
+    throw Error(Failure::training, "look-ups of ", tables_[size_t(table)]->name, " use rows that are not in field ",
                 batch_.tensors[size_t(id_fields_[size_t(table)])].first,
-                " does not have, unlike in the first step; take model.rows: true for this model");
+                " of the batch; the first step had no such look-ups; set model.rows: true");
   }
   fetch_all({{size_t(table), numbers, out}}, trained);
 }

@@ -80,12 +80,12 @@ at::Tensor SharedRows::zeros(at::IntArrayRef shape, at::ScalarType dtype) {
     throw Error(Failure::out_of_memory, "a table of ", human_bytes(double(bytes)),
                 " shared by the ranks of a host: with it, tables and their moments take ",
                 human_bytes(double(requested_)), ", and the host had ", human_bytes(double(*room_)),
-                " free; take smaller ones, an optimizer with fewer moments, or model.rows: sharded on several hosts");
+                " free; use smaller ones, an optimizer with fewer moments, or model.rows: sharded on several hosts");
   auto memory = SharedMemory::create_or_open(*channel_, convoy::str(label_, "/", made_++), std::max<int64_t>(bytes, 1));
   if (memory == nullptr)
-    throw Error(
-        Failure::out_of_memory, "no memory for a table of ", bytes,
-        " bytes shared by the ranks of a host; take a smaller one, or launch.host_memory: false: ", no_memory_text());
+    throw Error(Failure::out_of_memory, "no memory for a table of ", bytes,
+                " bytes shared by the ranks of a host; use a smaller one, or set launch.host_memory: false: ",
+                no_memory_text());
   // Only a hint: most systems ignore it for shared memory.
   madvise(memory->data(), size_t(bytes), MADV_HUGEPAGE);
   kept_.push_back(memory);

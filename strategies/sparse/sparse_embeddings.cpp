@@ -22,7 +22,7 @@ ParameterPtr make_sharded_table(LayerStore& store, const std::string& name, int6
                                 const std::shared_ptr<const SparseRowBlocks>& blocks) {
   if (!store.device.is_cpu())
     throw Error(Failure::config, name, ": rows: sharded is kept in the memory of CPU ranks, and this one is on ",
-                store.device.str(), "; take rows: true");
+                store.device.str(), "; set rows: true");
   const std::vector<int64_t> whole{blocks->rows(), dim};
   check_sizes(name, whole);
   const at::Tensor value = untouched_zeros({blocks->local_rows(), dim}, store.dtype);

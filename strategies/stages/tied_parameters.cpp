@@ -167,7 +167,7 @@ void TiedParameters::connect(const Context& context) {
     if (parameter->partial)
       throw Error(Failure::config, "model: ", name,
                   " is tied to a layer of another stage, and its gradient is "
-                  "summed over the ranks of the axis tensor; do not tie it, or take "
+                  "summed over the ranks of the axis tensor; do not tie it, or set "
                   "sequence_parallel: false");
     parameter->partial = group;
     group->broadcast(first_value(*parameter), root, {name, {}})->wait();

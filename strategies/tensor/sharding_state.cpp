@@ -76,7 +76,7 @@ at::Tensor ShardingState::entering(const at::Tensor& value, const std::string& b
     if (length % ranks != 0)
       throw Error(Failure::config, "sequence_parallel: block ", block, " receives sequences of ", length, ", which ",
                   ranks,
-                  " ranks of the axis tensor do not divide; take a length that they divide (data.length), or "
+                  " ranks of the axis tensor do not divide; set data.length to a length that they divide, or set "
                   "strategy.sequence_parallel: false");
     sequence_ = length;
   }

@@ -47,7 +47,7 @@ TEST(RunMistakes, RefusesTheFolderOfADifferentRun) {
 }
 
 // Code between the calls of share runs again when a run resumes, and would step the scheduler twice.
-TEST(RunMistakes, RefusesAKeptObjectThatChangesBehindTheLoop) {
+TEST(RunMistakes, RefusesAKeptObjectThatChangesAfterTheLoop) {
   for (const bool in_body : {true, false}) {
     const TestFolder folder;
     const auto train = [&](const std::string& name, int64_t killed) {

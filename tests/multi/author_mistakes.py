@@ -109,7 +109,7 @@ CASES = [
     dict(title="field in two lines", code=78, words=["data: ", r"names a field 'fie\x0ald'; a name has no control"],
          data=own_data("field in two lines")),
     dict(title="no blocks", code=78, words=[MODEL, "the model has 0 blocks"], mistake="no blocks"),
-    dict(title="many blocks", code=78, words=[MODEL, f"the model has {1 << 40} blocks", f"{1 << 20} are the most"],
+    dict(title="many blocks", code=78, words=[MODEL, f"the model has {1 << 40} blocks", f"the maximum is {1 << 20}"],
          mistake="many blocks"),
     *[dict(title=mistake, code=70, words=[MODEL, *words], mistake=mistake)
       for mistake, words in {

@@ -95,8 +95,7 @@ void check_image_files(const Options& options) {
   const fs::path classes = split ? folder / "train" : folder;
   if (!holds_images(classes))
     options.fail("path", classes.string(),
-                 ": holds no images; a folder for each class is wanted here, with .png, .jpg "
-                 "or .jpeg files in it");
+                 ": holds no images; put the images into one folder per class, as .png, .jpg or .jpeg files");
   if (split)
     refuse_without_effect(options.section("evaluate"), "fraction",
                           str("needs folders without test/, but ", folder.string(), " has one; leave it out"),

@@ -173,7 +173,8 @@ double items_of_a_row(const Options& options, double items) {
 
 double interaction_sizes(const Options& options) {
   const double rows = double(options.integer("rows")) + double(options.integer("users"));
-  if (rows > 2147483647) options.fail("rows", "and users together are ", rows, "; 2147483647 are the most; take fewer");
+  if (rows > 2147483647)
+    options.fail("rows", "and users together are ", rows, "; the maximum is 2147483647; take fewer");
   const auto context = double(options.integer("context"));
   refuse_above(most_elements, options, "context", rows * context, "columns");
   const double width = items_of_a_row(options, double(options.integer("items")));
@@ -345,7 +346,7 @@ double product_of(const std::vector<int64_t>& sizes) {
 
 void refuse_above(double most, const Options& options, const std::string& key, double elements, const char* what) {
   if (elements > most)
-    options.fail(key, "makes ", what, " of ", elements, " numbers; ", most, " are the most; take smaller sizes");
+    options.fail(key, "makes ", what, " of ", elements, " numbers; the maximum is ", most, "; take smaller sizes");
 }
 
 double check_data_sizes(const std::string& name, const Options& options) {

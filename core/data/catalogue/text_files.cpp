@@ -119,7 +119,7 @@ std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
   if (std::count_if(tokens.begin(), tokens.end(), ends_word) > 1) return "BPE (GPT-1, CLIP), where </w> ends a word";
   if (marked_by(tokens, "\xc4\xa0")) return "byte-level BPE (GPT-2), where Ġ stands for a space";
   if (marked_by(tokens, "\xe2\x96\x81")) return "SentencePiece, where ▁ stands for a space";
-  if (marked_by(tokens, "##")) return "WordPiece (BERT), where ## goes on within a word";
+  if (marked_by(tokens, "##")) return "WordPiece (BERT), where ## continues a word";
   return "";
 }
 

@@ -1,5 +1,5 @@
-// BPE trainer: makes a byte-level BPE tokenizer (core/data/formats/tokenizer.h) from texts. Behind `convoy vocabulary`.
-// Without LibTorch.
+// BPE trainer: makes a byte-level BPE tokenizer (core/data/formats/tokenizer.h) from texts. Without LibTorch.
+// `convoy vocabulary` uses it.
 //
 // Rule (Sennrich et al., 2016): texts are cut into pieces by the expression of GPT-2. Each step merges the pair of
 // neighbouring tokens that occurs most often within pieces; of equally frequent pairs the one with the smaller tokens.

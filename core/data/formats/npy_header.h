@@ -19,12 +19,14 @@ class Header {
 
   bool first_row_read() const { return !present_; }  // the reader is already at the first row
   bool has(const std::string& name) const;
-  // Returns the index of the column `name`; `option` is the user's key. Error(config) names the existing columns, or
-  // reports a column of a different type.
+  // Returns the index of the column `name`; `option` is the user's key. A column with a type must have the type float
+  // if `number`, else token. Error(config) names the existing columns, or reports a column of a different type.
   size_t column(const std::string& name, const std::string& option, bool number) const {
     return find(name, option, number);
   }
+  // Returns the index of a column of type token; errors as for `column`.
   size_t token(const std::string& name, const std::string& option) const { return find(name, option, false); }
+  // Returns the index of a column of type float; errors as for `column`.
   size_t number(const std::string& name, const std::string& option) const { return find(name, option, true); }
   const std::vector<std::string>& names() const { return names_; }
 

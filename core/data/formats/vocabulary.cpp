@@ -122,7 +122,7 @@ Vocabulary Vocabulary::read(const std::string& path) {
 
 Vocabulary::Vocabulary(std::vector<std::string> tokens, const std::string& path) : ends_{-1} {
   if (tokens.empty()) fail(path, "holds no tokens");
-  if (tokens.size() > size_t(1) << 24) fail(path, str("holds ", tokens.size(), " tokens; 16777216 are the most"));
+  if (tokens.size() > size_t(1) << 24) fail(path, str("holds ", tokens.size(), " tokens; the maximum is 16777216"));
   for (size_t i = 0; i < tokens.size(); ++i) add(tokens[i], static_cast<int32_t>(i), path);
   tokens_ = std::move(tokens);
 }

@@ -382,7 +382,7 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
   const std::string_view rest = reader.rest();
   const int64_t lines = lines_in(rest) + (first_row_read ? 1 : 0);
   if (lines > std::numeric_limits<int32_t>::max())
-    throw Error(Failure::corrupt_data, path, ": holds ", lines, " interactions; 2147483647 are the most");
+    throw Error(Failure::corrupt_data, path, ": holds ", lines, " interactions; the maximum is 2147483647");
 
   std::optional<Interactions> all;
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), int64_t(text.size()) / bytes_per_thread);

@@ -118,7 +118,7 @@ Interactions joined_interactions(std::vector<Interactions> parts, const std::vec
   for (const Interactions& part : parts) rows += part.size();
   if (rows > std::numeric_limits<int32_t>::max())
     throw Error(Failure::corrupt_data, paths.front(), " and ", paths.size() - 1, " more hold ", rows,
-                " interactions; 2147483647 are the most");
+                " interactions; the maximum is 2147483647");
   Interactions all;
   JoinedNames users, items;
   for (Interactions& part : parts) {

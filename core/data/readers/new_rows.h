@@ -1,4 +1,4 @@
-// NewRows: rows without a target, in blocks, as a trained model takes them. Behind `convoy predict`.
+// NewRows: rows without a target, in blocks, as a trained model takes them. `convoy predict` uses it.
 //
 // Columns are found by the names of the checkpoint, ids and words get its numbers, and its preparation is applied; so
 // the training data is not needed.
@@ -30,7 +30,7 @@ struct NewRowsOptions {
 struct RowBlock {
   Batch batch;                          // the fields of training; the target is zero
   std::vector<std::string_view> lines;  // text: of each row, without the end of the line; else empty
-  std::vector<int64_t> numbers;         // arrays of which rows may be left out: the number of each row; else empty
+  std::vector<int64_t> numbers;         // arrays with left-out rows: the number of each row; else empty
   int64_t read = 0;                     // rows read, with those that are left out
 };
 

@@ -38,7 +38,7 @@ constexpr int64_t most_pixels = int64_t(1) << 28;  // a damaged header may claim
 
 at::Tensor pixels(const std::string& path, int64_t height, int64_t width, int64_t channels) {
   if (height < 1 || width < 1 || height > most_pixels / width)
-    fail(path, str("claims to be ", width, " × ", height, " pixels; ", most_pixels, " are the most"));
+    fail(path, str("claims to be ", width, " × ", height, " pixels; the maximum is ", most_pixels));
   return at::empty({height, width, channels}, at::kByte);
 }
 
@@ -182,8 +182,7 @@ ImagesDataset::ImagesDataset(const std::string& path, const Shape& shape, uint64
   std::vector<Image> all = images_in(folder);
   if (all.empty())
     throw Error(Failure::io, folder,
-                ": holds no images; a folder for each class is wanted here, with .png, .jpg or "
-                ".jpeg files in it");
+                ": holds no images; put the images into one folder per class, as .png, .jpg or .jpeg files");
   if (split) {
     for (const std::string& name : folders_in(path + "/test")) {
       if (!std::binary_search(classes_.begin(), classes_.end(), name))

@@ -17,8 +17,8 @@ void check_categories(const Preparation& preparation) {
   for (const PreparedColumn& column : preparation.columns())
     if (int64_t(column.categories.size()) > most_categories)
       throw Error(Failure::config, "data.categorical: column '", column.name, "' has ", column.categories.size(),
-                  " categories, and each becomes an input of the model; ", most_categories,
-                  " are the most: leave the column out of data.columns.context, or group its categories");
+                  " categories, and each becomes an input of the model; the maximum is ", most_categories,
+                  ": leave the column out of data.columns.context, or group its categories");
 }
 
 std::vector<std::string> named_columns_of(const std::vector<std::string>& names, int64_t columns) {
@@ -208,7 +208,7 @@ InteractionSplit split_interactions(const Interactions& all, Holdout holdout, ui
   if (holdout != Holdout::random && !all.time.defined()) {
     throw Error(Failure::config, "holdout: ", holdout == Holdout::time ? "time" : "latest",
                 " needs a time for each interaction: name its column by "
-                "data.columns.time, or take holdout: random");
+                "data.columns.time, or set holdout: random");
   }
   if (fraction > 0) {
     const std::vector<int32_t> order = rows_in_order(all, holdout != Holdout::random);

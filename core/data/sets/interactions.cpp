@@ -196,11 +196,11 @@ void InteractionsDataset::check_drawable() const {
                 " items, so that ", wanted, " cannot be drawn as ", what);
   };
   if (options_.negatives > 0) {
-    for (int32_t row : split_.train) check(row, 0, 1, "a negative: leave that user out, or take data.negatives: 0");
+    for (int32_t row : split_.train) check(row, 0, 1, "a negative: leave that user out, or set data.negatives: 0");
   }
   if (!options_.full) {
     for (int32_t row : split_.held_out)
-      check(row, 1, options_.candidates, "candidates: lower data.candidates, or take data.ranking: full");
+      check(row, 1, options_.candidates, "candidates: lower data.candidates, or set data.ranking: full");
   }
 }
 

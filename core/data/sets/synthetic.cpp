@@ -263,7 +263,7 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed, bool few_rows) 
 PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed, const std::string& cache) {
   const int64_t all = sizes.rows + sizes.occurring();  // the last rows are the held-out ones
   if (all > std::numeric_limits<int32_t>::max())
-    throw Error(Failure::config, "data.rows and data.users together are ", all, "; 2147483647 are the most");
+    throw Error(Failure::config, "data.rows and data.users together are ", all, "; the maximum is 2147483647");
   const auto make = [&] { return plant_columns(sizes, seed); };
   const std::string how = cache_key(sizes, seed);
   const auto check = [&](const Columns& cached) { return are_valid_columns(cached, sizes); };

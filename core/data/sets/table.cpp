@@ -73,9 +73,8 @@ Preparation Table::computed_preparation() const {
   for (const PreparedColumn& column : made.columns())
     if (int64_t(column.categories.size()) > most_categories)
       throw Error(Failure::config, "data.categorical: column '", column.name, "' has ", column.categories.size(),
-                  " categories, and each becomes an input of the model; ", most_categories,
-                  " are the most: leave the "
-                  "column out by data.features, or group its categories");
+                  " categories, and each becomes an input of the model; the maximum is ", most_categories,
+                  ": leave the column out by data.features, or group its categories");
   if (const std::string hint = made.scale_hint(); !hint.empty()) log::warning(str("data: ", hint));
   return made;
 }

@@ -191,7 +191,7 @@ Entry farm_entry() {
           "halving",
           "successive halving: all runs train up to a first point; the best 1/eta by `metric` continue to eta times "
           "that, and so on; the rest ends",
-          {describe::integer("eta", "one of so many runs continues", 3).between(2, 1000),
+          {describe::integer("eta", "1 of eta runs continues after each rung", 3).between(2, 1000),
            describe::option(OptionType::interval, "first", "point of the training at which runs are compared first")
                .must()})
           .may_be_null(),

@@ -120,7 +120,7 @@ class ResourceLog {
 
  private:
   struct Line {
-    double first = 0, next = 0;  // by the samples' time
+    double first = 0, next = 0;  // times of samples, in seconds
     Json last;
   };
   void put(const std::string& text) const;

@@ -49,7 +49,7 @@ class MemoryCgroup {
 
   std::string folder_;
   bool v2_;            // cgroup version 2, else 1
-  int64_t anonymous_;  // bytes; the bound without its part for files
+  int64_t anonymous_;  // bytes; the limit without its part for files
   int64_t bytes_ = 0;
 };
 

@@ -243,7 +243,7 @@ double TimedStep::step(bool updates) {
   StepInput input{*loader_->next(), number_++, updates};
   const StepResult result = strategy_->step(input);
   metrics_.add(result.metrics);
-  CONVOY_CHECK(result.updated == updates, "a step was to update: ", updates, ", and did: ", result.updated);
+  CONVOY_CHECK(result.updated == updates, "expected updated = ", updates, ", got ", result.updated);
   // The trainer reads metrics and this flag before its next step, so the timed step waits for it too.
   if (result.updated && device_.is_cpu() && !result.finite.all().item<bool>())
     throw Error(Failure::training, "the loss is not finite at step ", number_ - 1,

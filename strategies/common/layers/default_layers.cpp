@@ -264,7 +264,7 @@ void make_dense(Parameter& parameter, const std::string& user) {
   if (!parameter.table) return;
   if (parameter.table->is_sharded())
     throw Error(Failure::config, parameter.name, ": rows: sharded, but ", user,
-                " is tied to it and needs all rows in every step; take rows: auto, or untie them");
+                " is tied to it and needs all rows in every step; set rows: auto, or untie them");
   if (parameter.table->is_shared()) {
     // After this, each rank updates the whole table itself.
     at::NoGradGuard no_grad;

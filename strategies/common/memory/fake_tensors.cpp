@@ -138,7 +138,7 @@ Tensors tensors_of(const Stack& stack, size_t first) {
 
 enum class Kind { view, in_place, shapes };
 
-// Views without an alias annotation in their schema.
+// True for operators that return a view although their schema has no alias annotation.
 bool is_unsafe_view(const std::string& name) { return name == "aten::_unsafe_view" || name == "aten::_reshape_alias"; }
 
 Kind kind_of(const c10::FunctionSchema& schema) {

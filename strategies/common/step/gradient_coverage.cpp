@@ -18,9 +18,8 @@ void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterP
   const Options& optimizer = context.config.optimizer.options;
   if (context.rank != 0 || !tables.empty() || !optimizer.has("lazy") || !optimizer.boolean("lazy")) return;
   log::warning(
-      "optimizer.lazy: true has no effect: it applies to sparse embeddings, and this run has none; take model.rows: "
-      "true, or "
-      "leave it out");
+      "optimizer.lazy: true has no effect: it applies to sparse embeddings, and this run has none; set model.rows: "
+      "true, or leave it out");
 }
 
 void GradientCoverage::updated(const std::vector<ModelPart*>& parts) {

@@ -262,7 +262,7 @@ void StepGraph::turn_off(const std::string& why) {
   off_ = true;
   if (mode_ == "always")
     throw Error(Failure::training, "strategy.graph is always, but the step cannot be launched as a graph: ", why,
-                "; take graph: auto");
+                "; set graph: auto");
   log_status(by_operations + why);
 }
 

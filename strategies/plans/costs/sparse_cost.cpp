@@ -47,7 +47,7 @@ void check_sparse_blocks(const JobPlan& job, const ModelDescription& description
     for (const TiedEmbedding& table : block.tied_tables)
       if (table.asked && shares)
         config.model.options.fail("rows", "is sharded, but ", table.user, " is tied to ", table.name,
-                                  " and needs all rows in every step; take rows: auto, or untie them");
+                                  " and needs all rows in every step; set rows: auto, or untie them");
   }
 }
 

@@ -208,7 +208,7 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   if (config.precision == "fp16")
     sync.fail("compress",
               "conflicts with precision fp16: the rounding error would have another loss scale when it is added; "
-              "take bf16 or fp32, or leave it out");
+              "set precision: bf16 or fp32, or leave it out");
   return left_out;
 }
 
@@ -228,7 +228,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
   if (!shares) return;
   if (sync_policy(config.strategy.options).ever_local())
     model.fail("rows",
-               "conflicts with local updates (strategy.sync), for which each rank needs its own tables; take "
+               "conflicts with local updates (strategy.sync), for which each rank needs its own tables; set "
                "rows: true, or what: gradients");
 }
 
@@ -241,8 +241,7 @@ std::vector<std::string> sparse_warnings(const RunConfig& config) {
     return {};
   return {
       "model.rows is true, but embeddings under strategy.sync what: diloco stay dense, because an outer step changes "
-      "all "
-      "rows; take what: parameters for sparse embeddings that are averaged"};
+      "all rows; set what: parameters for sparse embeddings that are averaged"};
 }
 
 }  // namespace convoy

@@ -105,9 +105,9 @@ void check_sync_kind(const Options& section, const std::string& strategy, Copies
                                   what == "diloco" ? "step along their mean difference" : "average them", ", and ");
   if (copies == Copies::shared)
     section.fail("what", trained,
-                 "here the ranks shard one copy, so there are none to train locally; take "
-                 "what: gradients, or a data axis of whole replicas");
-  section.fail("what", trained, "strategy ", strategy, " has one copy only; take what: gradients");
+                 "here the ranks shard one copy, so there are none to train locally; set "
+                 "what: gradients, or use a data axis of whole replicas");
+  section.fail("what", trained, "strategy ", strategy, " has one copy only; set what: gradients");
 }
 
 std::vector<std::string> check_sync_kinds(const RunConfig& config) {
@@ -131,7 +131,7 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
   if (config.precision != "fp16" && section.has("loss_scale"))
     refuse_without_effect(section, "loss_scale",
                           str("needs precision fp16, where it keeps small gradients above zero, but precision is ",
-                              config.precision, "; leave it out, or take fp16"),
+                              config.precision, "; leave it out, or set precision: fp16"),
                           {location_of(config.resolved, "precision")}, &left_out);
   return left_out;
 }
@@ -169,11 +169,11 @@ void check_graph(const RunConfig& config, const Topology& topology) {
   const SyncPolicy sync = sync_policy(options);
   if (sync.every > 1)
     options.fail("graph", "is always, but with sync.every: ", sync.every,
-                 " not every step makes an update; take auto, or sync.every: 1");
+                 " not every step makes an update; set auto, or sync.every: 1");
   if (sync.ever_local())
     options.fail("graph",
                  "is always, but replicas with local updates (sync.what) synchronise at updates that the host counts; "
-                 "take auto, or sync.what: gradients");
+                 "set auto, or sync.what: gradients");
   if (!on_gpus(config, topology)) options.fail("graph", "is always, but graphs are recorded on GPUs only; write auto");
 }
 

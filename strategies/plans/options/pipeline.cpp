@@ -108,7 +108,7 @@ void check_pipeline(const Options& section, int ranks) {
   const int64_t virtual_stages = virtual_stages_of(section);
   if (virtual_stages > 1 && section.text("schedule") != "interleaved")
     section.fail("virtual", "is ", virtual_stages, ", and schedule ", section.text("schedule"),
-                 " has one stage a rank; take schedule interleaved");
+                 " has one stage a rank; set schedule: interleaved");
   const int listed = listed_ranks(section);
   if (listed > 0 && listed != ranks)
     section.fail("stages", "has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,

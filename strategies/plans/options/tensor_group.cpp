@@ -87,7 +87,7 @@ std::string flat_sequences_text(const std::string& block, const std::string& sha
   return str("block ", block, " returns ", shape, " for sequences of ", length, " positions, with a local shard of ",
              length / ranks,
              "; between blocks only [rows, positions, features] can be sharded: return that shape from ", block,
-             ", or take sequence_parallel: false");
+             ", or set sequence_parallel: false");
 }
 
 void check_cuts(const JobPlan& job, const ModelDescription& description) {

@@ -44,7 +44,7 @@ void RowExchange::warn_if_more_than_dense(int64_t received) {
   warned_ = true;
   log::warning(convoy::str("sparse embeddings: ranks receive ", received,
                            " bytes an update, and gradients of whole tables would take ", int64_t(dense),
-                           "; take model.rows: false, or auto"));
+                           "; set model.rows: false, or auto"));
 }
 
 bool sharded(const std::vector<ParameterPtr>& tables) { return !tables.empty() && tables.front()->table->is_sharded(); }
