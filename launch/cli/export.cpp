@@ -4,6 +4,7 @@
 #include "core/config/node.h"
 #include "core/control/exit_codes.h"
 #include "launch/cli/commands.h"
+#include "launch/cli/use.h"
 #include "launch/prepare/describe.h"
 #include "launch/prepare/used_run.h"
 #include "launch/process/process.h"
@@ -23,6 +24,7 @@ int64_t size_of(const std::string& text) {
 }  // namespace
 
 int export_command(const ExportArguments& arguments) {
+  check_alone("export");
   const UsedRun used = used_run(arguments.run, "convoy export", /*of_programs=*/true);
   const Json request{{"run", arguments.run},
                      {"to", arguments.to},

@@ -126,10 +126,10 @@ void keep_inputs(const UseArguments& arguments, const UsedRun& run, const RunCon
     if (fs::equivalent(file, arguments.to, none))
       throw Error(Failure::command_line, "--to: ", arguments.to, " has data of the run (", file,
                   "); choose another file");
-  const fs::path of_run = fs::path(run.checkpoint).parent_path().parent_path();
-  for (const char* name : {"metrics.jsonl", "resources.jsonl", "journal.jsonl", "leaderboard.csv"})
-    if (fs::equivalent(of_run / name, arguments.to, none))
-      throw Error(Failure::command_line, "--to: ", arguments.to, " is a file of the run; choose another one");
+  const fs::path of_run = fs::canonical(run.checkpoint, none).parent_path().parent_path();
+  const std::string inside = fs::canonical(arguments.to, none).lexically_relative(of_run).string();
+  if (!inside.empty() && !begins_with(inside, ".."))
+    throw Error(Failure::command_line, "--to: ", arguments.to, " is a file of the run; choose another one");
 }
 
 // With data.evaluate.path the held-out rows are those of another file, so another data.path would change nothing.
@@ -227,6 +227,13 @@ RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, co
 
 }  // namespace
 
+void check_alone(const std::string& command) {
+  const LaunchedAs as = launched_as(current_variables());
+  if (as.launcher == Launcher::none || as.size < 2) return;
+  throw Error(Failure::command_line, "convoy ", command, " works on one rank, and the launcher started ", as.size,
+              "; start it alone, without mpirun or srun");
+}
+
 Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   Json config = without_locations(run.config);
   for (const char* key : {"launch", "loss_scale", "profile"}) config.erase(key);
@@ -247,9 +254,7 @@ namespace {
 
 // Checks, starts the ranks, and reads the result of rank 0.
 void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult& result) {
-  if (!arguments.by_strategy && as.launcher != Launcher::none && as.size > 1)
-    throw Error(Failure::command_line, "convoy ", arguments.command, " works on one rank, and the launcher started ",
-                as.size, "; start it alone, without mpirun or srun");
+  if (!arguments.by_strategy) check_alone(arguments.command);
   if (!arguments.to.empty() && result.reports) check_output_path(arguments.to, arguments.force, "--to");
   check_overrides(arguments);
   result.run = used_run(arguments.run, "convoy " + arguments.command);

@@ -47,6 +47,10 @@ struct UseResult {
 // check_output_path.
 UseResult use_run(const UseArguments& arguments);
 
+// Error(command_line) under a launcher that started several processes, for a command of one: each would write the
+// output.
+void check_alone(const std::string& command);
+
 // Returns the answer with the run, its checkpoint and its step, for --json.
 Json answer_with_run(const UseResult& result);
 // Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.

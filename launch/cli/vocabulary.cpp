@@ -9,6 +9,7 @@
 #include "core/data/formats/input_files.h"
 #include "core/files/output_file.h"
 #include "launch/cli/commands.h"
+#include "launch/cli/use.h"
 
 namespace convoy {
 namespace {
@@ -44,6 +45,7 @@ std::vector<std::string> text_paths(const std::vector<std::string>& patterns) {
 }  // namespace
 
 int vocabulary_command(const VocabularyArguments& arguments) {
+  check_alone("vocabulary");
   check_special(arguments.special);
   if (!ends_in(arguments.to, ".json"))
     throw Error(Failure::command_line, "--to: is ", arguments.to, ", must end in .json, such as tokenizer.json");

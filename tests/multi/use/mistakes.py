@@ -101,6 +101,7 @@ with runs.workspace() as work:
     os.link(work / "visits.csv", work / "link.csv")
     for path, line in ((ids, ["recommend", visits, "--users", ids]), (work / "visits.csv", ["recommend", visits]),
                        (work / "link.csv", ["recommend", visits]), (visits / "metrics.jsonl", ["recommend", visits]),
+                       (runs.newest_checkpoint(table) / "rank-0.safetensors", ["predict", table, "--data", rows]),
                        (rows, ["predict", table, "--data", rows])):
         content = path.read_bytes()
         refused(64, ["choose another"], *line, "--to", path, "--force")
