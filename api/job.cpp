@@ -44,7 +44,7 @@ Job::Job(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { impl_->exception
 Job::Job(Job&&) noexcept = default;
 
 void Lifetime::check_end(const char* object, const char* users) const {
-  if (users_.use_count() == 1) return;
+  if (users_.use_count() == 1 || std::uncaught_exceptions() > 0) return;  // an exception has its own message
   log::error(str(object, " is destroyed before ", users, ", which still uses it; destroy it after them"));
   std::abort();
 }

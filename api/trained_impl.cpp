@@ -202,6 +202,7 @@ void Trained::Impl::note_memory() {
 // torch::load, Module::to and set_data give a tensor other memory, which this object would not update. This moves the
 // values to the old memory, between the forward of a step and its backward.
 void Trained::Impl::adopt_loaded() {
+  if (torch_optimizer_) torch_optimizer_->adopt_loaded_state();
   bool moved = false;
   at::NoGradGuard no_grad;
   for (Home& home : homes_) {

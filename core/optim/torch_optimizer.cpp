@@ -374,6 +374,11 @@ void TorchOptimizer::adopt_loaded_state() {
       if (slot.moments.empty() || !was_loaded(slot, piece)) continue;
       const auto found = optimizer_.state().find(key_of(piece.target));
       const bool any = found != optimizer_.state().end();
+      for (const auto& [name, flat] : slot.moments)
+        if (any && rule_->moment(*found->second, name).defined() &&
+            rule_->moment(*found->second, name).numel() != piece.target.numel())
+          throw Error(Failure::config, "the program loaded its optimizer, and this rank holds a part of a parameter; ",
+                      "load the optimizer before Shards is made");
       steps_.mutable_data_ptr<int64_t>()[piece.parameter] =
           any ? rule_->step(*found->second) / std::max<int64_t>(1, uses_[piece.parameter]) : 0;
       if (any)

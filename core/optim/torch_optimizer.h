@@ -42,6 +42,9 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   // others, as after zero_grad(set_to_none).
   void set_reached(const std::vector<bool>& reached) { reached_ = reached; }
   bool was_stepped(size_t parameter) const;
+  // Takes over a state that the program loaded into its optimizer since the last step. Error(config) if this rank holds
+  // a part of a parameter.
+  void adopt_loaded_state();
 
  private:
   class Layout;
@@ -66,7 +69,6 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   void finish();
   void check_groups() const;
   void check_steps() const;
-  void adopt_loaded_state();
   bool was_loaded(const Slot& slot, const Piece& piece) const;
   void keep_state(const Slot& slot, const Piece& piece);
   NamedTensors counters();

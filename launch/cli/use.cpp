@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <thread>
 
 #include "core/config/node.h"
 #include "core/config/reader.h"
@@ -34,6 +36,8 @@ class UseFolder {
   UseFolder(const LaunchedAs& as, const std::string& command) : owner_(as.channel.empty() && as.rank == 0) {
     if (as.launcher != Launcher::none) {
       path_ = str("runs/.", command, "-", as.job);
+      std::error_code none;
+      makes_runs_ = !fs::exists(fs::symlink_status("runs", none));
       return;
     }
     path_ = (temporary_folder() / str("convoy-", command, "-", getpid(), "-XXXXXX")).string();
@@ -45,7 +49,7 @@ class UseFolder {
     if (!owner_) return;
     std::error_code none;
     fs::remove_all(path_, none);
-    fs::remove("runs", none);  // if it is empty: nothing is written
+    if (makes_runs_) fs::remove("runs", none);  // unless it is in use now
   }
   UseFolder(const UseFolder&) = delete;
   UseFolder& operator=(const UseFolder&) = delete;
@@ -53,6 +57,7 @@ class UseFolder {
 
  private:
   const bool owner_;
+  bool makes_runs_ = false;  // the folder `runs` did not exist
   std::string path_;
 };
 
@@ -115,7 +120,8 @@ void keep_inputs(const UseArguments& arguments, const UsedRun& run, const RunCon
   std::error_code none;
   if (arguments.to.empty() || !fs::exists(arguments.to, none)) return;
   std::vector<std::string> files;
-  add_files_in(without_locations(config.resolved).value("data", Json::object()), files);
+  for (const Json& used : {without_locations(config.resolved), run.config})
+    add_files_in(used.value("data", Json::object()), files);
   for (const char* option : {"data", "users"})
     if (const std::string file = arguments.options.value(option, ""); !file.empty()) {
       if (fs::equivalent(file, arguments.to, none))
@@ -297,6 +303,8 @@ UseResult use_run(const UseArguments& arguments) {
     if (result.reports) throw;
     result.code = exit_code_of(error);
   }
+  // A launcher kills the others after the first failure: rank 0 needs its time to report and to clean up.
+  if (!result.reports && result.code != exit_code::done) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   return result;
 }
 

@@ -206,9 +206,10 @@ TEST(TrainedState, IsTakenOverFromArchivesThatTheProgramLoads) {
       load(text, fresh, *second);
       steps_on(job, loaded, fresh.forward, {}, 4, 8);
       EXPECT_SAME(parameters_of(*fresh.module), parameters_of(*net.module), 1e-12);
-      // Also over another state.
+      // Also over another state, and for a checkpoint that follows at once.
       steps_on(job, replaced, used.forward, {}, 0, 3);
       load(text, used, *third);
+      replaced.impl().adopt_loaded();  // as a save does
       steps_on(job, replaced, used.forward, {}, 4, 8);
       EXPECT_SAME(parameters_of(*used.module), parameters_of(*net.module), 1e-12);
     });
