@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include "api/trained_impl.h"
 #include "tests/api/training.h"
 
 namespace convoy::testing {
