@@ -132,10 +132,13 @@ void keep_inputs(const UseArguments& arguments, const UsedRun& run, const RunCon
     if (fs::equivalent(file, arguments.to, none))
       throw Error(Failure::command_line, "--to: ", arguments.to, " has data of the run (", file,
                   "); choose another file");
-  const fs::path of_run = fs::canonical(run.checkpoint, none).parent_path().parent_path();
-  const std::string inside = fs::canonical(arguments.to, none).lexically_relative(of_run).string();
-  if (!inside.empty() && !begins_with(inside, ".."))
-    throw Error(Failure::command_line, "--to: ", arguments.to, " is a file of the run; choose another one");
+  // The run's checkpoints may be a link to another disk.
+  const fs::path checkpoints = fs::absolute(run.checkpoint, none).lexically_normal().parent_path();
+  for (const fs::path& of_run : {checkpoints.parent_path(), checkpoints}) {
+    const fs::path inside = fs::canonical(arguments.to, none).lexically_relative(fs::canonical(of_run, none));
+    if (!inside.empty() && *inside.begin() != "..")
+      throw Error(Failure::command_line, "--to: ", arguments.to, " is a file of the run; choose another one");
+  }
 }
 
 // With data.evaluate.path the held-out rows are those of another file, so another data.path would change nothing.

@@ -135,7 +135,7 @@ class FarmReader {
     if (options_.has("max_parallel")) farm_.max_parallel = static_cast<int>(options_.integer("max_parallel"));
     if (options_.has("metric")) farm_.metric = options_.text("metric");
     if (options_.has("direction")) farm_.direction = options_.text("direction");
-    if (options_.has("halving")) {
+    if (options_.has("halving") && !has_error("strategy.halving")) {
       const Options halving = options_.section("halving");
       farm_.halving.eta = halving.integer("eta");
       farm_.halving.first = interval_of(halving.at("first"));

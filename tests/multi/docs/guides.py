@@ -75,23 +75,29 @@ def recommender(folder):
 
 
 def farms(folder):
-    first, pipeline, grid, loop = blocks("farm.md", "yaml")
+    first, pipeline, grid, search, halving, loop = blocks("farm.md", "yaml")
     said = trains("farm.md", first, folder, "train.max_steps=3")
     runs.check("convoy: 3 pipelines" in said, said)
     common = first.split("strategy:")[0]
     said = trains("farm.md", common + "model: {name: mlp, hidden: [8]}\n" + grid, folder, "train.max_steps=3",
                   "strategy.grid.seed=[1]", "name=grid")
     runs.check("convoy: 4 pipelines" in said, said)
+    said = trains("farm.md", common + "model: {name: mlp, hidden: [8]}\n" + search + halving, folder, "train.epochs=2",
+                  "strategy.search.random=4", "strategy.grid.seed=[1]", "name=search")
+    runs.check("convoy: 4 pipelines" in said and "lost: rung 1" in said, said)
     (folder / "ncf_ddp.yaml").write_text((runs.TOP / "configs" / "ncf_ddp.yaml").read_text())
     said = trains("farm.md", common + "strategy:\n  name: independent\n  pipelines:\n" + pipeline, folder, "name=file")
     runs.check("convoy: 1 pipeline" in said, said)
     trains("farm.md", loop, folder, "device=cpu", "strategy.gpus=0", "strategy.cores=1", "strategy.grid.seed=[0]",
            "strategy.grid.optimizer.lr=[1.0e-3]", "train.max_steps=2", "model.channels=[1]", "name=loop")
 
-    (sweep,) = blocks("howto/sweep.md", "yaml")
+    sweep, search = blocks("howto/sweep.md", "yaml")
     trains("howto/sweep.md", sweep, folder, "strategy.grid.seed=[1]", "train.max_steps=2")
     said = shell("howto/sweep.md", "build/convoy add runs/sweep --set strategy.grid.seed=[3]", folder)
     runs.check("4 pipelines added to runs/sweep" in said, said)
+    said = trains("howto/sweep.md", sweep[:sweep.index("  names:")] + "  metric: accuracy\n" + search, folder,
+                  "strategy.search.random=3", "data.rows=1000", "name=searched")
+    runs.check("convoy: 3 pipelines" in said and "lost: rung 1" in said, said)
 
 
 def arrays(folder, rows=64):

@@ -57,6 +57,14 @@ def equal_figures(work):
             close(f"{config.stem}, {strategy}", by_default["metrics"], last(trained))
             for other in (1, 2, 4):
                 close(f"{config.stem}, {strategy} on {other}", evaluated(run, "--ranks", other)["metrics"], last(trained))
+    linked = work / "linked"
+    linked.mkdir()
+    (linked / "runs").symlink_to(work)
+    for under in ([], ["mpirun", "-n", "2"] if shutil.which("mpirun") else []):
+        done = subprocess.run([*under, str(runs.CONVOY), "evaluate", "runs/mlp-1"], cwd=linked, env=runs.environment(),
+                              timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        left = sorted(path.name for path in linked.iterdir())
+        runs.check(done.returncode == 0 and left == ["runs"], f"{under}: {left}\n{done.stdout}")
     under = subprocess.run(["mpirun", "-n", "2", str(runs.CONVOY), "evaluate", str(work / "mlp-1"), "--json"], cwd=work,
                            env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) \
         if shutil.which("mpirun") else None
