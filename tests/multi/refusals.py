@@ -60,8 +60,9 @@ with runs.workspace() as folder:
     runs.refused("a library in a list", 78, [place, "cannot be loaded"], runs.command(plugins, new), within=3)
     library.chmod(0o666)
     runs.refused("a plugin that others may write", 77, [expected, "chmod go-w"], runs.command(config, new, named))
-    runs.refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
-                 runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
+    for name, advice in (("none.inter", "give the path of your own file"), ("ml-100k.inter", "./quickstart")):
+        runs.refused("no such data", 78, ["data.path: ", f"{name}: no such file", advice],
+                     runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/{name}"]))
     # Components that do not match, files with too little data, keys without effect: reported at the key, before the
     # start.
     story = folder / "story.txt"
