@@ -125,6 +125,12 @@ torch::nn::Module& Trained::module() const { return impl_->module(); }
 
 // --- Replicas and Shards ---
 
+// One of `optimizer` and `fused` is null.
+TrainedRequest request_of(const Job& job, torch::nn::Module& module, torch::optim::Optimizer* optimizer,
+                          const FusedOptimizer* fused) {
+  return {module, optimizer, fused, job.impl().trained++, job.impl().lifetime.users()};
+}
+
 std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const TrainedRequest& request,
                                              const ReplicaOptions& options) {
   Trained::Impl::Kind kind;
@@ -163,20 +169,14 @@ std::unique_ptr<Trained::Impl> make_shards(const Context& context, const Trained
 
 Replicas::Replicas(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                    const ReplicaOptions& options)
-    : Trained(make_replicas(
-          context_of(job), {module, &optimizer, nullptr, job.impl().trained++, job.impl().lifetime.users()}, options)) {
-}
+    : Trained(make_replicas(context_of(job), request_of(job, module, &optimizer, nullptr), options)) {}
 Replicas::Replicas(Job& job, torch::nn::Module& module, const FusedOptimizer& optimizer, const ReplicaOptions& options)
-    : Trained(make_replicas(
-          context_of(job), {module, nullptr, &optimizer, job.impl().trained++, job.impl().lifetime.users()}, options)) {
-}
+    : Trained(make_replicas(context_of(job), request_of(job, module, nullptr, &optimizer), options)) {}
 
 Shards::Shards(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer, const ShardOptions& options)
-    : Trained(make_shards(context_of(job),
-                          {module, &optimizer, nullptr, job.impl().trained++, job.impl().lifetime.users()}, options)) {}
+    : Trained(make_shards(context_of(job), request_of(job, module, &optimizer, nullptr), options)) {}
 Shards::Shards(Job& job, torch::nn::Module& module, const FusedOptimizer& optimizer, const ShardOptions& options)
-    : Trained(make_shards(context_of(job),
-                          {module, nullptr, &optimizer, job.impl().trained++, job.impl().lifetime.users()}, options)) {}
+    : Trained(make_shards(context_of(job), request_of(job, module, nullptr, &optimizer), options)) {}
 
 at::Tensor Shards::forward(const at::Tensor& input) { return impl().forward(input); }
 
