@@ -145,6 +145,11 @@ struct TorchOptimizer::Slot {
   at::Tensor of(const Piece& piece, const at::Tensor& flat) const {
     return flat.narrow(0, piece.offset, piece.target.numel()).view(piece.target.sizes());
   }
+  // True if `tensor` is of(piece, flat); makes no tensor, because each step asks for each piece.
+  bool has(const Piece& piece, const at::Tensor& flat, const at::Tensor& tensor) const {
+    const auto* const begin = static_cast<const char*>(flat.const_data_ptr());
+    return tensor.const_data_ptr() == begin + piece.offset * flat.element_size();
+  }
 };
 
 class TorchOptimizer::Layout : public Optimizer {
@@ -363,7 +368,7 @@ bool TorchOptimizer::was_loaded(const Slot& slot, const Piece& piece) const {
   if (found == states.end()) return was_stepped(piece.parameter);
   return std::any_of(slot.moments.begin(), slot.moments.end(), [&](const auto& entry) {
     const at::Tensor& moment = rule_->moment(*found->second, entry.first);
-    return moment.defined() && moment.data_ptr() != slot.of(piece, entry.second).data_ptr();
+    return moment.defined() && !slot.has(piece, entry.second, moment);
   });
 }
 
@@ -412,8 +417,8 @@ void TorchOptimizer::keep_state(const Slot& slot, const Piece& piece) {
   if (found == optimizer_.state().end()) return;
   for (const auto& [name, flat] : slot.moments) {
     at::Tensor& moment = rule_->moment(*found->second, name);
+    if (!moment.defined() || slot.has(piece, flat, moment)) continue;
     const at::Tensor place = slot.of(piece, flat);
-    if (!moment.defined() || moment.data_ptr() == place.data_ptr()) continue;
     place.copy_(moment);
     moment = place;
   }
