@@ -19,13 +19,13 @@ namespace fs = std::filesystem;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
+}  // namespace
+
 double mean_of(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
   return values.empty() ? unknown : sum / double(values.size());
 }
-
-}  // namespace
 
 double student_quantile(int degrees_of_freedom) {
   static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,

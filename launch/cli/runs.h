@@ -69,6 +69,8 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
 
 // --- Statistics of compare. Pure ---
 
+double mean_of(const std::vector<double>& values);  // NaN if there are none
+
 // Two groups of runs that differ only in their seeds.
 struct SpreadTest {
   double difference = 0;  // mean of b - mean of a

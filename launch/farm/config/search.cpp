@@ -77,17 +77,18 @@ SearchedKey axis_of(const Node::Field& field) {
   return axis;
 }
 
+double between(double low, double high, bool logarithmic, double u) {
+  return logarithmic ? std::exp(std::log(low) + u * (std::log(high) - std::log(low))) : low + u * (high - low);
+}
+
 std::string whole_text(const SearchedKey& axis, double u) {
   // Each integer has the same width: its own, or that of its logarithm.
-  const double low = axis.low, high = axis.high + 1;
-  const double value =
-      axis.logarithmic ? std::exp(std::log(low) + u * (std::log(high) - std::log(low))) : low + u * (high - low);
+  const double value = between(axis.low, axis.high + 1, axis.logarithmic, u);
   return str(static_cast<int64_t>(std::floor(std::min(std::max(value, axis.low), axis.high))));
 }
 
 std::string real_text(const SearchedKey& axis, double u) {
-  const double value = axis.logarithmic ? std::exp(std::log(axis.low) + u * (std::log(axis.high) - std::log(axis.low)))
-                                        : axis.low + u * (axis.high - axis.low);
+  const double value = between(axis.low, axis.high, axis.logarithmic, u);
   // Rounded, so that names and tables are short and all C libraries give the same text. A narrow range needs more
   // digits.
   const double width = (axis.high - axis.low) / std::max(std::abs(axis.low), std::abs(axis.high));

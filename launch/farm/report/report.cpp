@@ -13,6 +13,7 @@
 #include "core/data/formats/delimited.h"
 #include "core/files/summary.h"
 #include "launch/cli/console.h"
+#include "launch/cli/runs.h"
 #include "launch/cli/text_table.h"
 
 namespace convoy {
@@ -117,15 +118,10 @@ Json settings_of(const std::vector<Json>& rows, bool lower) {
   std::vector<Json> settings;
   if (!several) return settings;
   for (const auto& [setting, all] : values) {
-    const auto count = static_cast<double>(all.size());
-    double sum = 0, squares = 0;
-    for (double value : all) sum += value;
-    const double mean = sum / count;
-    for (double value : all) squares += (value - mean) * (value - mean);
     settings.push_back({{"setting", setting},
                         {"runs", all.size()},
-                        {"mean", mean},
-                        {"deviation", all.size() > 1 ? Json(std::sqrt(squares / (count - 1))) : Json()},
+                        {"mean", mean_of(all)},
+                        {"deviation", all.size() > 1 ? Json(spread_test(all, all).deviation) : Json()},
                         {"least", *std::min_element(all.begin(), all.end())},
                         {"most", *std::max_element(all.begin(), all.end())}});
   }
@@ -272,6 +268,11 @@ void write_leaderboard(const std::string& folder, const Json& leaderboard) {
   write_whole(folder + "/leaderboard.csv", leaderboard_csv(leaderboard), true);
 }
 
+bool is_over(PipelineState::Status status) {
+  return status != PipelineState::Status::waiting && status != PipelineState::Status::running &&
+         status != PipelineState::Status::paused;
+}
+
 const char* name_of(PipelineState::Status status) {
   static const char* const names[] = {"waiting", "running", "paused", "done",
                                       "lost",    "failed",  "stopped"};  // in the enum's order
@@ -280,8 +281,7 @@ const char* name_of(PipelineState::Status status) {
 
 Json to_json(const PipelineState& entry, const Json& summary) {
   using Status = PipelineState::Status;
-  const bool ended =
-      entry.status != Status::waiting && entry.status != Status::running && entry.status != Status::paused;
+  const bool ended = is_over(entry.status);
   const bool lost = entry.status == Status::lost, failed = ended && entry.status != Status::done && !lost;
   Json json = {{"name", entry.pipeline.name},
                {"status", name_of(entry.status)},

@@ -94,6 +94,7 @@ struct PipelineState {
   std::string detail;        // of `stop_reason`, for people
   std::string last_message;  // printed by its `convoy`
 };
+bool is_over(PipelineState::Status status);         // no attempt of this farm follows
 const char* name_of(PipelineState::Status status);  // as in summary.json and the leaderboard
 
 // An item of summary.json: {name, status, exit_code, attempts, cause, message, folder, metrics}; with halving also

@@ -10,11 +10,6 @@
 namespace convoy {
 namespace {
 
-bool has_ended(PipelineState::Status status) {
-  return status == PipelineState::Status::done || status == PipelineState::Status::failed ||
-         status == PipelineState::Status::stopped;
-}
-
 std::string value_text(const std::optional<double>& value) { return value ? formatted("%.4g", *value) : "none"; }
 
 }  // namespace
@@ -22,7 +17,7 @@ std::string value_text(const std::optional<double>& value) { return value ? form
 Trial FarmSupervisor::trial_of(const PipelineState& entry) const {
   Trial trial;
   trial.values = entry.rung_values;
-  trial.ended = has_ended(entry.status);
+  trial.ended = is_over(entry.status);
   trial.lost = entry.lost_at;
   if (entry.status != PipelineState::Status::done) return trial;
   const Json value = last_metric(read_summary(entry.folder), run_.farm.metric);

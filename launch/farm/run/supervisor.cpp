@@ -170,9 +170,7 @@ void FarmSupervisor::apply_request(const std::string& path) {
     throw Error(Failure::command_line, "this farm has no pipeline ", name, "; ",
                 near.empty() ? "`convoy top` lists them" : "did you mean " + near + "?");
   }
-  if (found->status != PipelineState::Status::waiting && found->status != PipelineState::Status::running &&
-      found->status != PipelineState::Status::paused)
-    throw Error(Failure::output, name, " has ended already: ", name_of(found->status));
+  if (is_over(found->status)) throw Error(Failure::output, name, " has ended already: ", name_of(found->status));
   const int job = static_cast<int>(found - pipelines_.begin());
   if (request.value("cancel", false)) return cancel(job);
   const int64_t priority = request.at("priority");
@@ -540,10 +538,8 @@ void FarmSupervisor::abort(const FarmEnd& end, bool now) {
 }
 
 bool FarmSupervisor::over() const {
-  return std::none_of(pipelines_.begin(), pipelines_.end(), [](const PipelineState& entry) {
-    return entry.status == PipelineState::Status::waiting || entry.status == PipelineState::Status::running ||
-           entry.status == PipelineState::Status::paused;
-  });
+  return std::all_of(pipelines_.begin(), pipelines_.end(),
+                     [](const PipelineState& entry) { return is_over(entry.status); });
 }
 
 int FarmSupervisor::finish() {
