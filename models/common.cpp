@@ -10,6 +10,10 @@
 
 namespace convoy {
 
+at::Tensor channels_last(const at::Tensor& images) {
+  return images.dim() == 4 && images.is_cpu() ? images.contiguous(at::MemoryFormat::ChannelsLast) : images;
+}
+
 at::Tensor max_pooled(const at::Tensor& images, int64_t kernel, int64_t stride, int64_t padding) {
   const at::Tensor pooled =
       at::max_pool2d(images.flatten(0, -4), {kernel, kernel}, {stride, stride}, {padding, padding});

@@ -13,6 +13,10 @@
 
 namespace convoy {
 
+// Orders the elements of images [B, C, H, W] on the CPU by pixel: convolutions and what follows them keep this order,
+// and are about a quarter quicker. Returns other images as they are.
+at::Tensor channels_last(const at::Tensor& images);
+
 // Maximum of each window; padded elements do not count. [.., C, H, W] → [.., C, H', W'].
 at::Tensor max_pooled(const at::Tensor& images, int64_t kernel, int64_t stride, int64_t padding = 0);
 

@@ -28,7 +28,7 @@ class ConvBlock : public Block {
     if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
   }
   TensorList forward(const TensorList& inputs) override {
-    at::Tensor h = conv_->forward(inputs[0].to(dtype_));
+    at::Tensor h = conv_->forward(channels_last(inputs[0].to(dtype_)));
     if (norm_) h = norm_->forward(h);
     h = max_pooled(at::relu(h), 2, 2);
     return {dropout_ ? dropout_->forward(h) : h};

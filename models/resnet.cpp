@@ -37,7 +37,7 @@ class StemBlock : public Block {
         register_module("first", std::make_shared<Convolution>(layers, "first", in, out, large ? 7 : 3, large ? 2 : 1));
   }
   TensorList forward(const TensorList& inputs) override {
-    const at::Tensor h = at::relu(first_->forward(inputs[0].to(dtype_)));
+    const at::Tensor h = at::relu(first_->forward(channels_last(inputs[0].to(dtype_))));
     return {large_ ? max_pooled(h, 3, 2, 1) : h};
   }
 

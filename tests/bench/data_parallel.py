@@ -1,4 +1,5 @@
 """Step of a GPT of 3.3 M parameters, 16 rows, on two cores: ddp and data_parallel against PyTorch's DDP and one rank"""
+# needs data: text
 import sys
 
 import gpt_steps

@@ -1,4 +1,5 @@
 """Step of a GPT of 3.3 M parameters, 16 rows, by two ranks that shard its parameters: fsdp against PyTorch's fully_shard"""
+# needs data: text
 import sys
 
 import gpt_steps

@@ -26,13 +26,8 @@ def peer(name, options):
 
 
 def convoy(strategy, options, *overrides, ranks=None):
-    """Returns a step of configs/gpt_STRATEGY.yaml; metrics are reduced and written outside of the timed steps."""
-    def measure():
-        run = harness.Run(f"configs/gpt_{strategy}.yaml",
-                          [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}",
-                           "train.evaluate_every=never", *overrides], ranks=ranks)
-        return run.step_seconds(skip=options.warm)
-    return measure
+    """Returns a step of configs/gpt_STRATEGY.yaml."""
+    return lambda: harness.step_of(f"configs/gpt_{strategy}.yaml", options, "train.evaluate_every=never", *overrides, ranks=ranks)
 
 
 def side_by_side(options, *overrides):
@@ -41,10 +36,8 @@ def side_by_side(options, *overrides):
         cores = sorted(os.sched_getaffinity(0))[:2]
 
         def one(core):
-            run = harness.Run("configs/gpt_single.yaml",
-                              [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}",
-                               "train.evaluate_every=never", *overrides], under=["taskset", "-c", str(core)])
-            return run.step_seconds(skip=options.warm)
+            return harness.step_of("configs/gpt_single.yaml", options, "train.evaluate_every=never", *overrides,
+                                   under=["taskset", "-c", str(core)])
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             return sum(pool.map(one, cores)) / 2
     return measure

@@ -12,6 +12,7 @@ import tempfile
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CONVOY = TOP / "build" / "convoy"
+VERDICTS = "CONVOY_BENCH_VERDICTS"  # a file that receives one JSON object for each verdict; tests/bench/all.py reads it
 # Settings of a user whose ranks share a machine; the program itself never sets them.
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -31,20 +32,25 @@ def say(text):
     print(text, flush=True)
 
 
+def convoy_run(convoy, config, output, overrides=(), ranks=None, timeout=600, under=()):
+    """Runs `convoy run`; ends the benchmark if it fails. `under` is put before the command."""
+    command = [*under, str(convoy), "run", str(TOP / config), "--output", str(output)]
+    for override in overrides:
+        command += ["--set", override]
+    if ranks:
+        command += ["--ranks", str(ranks)]
+    done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
+
+
 class Run:
     """One `convoy run` in a separate folder: its summary and its metrics. `under` is put before the command."""
 
     def __init__(self, config, overrides=(), ranks=None, timeout=600, under=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        command = [*under, str(CONVOY), "run", str(TOP / config), "--output", str(self.folder / "run")]
-        for override in overrides:
-            command += ["--set", override]
-        if ranks:
-            command += ["--ranks", str(ranks)]
-        done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
+        convoy_run(CONVOY, config, self.folder / "run", overrides, ranks, timeout, under)
         self.summary = json.loads((self.folder / "run" / "summary.json").read_text())
         lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
         self.records = [json.loads(line) for line in lines]
@@ -55,6 +61,13 @@ class Run:
         state."""
         train = [r for r in self.records if r["kind"] == "train" and r["step"] >= skip]
         return (train[-1]["seconds"] - train[0]["seconds"]) / (train[-1]["step"] - train[0]["step"])
+
+
+def step_of(config, options, *overrides, **more):
+    """Returns seconds a step of `config` after options.warm steps; metrics are reduced and written outside of the timed
+    ones. `more`: of Run."""
+    run = Run(config, [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}", *overrides], **more)
+    return run.step_seconds(skip=options.warm)
 
 
 def synthetic_interactions(rows, words):
@@ -158,6 +171,9 @@ def verdict(label, value, gate, at_most=True, aim=None):
     sign = "≤" if at_most else "≥"
     goal = f", aim {aim}" if aim is not None else ""
     say(f"  {'ok  ' if ok else 'MISS'} {label}: {value:.3f} (gate {sign} {gate}{goal})")
+    if VERDICTS in os.environ:
+        with open(os.environ[VERDICTS], "a") as file:
+            file.write(json.dumps({"label": label, "value": value, "gate": gate, "at_most": at_most, "aim": aim, "ok": ok}) + "\n")
     return ok
 
 

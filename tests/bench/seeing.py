@@ -1,12 +1,10 @@
 """CPU time of event files, Prometheus' file, resources and the time breakdown, as a fraction of NCF's"""
 # The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, which has none of all
 # this. Without it, only the files are compared.
-import os
 import pathlib
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -19,16 +17,11 @@ def measured(convoy, sets, ranks):
     """CPU seconds of one run with all its processes, by rusage."""
     def measure():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        command = [str(convoy), "run", str(harness.TOP / "configs" / "ncf_ddp.yaml"), "--ranks", str(ranks), "--output", str(folder / "run")]
-        for one in [*SETS, f"strategy.name={'ddp' if ranks > 1 else 'single'}", *(text.format(folder=folder) for text in sets)]:
-            command += ["--set", one]
+        overrides = [*SETS, f"strategy.name={'ddp' if ranks > 1 else 'single'}", *(text.format(folder=folder) for text in sets)]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=600,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        harness.convoy_run(convoy, "configs/ncf_ddp.yaml", folder / "run", overrides, ranks)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder)
-        if done.returncode != 0:
-            sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return measure
 

@@ -8,11 +8,7 @@ ALONE, PEER = "torch, one rank", "torch, two ranks"
 
 
 def convoy(backend, ranks, options):
-    def measure():
-        run = harness.Run(CONFIG, [f"backend={backend}", f"train.max_steps={options.warm + options.steps}",
-                                   f"train.log_every={options.warm}", f"train.batch.global={ROWS}"], ranks=ranks)
-        return run.step_seconds(skip=options.warm)
-    return measure
+    return lambda: harness.step_of(CONFIG, options, f"backend={backend}", f"train.batch.global={ROWS}", ranks=ranks)
 
 
 def peer(ranks, options):

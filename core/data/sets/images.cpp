@@ -36,9 +36,13 @@ constexpr int64_t most_pixels = int64_t(1) << 28;  // a damaged header may claim
   throw Error(Failure::corrupt_data, path + ": " + reason);
 }
 
-at::Tensor pixels(const std::string& path, int64_t height, int64_t width, int64_t channels) {
+void check_size(const std::string& path, int64_t height, int64_t width) {
   if (height < 1 || width < 1 || height > most_pixels / width)
     fail(path, str("claims to be ", width, " × ", height, " pixels; the maximum is ", most_pixels));
+}
+
+at::Tensor pixels(const std::string& path, int64_t height, int64_t width, int64_t channels) {
+  check_size(path, height, width);
   return at::empty({height, width, channels}, at::kByte);
 }
 
@@ -57,13 +61,31 @@ at::Tensor read_png(const std::string& path, std::string_view bytes, int64_t cha
   return out;
 }
 
-at::Tensor read_jpeg(const std::string& path, std::string_view bytes, int64_t channels) {
+// The smallest of 1, 1/2, 1/4 and 1/8 whose image is still twice as large as `least`: the filter that shrinks the rest
+// of the way then averages at least 2 × 2 pixels. Other scales have no fast inverse transform.
+tjscalingfactor jpeg_scale(int height, int width, const std::optional<ImageSize>& least) {
+  tjscalingfactor scale{1, 1};
+  if (!least) return scale;
+  for (const int denominator : {2, 4, 8}) {
+    const tjscalingfactor smaller{1, denominator};
+    if (TJSCALED(height, smaller) < 2 * least->height || TJSCALED(width, smaller) < 2 * least->width) break;
+    scale = smaller;
+  }
+  return scale;
+}
+
+at::Tensor read_jpeg(const std::string& path, std::string_view bytes, int64_t channels,
+                     const std::optional<ImageSize>& least) {
   const std::unique_ptr<void, int (*)(tjhandle)> decoder(tjInitDecompress(), tjDestroy);
   if (!decoder) throw Error(Failure::out_of_memory, path + ": no memory for a JPEG decoder: " + no_memory_text());
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling, &colours) != 0)
     fail(path, tjGetErrorStr2(decoder.get()));
+  check_size(path, height, width);  // of the whole image, before it is scaled
+  const tjscalingfactor scale = jpeg_scale(height, width, least);
+  height = TJSCALED(height, scale);
+  width = TJSCALED(width, scale);
   at::Tensor out = pixels(path, height, width, channels);
   // A warning (such as a truncated file) is an error here: half a picture would train another model.
   if (tjDecompress2(decoder.get(), data, bytes.size(), out.mutable_data_ptr<uint8_t>(), width, 0, height,
@@ -149,11 +171,11 @@ std::string hash_of_ends(const std::string& path) {
 
 }  // namespace
 
-at::Tensor read_image(const std::string& path, int64_t channels) {
+at::Tensor read_image(const std::string& path, int64_t channels, const std::optional<ImageSize>& least) {
   const MappedFile file(path);
   const std::string_view bytes = file.text();
   if (begins_with(bytes, "\x89PNG\r\n\x1a\n")) return read_png(path, bytes, channels);
-  if (begins_with(bytes, "\xff\xd8\xff")) return read_jpeg(path, bytes, channels);
+  if (begins_with(bytes, "\xff\xd8\xff")) return read_jpeg(path, bytes, channels, least);
   fail(path, "is neither PNG nor JPEG");
 }
 
@@ -268,7 +290,7 @@ Batch ImagesDataset::gather(Split split, const at::Tensor& indices, int64_t /*ep
   auto* labels = target.mutable_data_ptr<int64_t>();
   for_rows(rows, decoders_of(rows), [&](int64_t r) {
     const Image& image = images_of(split)[static_cast<size_t>(samples[r])];
-    const at::Tensor decoded = read_image(image.path, shape_.channels);
+    const at::Tensor decoded = read_image(image.path, shape_.channels, ImageSize{shape_.height, shape_.width});
     features.select(0, r).copy_(fitted_image(decoded, shape_.height, shape_.width, shape_.crop));
     labels[r] = image.label;
   });

@@ -7,6 +7,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,14 @@ namespace convoy {
 
 // Decodes a PNG or JPEG file, recognised by its first bytes, to uint8 [height, width, channels] with 1 (grey) or 3
 // (red, green, blue) channels. Converts other channel counts; transparent pixels are drawn on black.
+// `least`: the height and width that fitted_image will shrink the image to. The decoder of JPEG then skips detail that
+// this loses: it decodes at 1/2, 1/4 or 1/8 of the size, if that is at least twice as high and as wide as `least`.
 // Error(io) for an unreadable file, Error(corrupt_data) naming the file and the decoder's reason.
-at::Tensor read_image(const std::string& path, int64_t channels);
+struct ImageSize {
+  int64_t height = 0;
+  int64_t width = 0;
+};
+at::Tensor read_image(const std::string& path, int64_t channels, const std::optional<ImageSize>& least = {});
 
 // Converts [height, width, C] uint8 → float [C, new_height, new_width] in [0, 1], by bilinear interpolation with
 // antialiasing. `crop`: keeps the aspect ratio and crops the middle; otherwise stretches.

@@ -369,7 +369,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const MaybeTensor&
     size = transposed ? (size - 1) * at(stride, i) - 2 * at(padding, i) + kernel + at(output_padding, i) + 1
                       : (size + 2 * at(padding, i) - kernel - 1) / at(stride, i) + 1;
   }
-  return of_shape(sizes, input);
+  return at::empty(sizes, input.options().memory_format(input.suggest_memory_format()));  // it keeps channels last
 }
 
 Three convolution_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight,

@@ -1,16 +1,15 @@
 """The peer of `tests/bench/run ddp` and `gpu`: PyTorch's DistributedDataParallel over Gloo or NCCL, same MLP; prints JSON."""
 import argparse
-import json
 import os
-import socket
 import statistics
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import ranks
 
 
 def build(sizes):
@@ -74,9 +73,4 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--fused", action="store_true")
     options = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(train, (options, port, results), nprocs=options.ranks)
-    print(json.dumps(results.get()))
+    ranks.run(train, options)

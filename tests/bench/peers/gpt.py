@@ -2,18 +2,16 @@
 
 --how alone | ddp | fully_shard | 1f1b. One core and one thread a rank, Gloo between ranks; AdamW fused where the peer can."""
 import argparse
-import json
 import math
-import os
-import socket
 import statistics
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
+
+import ranks
 
 VOCABULARY = 256  # bytes
 SETTINGS = {"lr": 1e-3, "weight_decay": 0.1, "clip_norm": 1.0, "warmup": 20}
@@ -153,12 +151,7 @@ def pipelined_step(options, rank):
 
 
 def train(rank, options, port, results):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
-    torch.manual_seed(1)
+    ranks.join(rank, options, port)
     text = torch.frombuffer(bytearray(open(options.text, "rb").read()), dtype=torch.uint8)
     pipelined = options.how == "1f1b"
     step = (pipelined_step if pipelined else whole_step)(options, rank)
@@ -193,9 +186,4 @@ if __name__ == "__main__":
     parser.add_argument("--warm", type=int, default=5)
     options = parser.parse_args()
     options.ranks = 1 if options.how == "alone" else 2
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(train, (options, port, results), nprocs=options.ranks)
-    print(json.dumps(results.get()))
+    ranks.run(train, options)

@@ -2,8 +2,6 @@
 SparseAdam, DDP and a step as a CUDA graph; prints JSON."""
 import argparse
 import json
-import os
-import socket
 import time
 
 import torch
@@ -12,6 +10,9 @@ import torch.multiprocessing as mp
 from safetensors import safe_open
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import ranks
+
 
 class Columns:
     """Columns that convoy generated: users, items and 21 context columns of the training split."""
@@ -134,11 +135,7 @@ def graph_step(model, updates, loss_of, first):
 
 def train(rank, options, port, results):
     if options.ranks > 1:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
-        torch.set_num_threads(1)
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
+        ranks.join(rank, options, port)
     else:
         torch.set_num_threads(options.threads)
     torch.manual_seed(1)
@@ -198,10 +195,6 @@ if __name__ == "__main__":
     if options.ranks == 1:
         results = mp.get_context("spawn").SimpleQueue()
         train(0, options, 0, results)
+        print(json.dumps(results.get()))
     else:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        results = mp.get_context("spawn").SimpleQueue()
-        mp.spawn(train, (options, port, results), nprocs=options.ranks)
-    print(json.dumps(results.get()))
+        ranks.run(train, options)

@@ -1,25 +1,18 @@
 """The peer of `tests/bench/run tensor`: PyTorch's tensor parallel over Gloo on the same MLP, a core a rank; prints JSON."""
 import argparse
-import json
-import os
-import socket
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import ranks
+
 
 def train(rank, options, port, results):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
-    torch.manual_seed(1)
+    ranks.join(rank, options, port)
     layers = []
     for a, b in zip(options.sizes, options.sizes[1:]):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -57,9 +50,4 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if len(options.sizes) % 2 == 0:
         parser.error("an even number of layers is cut in pairs: give an odd number of sizes")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(train, (options, port, results), nprocs=options.ranks)
-    print(json.dumps(results.get()))
+    ranks.run(train, options)

@@ -107,6 +107,26 @@ TEST(ImageFile, JpegIsClose) {
   }
 }
 
+TEST(ImageFile, SkipsDetailOfJpegThatShrinkingLoses) {
+  const WrittenFiles files;
+  const std::string path = files.write("large.jpg", jpeg_of(slope(250, 300, 3)));
+  const at::Tensor whole = read_image(path, 3);
+  const auto size_for = [&](int64_t height, int64_t width) {
+    return read_image(path, 3, ImageSize{height, width}).sizes().slice(0, 2).vec();
+  };
+  EXPECT_EQ(size_for(32, 32), (std::vector<int64_t>{125, 150}));
+  EXPECT_EQ(size_for(31, 37), (std::vector<int64_t>{63, 75}));
+  EXPECT_EQ(size_for(60, 60), (std::vector<int64_t>{125, 150}));
+  EXPECT_EQ(size_for(15, 18), (std::vector<int64_t>{32, 38}));
+  EXPECT_EQ(size_for(1, 1), (std::vector<int64_t>{32, 38}));
+  EXPECT_EQ(size_for(60, 100), (std::vector<int64_t>{250, 300}));
+  EXPECT_EQ(size_for(400, 400), (std::vector<int64_t>{250, 300}));
+  for (const bool crop : {true, false}) {
+    const at::Tensor part = read_image(path, 3, ImageSize{31, 31});
+    EXPECT_LE(apart(fitted_image(part, 31, 31, crop) * 255, fitted_image(whole, 31, 31, crop) * 255), 3) << crop;
+  }
+}
+
 TEST(ImageFile, NamesADamagedFile) {
   const WrittenFiles files;
   const std::string png = png_of(noise(30, 30, 3), PNG_FORMAT_RGB), jpeg = jpeg_of(slope(64, 64, 3));

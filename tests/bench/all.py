@@ -1,0 +1,119 @@
+"""All benchmarks against their peers, about an hour: writes the table and the chart of the last round in docs/benchmarks.md"""
+# needs: matplotlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
+
+# Each with the options that keep the whole within about an hour. The longest are last.
+BENCHMARKS = {
+    "startup": [], "comm": [], "ddp": [], "data_parallel": [], "fsdp": [], "pipeline": [], "tensor": [], "ensemble": [],
+    "ncf": [], "ncf_mlperf": [], "predict": [], "generate": [], "ranking": [], "farm": [], "supervision": [], "seeing": [],
+    "halving": [], "resnet": [], "images": [],
+}
+DOCS = harness.TOP / "docs"
+PAGE, CHART = DOCS / "benchmarks.md", DOCS / "benchmarks.svg"
+BEGIN, END = "<!-- begin: tests/bench/run all -->", "<!-- end: tests/bench/run all -->"
+
+
+def processor():
+    for line in open("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def measure(name, options):
+    """Runs one benchmark; returns its exit code, its seconds, and its verdicts."""
+    with tempfile.NamedTemporaryFile(prefix="convoy-bench-", suffix=".jsonl") as file:
+        start = time.monotonic()
+        code = subprocess.run([str(pathlib.Path(__file__).with_name("run")), name, *options],
+                              env={**os.environ, harness.VERDICTS: file.name}).returncode
+        lines = pathlib.Path(file.name).read_text().splitlines()
+        return code, time.monotonic() - start, [json.loads(line) for line in lines]
+
+
+def limit(verdict, key):
+    return "" if verdict[key] is None else f"{'≤' if verdict['at_most'] else '≥'} {verdict[key]:.4g}"
+
+
+def table(results):
+    rows = ["| benchmark | | measured | gate | aim |", "|---|---|---|---|---|"]
+    for name, (code, _, verdicts) in results.items():
+        for one in verdicts:
+            met = "met" if one["ok"] else "**missed**"
+            rows.append(f"| `{name}` | {one['label'].replace('|', ' ')} | {one['value']:.4g} | {limit(one, 'gate')}: {met} | {limit(one, 'aim')} |")
+        if not verdicts:
+            rows.append(f"| `{name}` | | **no figure**: it ended with {code} | | |")
+    return rows
+
+
+def fraction(verdict):
+    """Measured value as a multiple of its gate, so that more than 1 is better than required; None without a scale."""
+    value, gate = verdict["value"], verdict["gate"]
+    if value <= 0 or gate <= 0:
+        return None
+    return gate / value if verdict["at_most"] else value / gate
+
+
+def draw(results, title):
+    import matplotlib
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "convoy"  # equal figures give an equal file
+    from matplotlib import pyplot
+    bars = [(f"{name}: {one['label']}", fraction(one), one["ok"]) for name, (_, _, verdicts) in results.items() for one in verdicts]
+    bars = [bar for bar in bars if bar[1] is not None][::-1]
+    if not bars:
+        return
+    figure, axes = pyplot.subplots(figsize=(10, 0.8 + 0.22 * len(bars)), layout="constrained")
+    axes.barh([bar[0] for bar in bars], [bar[1] for bar in bars], color=["#2a7f9e" if bar[2] else "#c8553d" for bar in bars])
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log")
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set_xlabel("better than the gate, times (log scale); the line is the gate, red misses it")
+    axes.set_title(title, fontsize=9)
+    figure.savefig(CHART, metadata={"Date": None})
+
+
+def write(results, how):
+    text = PAGE.read_text()
+    if BEGIN not in text or END not in text:
+        sys.exit(f"benchmark: {PAGE} has no lines '{BEGIN}' and '{END}' to write between")
+    before, rest = text.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    body = [BEGIN, "", how, "", f"![each measured value against its gate]({CHART.name})", "", *table(results), "", END]
+    PAGE.write_text(before + "\n".join(body) + after)
+
+
+if __name__ == "__main__":
+    parser = harness.arguments(__doc__, rounds=None)
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME", help="these alone; the page stays as it is")
+    options = parser.parse_args()
+    names = options.only or list(BENCHMARKS)
+    results, start = {}, time.monotonic()
+    for number, name in enumerate(names, 1):
+        minutes = (time.monotonic() - start) / 60
+        harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
+        results[name] = measure(name, BENCHMARKS[name] + (["--rounds", str(options.rounds)] if options.rounds else []))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=harness.TOP, capture_output=True, text=True).stdout.strip()
+    minutes = (time.monotonic() - start) / 60
+    how = (f"All of `tests/bench/run all` in {minutes:.0f} minutes on {datetime.date.today()}, commit {commit or 'unknown'}, "
+           f"{len(os.sched_getaffinity(0))} cores of {processor()}.")
+    if not options.only:
+        draw(results, how.replace("`", ""))
+        write(results, how)
+    missed = [f"{name}: {one['label']}: {one['value']:.4g}, gate {limit(one, 'gate')}"
+              for name, (_, _, verdicts) in results.items() for one in verdicts if not one["ok"]]
+    missed += [f"{name}: no figure, exit code {code}" for name, (code, _, verdicts) in results.items() if code and all(one["ok"] for one in verdicts)]
+    harness.say(f"\n{sum(len(verdicts) for _, _, verdicts in results.values())} values against gates in {minutes:.0f} minutes; "
+                + (f"{len(missed)} missed:" if missed else "all met"))
+    for line in missed:
+        harness.say(f"  {line}")
+    sys.exit(1 if missed else 0)
