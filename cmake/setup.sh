@@ -277,14 +277,31 @@ set_up() {
   install_cuda_headers
 }
 
-# configure_and_build TARGET...: the release preset. Only as many compilers at once as fit into memory.
+# configure_and_build TARGET...: the preset, in its build folder. Only as many compilers at once as fit into memory.
+preset=release
+build=build
 configure_and_build() {
   local cores memory jobs quiet=--quiet
-  quietly .deps/log/configure.log cmake --preset release -U CONVOY_TORCH_NAMED -DTorch_DIR="${Torch_DIR:-}"
+  quietly .deps/log/configure.log cmake --preset $preset -U CONVOY_TORCH_NAMED -DTorch_DIR="${Torch_DIR:-}"
   cores=$(nproc)
   memory=$(awk '/^MemAvailable/ { print int($2 / 1572864) }' /proc/meminfo)
   jobs=$((memory < 1 ? 1 : memory < cores ? memory : cores))
   [ ! -t 1 ] || quiet=
-  say "build: $jobs at a time, into build/"
-  ninja -C build -j "$jobs" $quiet "$@"
+  say "build: $jobs at a time, into $build/"
+  ninja -C "$build" -j "$jobs" $quiet "$@"
+}
+
+# A long text in the public domain, from a package of Debian: the King James Version of the Bible, one verse per line.
+# configs/gpt_*.yaml train on it; NeuMF of ./quickstart does not need it, so a machine without the package continues.
+fetch_text() {
+  local to=.data/text.txt
+  [ ! -s $to ] || return 0
+  say "data: the text of Debian's package bible-kjv (4.4 MB, public domain), into $to"
+  (install_packages "$text_packages") || {
+    say "data: no text without it; configs/gpt_*.yaml take any other by --set data.path=FILE"
+    return 0
+  }
+  mkdir -p .data
+  bible -f Gen1:1-Rev22:21 </dev/null >$to.part
+  mv $to.part $to
 }

@@ -74,8 +74,9 @@ struct NodeRole {
   static std::string name_of(int node) { return "node " + std::to_string(node); }
 };
 
-// Nothing if the job has one node, or if neither options nor a platform name several. `full_name`: gives this
-// host's name with its domain, by which an Indexed Job finds node 0; called only for one, since it may ask the network.
+// Nothing if the job has one node without a number of ranks, or if neither options nor a platform name several.
+// `full_name`: gives this host's name with its domain, by which an Indexed Job finds node 0; called only for one, since
+// it may ask the network.
 // Throws Error(command_line) for invalid options, Error(config) for variables that are incomplete, invalid or
 // contradictory.
 std::optional<NodeRole> node_role(const NodeOptions& typed, const Variables& variables,

@@ -4,8 +4,10 @@
 
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "core/base/error.h"
@@ -88,9 +90,9 @@ int nodes_in(const std::string& name, const std::string& text) {
   return count_in(name, text.substr(colon + 1), 1);
 }
 
-std::string first_line_of(const std::string& list) {
-  const size_t begin = list.find_first_not_of(" \n\t");
-  return begin == std::string::npos ? "" : list.substr(begin, list.find_first_of(" \n\t", begin) - begin);
+std::vector<std::string> words_of(const std::string& list) {
+  std::istringstream words(list);
+  return {std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()};
 }
 
 // Node 0 of an Indexed Job: its pods are NAME-INDEX.SERVICE…, so the name of this host names the others.
@@ -110,6 +112,7 @@ class RoleReader {
     if (typed_.nodes > 0) take(nodes_, "--nodes", typed_.nodes);
     if (typed_.node >= 0) take(node_, "--node-rank", typed_.node);
     if (!typed_.rendezvous.empty()) read_rendezvous_option(typed_.rendezvous, role_);
+    for (const NodePlatform& platform : node_platforms()) read_nodes(platform);
     for (const NodePlatform& platform : node_platforms()) read(platform);
     read_index();
     if (!nodes_.value) return missing_nodes();
@@ -117,11 +120,11 @@ class RoleReader {
     if (node_.value && *node_.value >= *nodes_.value)
       throw Error(kind_of(node_.source), place(node_.source), "=", *node_.value, ": nodes are 0 to ", *nodes_.value - 1,
                   ", because ", nodes_.source, "=", *nodes_.value);
-    if (*nodes_.value == 1) return std::nullopt;
-    if (role_.host.empty()) missing("--rendezvous", "MASTER_ADDR", "the host of node 0");
     role_.nodes = *nodes_.value;
-    role_.node = *node_.value;
     role_.from = nodes_.source;
+    if (role_.nodes == 1) return role_.ranks > 0 ? std::optional<NodeRole>(role_) : std::nullopt;
+    if (role_.host.empty()) missing("--rendezvous", "MASTER_ADDR", "the host of node 0");
+    role_.node = *node_.value;
     return role_;
   }
 
@@ -147,19 +150,33 @@ class RoleReader {
     }
   }
 
-  void read(const NodePlatform& platform) {
+  void read_nodes(const NodePlatform& platform) {
     const std::string nodes = value_in(variables_, platform.nodes_variable);
-    // Without a number of nodes the other variables may belong to a launcher of single ranks.
-    if (nodes.empty() && typed_.nodes == 0) return;
     if (!nodes.empty()) take(nodes_, platform.nodes_variable, nodes_in(platform.nodes_variable, nodes));
+  }
+
+  void read(const NodePlatform& platform) {
+    // Without a number of nodes the other variables may belong to a launcher of single ranks.
+    if (!nodes_.value) return;
     const std::string node = value_in(variables_, platform.node_variable);
     if (!node.empty()) take(node_, platform.node_variable, count_in(platform.node_variable, node, 0));
-    const std::string listed = value_in(variables_, platform.host_variable);
-    take_host(platform, platform.first_of_list ? first_line_of(listed) : listed);
+    if (value_in(variables_, platform.nodes_variable).empty() && typed_.nodes == 0) return;
+    const std::string host = value_in(variables_, platform.host_variable);
+    take_host(platform, platform.first_of_list ? first_of(platform, words_of(host)) : host);
+    take_port(platform);
     const std::string ranks = value_in(variables_, platform.ranks_variable);
-    // Words such as auto, gpu and cpu leave the number to convoy.
-    if (!ranks.empty() && ranks.find_first_not_of("0123456789") == std::string::npos)
+    // These words leave the number to convoy.
+    if (!ranks.empty() && ranks != "auto" && ranks != "gpu" && ranks != "cpu")
       role_.ranks = count_in(platform.ranks_variable, ranks, 1);
+  }
+
+  std::string first_of(const NodePlatform& platform, const std::vector<std::string>& hosts) const {
+    if (hosts.empty()) return "";
+    if (typed_.nodes == 0 && hosts.size() != static_cast<size_t>(*nodes_.value))
+      throw Error(Failure::config, "environment: ", platform.host_variable, " has ", hosts.size(),
+                  hosts.size() == 1 ? " address" : " addresses", ", which contradicts ", nodes_.source, "=",
+                  *nodes_.value, "; correct one of them, or type --nodes, --node-rank and --rendezvous");
+    return hosts.front();
   }
 
   void take_host(const NodePlatform& platform, const std::string& host) {
@@ -167,13 +184,22 @@ class RoleReader {
     if (role_.host.empty()) {
       role_.host = host;
       host_source_ = platform.host_variable;
-      const std::string port = value_in(variables_, platform.port_variable);
-      if (!port.empty()) role_.port = port_in("environment: " + platform.port_variable, port, Failure::config);
     } else if (role_.host != host) {
       throw Error(Failure::config, "environment: ", platform.host_variable, " names ", printable(host), ", and ",
                   host_source_, " names ", printable(role_.host),
                   "; unset the one that does not describe this job, or type --rendezvous HOST:PORT");
     }
+  }
+
+  void take_port(const NodePlatform& platform) {
+    const std::string text = value_in(variables_, platform.port_variable);
+    if (text.empty() || !typed_.rendezvous.empty()) return;
+    const uint16_t port = port_in("environment: " + platform.port_variable, text, Failure::config);
+    if (!port_source_.empty() && role_.port != port)
+      throw Error(Failure::config, "environment: ", platform.port_variable, "=", port, " contradicts ", port_source_,
+                  "=", role_.port, "; unset the one that does not describe this job, or type --rendezvous HOST:PORT");
+    role_.port = port;
+    port_source_ = platform.port_variable;
   }
 
   // JOB_COMPLETION_INDEX alone does not make the pods of a Job one run: they may be runs of their own.
@@ -201,7 +227,7 @@ class RoleReader {
   const std::function<std::string()>& full_name_;
   NodeRole role_;
   Number nodes_, node_;
-  std::string host_source_;
+  std::string host_source_, port_source_;
 };
 
 }  // namespace

@@ -15,10 +15,23 @@ if(venv_python)
 else()
   list(APPEND convoy_test_environment CONVOY_PYTHON=python3)
 endif()
+# Sanitizers: a program takes several times as long, and reads its options and the files of suppressions from the
+# environment.
+set(convoy_time_factor 1)
 if(CONVOY_SANITIZE)
-  # LibTorch and Open MPI keep memory until the end on purpose.
-  list(APPEND convoy_test_environment ASAN_OPTIONS=detect_leaks=0)
+  set(convoy_time_factor 10)
+  set(suppressions ${PROJECT_SOURCE_DIR}/cmake/sanitizers)
+  list(APPEND convoy_test_environment
+       ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
+       LSAN_OPTIONS=suppressions=${suppressions}/leaks:print_suppressions=0
+       UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+       TSAN_OPTIONS=suppressions=${suppressions}/threads:second_deadlock_stack=1:history_size=5:die_after_fork=0)
+  # The thread sanitizer cannot see how threads of OpenMP, whose library is not instrumented, wait for each other.
+  if(CONVOY_SANITIZE MATCHES thread)
+    list(APPEND convoy_test_environment OMP_NUM_THREADS=1)
+  endif()
 endif()
+add_custom_target(sanitized)  # what `./check --asan` builds: the programs of the tests with the label "sanitized"
 
 function(convoy_test_program folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
@@ -62,18 +75,25 @@ function(convoy_cases out folder word)
   endforeach()
 endfunction()
 
-# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s]): FOLDER, and FOLDER.slow and FOLDER.gpu if a case needs them.
+# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s] [EXCEPT pattern]): FOLDER, and FOLDER.slow and FOLDER.gpu if a
+# case needs them. Cases of the pattern have a separate entry.
 function(convoy_gtest_entry folder)
   if(NOT TARGET ${folder}_tests)
     return()
   endif()
-  cmake_parse_arguments(entry "" "TIMEOUT" "LABELS" ${ARGN})
+  cmake_parse_arguments(entry "" "TIMEOUT;EXCEPT" "LABELS" ${ARGN})
   if(NOT entry_TIMEOUT)
     set(entry_TIMEOUT 120)
   endif()
+  if(entry_EXCEPT)
+    string(PREPEND entry_EXCEPT ":")
+  endif()
   set(names ${folder})
-  add_test(NAME ${folder} COMMAND ${folder}_tests --gtest_brief=1 --gtest_filter=-*Slow*:*Gpu*:*Mpi*)
-  set_tests_properties(${folder} PROPERTIES LABELS "${entry_LABELS}" TIMEOUT ${entry_TIMEOUT})
+  add_test(NAME ${folder} COMMAND ${folder}_tests --gtest_brief=1
+           --gtest_filter=-*Slow*:*Gpu*:*Mpi*${entry_EXCEPT})
+  math(EXPR limit "${entry_TIMEOUT} * ${convoy_time_factor}")
+  set_tests_properties(${folder} PROPERTIES LABELS "${entry_LABELS};sanitized" TIMEOUT ${limit})
+  add_dependencies(sanitized ${folder}_tests)
   convoy_cases(slow ${folder} Slow)
   if(slow)
     list(APPEND names ${folder}.slow)

@@ -123,6 +123,7 @@ void read_summary_file(const std::string& bytes, const std::string& folder) {
   const Json summary = read_summary(folder);
   if (!summary.is_object()) return;
   number_in(summary, "train_seconds", 0);
+  whole_in(summary, "steps", -1);
   text_in(summary, "status");
   foreign_key(summary);
 }

@@ -8,11 +8,11 @@ import json
 import pathlib
 import re
 import socket
-import struct
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import checkpoints
 import installed
 import runs
 
@@ -29,14 +29,7 @@ def headers(prefix):
 
 def parameters(folder):
     """Returns names and values of the float64 tensors of the newest checkpoint of a run folder."""
-    found = {}
-    for path in sorted(runs.newest_checkpoint(folder).glob("*.safetensors")):
-        data = path.read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        for name, entry in json.loads(data[8:8 + length]).items():
-            if name != "__metadata__" and entry["dtype"] == "F64":
-                start, end = entry["data_offsets"]
-                found[name] = array.array("d", data[8 + length + start:8 + length + end])
+    found = {name: values for name, values in checkpoints.tensors(folder).items() if isinstance(values, array.array)}
     runs.check(len(found) >= 8, f"{folder}: float64 tensors {sorted(found)}")
     return found
 

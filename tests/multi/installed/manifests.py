@@ -1,5 +1,5 @@
-"""packaging/: the manifests against the published schemas of Kubernetes and Kubeflow Trainer, and their names against each
-other; the systemd unit by systemd-analyze; the conda recipe's keys and version."""
+"""packaging/: the manifests against the published schemas of Kubernetes, Kubeflow Trainer, JobSet and SkyPilot, and their
+names against each other; the systemd unit by systemd-analyze; the conda recipe's keys and version."""
 # labels: slow
 # timeout: 600
 import json
@@ -13,13 +13,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import runs
 
 FOLDER = runs.TOP / "packaging" / "kubernetes"
-PACKAGES = ["kubernetes-validate==1.37.0", "importlib_resources", "kubeflow-trainer-api==2.3.0", "pyyaml"]
+PACKAGES = ["kubernetes-validate==1.37.0", "importlib_resources", "kubeflow-trainer-api==2.3.0", "pyyaml", "skypilot==0.14.1",
+            "jsonschema"]
 RELEASE = "1.32"
-# Runs in a Python with PACKAGES. JobSet and MPIJob publish their schemas in no package, so their parts are checked: a
-# JobSet has Jobs, an MPIJob has pods.
+# Runs in a Python with PACKAGES. MPIJob's schema is in no package, so its pods are checked.
 CHECK = f"""
 import pathlib, sys, yaml
+import jsonschema
 import kubernetes_validate
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 folder = pathlib.Path(sys.argv[1])
 def documents(name):
@@ -34,9 +36,18 @@ for replicated in documents("jobset.yaml")[0]["spec"]["replicatedJobs"]:
     job(replicated["template"], replicated["name"])
 for name, replica in documents("mpijob.yaml")[0]["spec"]["mpiReplicaSpecs"].items():
     check({{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": name.lower()}}, "spec": replica["template"]["spec"]}})
-(train,) = documents("trainjob.yaml")
-model = TrainerV1alpha1TrainJob.from_dict(train)
-assert model.to_dict() == train, "the model of TrainJob drops keys"
+for name, kind in (("trainjob.yaml", TrainerV1alpha1TrainJob), ("jobset.yaml", JobsetV1alpha2JobSet)):
+    (document,) = documents(name)
+    assert kind.from_dict(document).to_dict() == document, f"the model of {{name}} drops keys"
+from sky.utils import schemas
+(task,) = documents("../skypilot.yaml")
+jsonschema.validate(task, schemas.get_task_schema())
+jsonschema.validate(task["resources"], schemas.get_resources_schema())
+try:
+    jsonschema.validate({{**task, "num_nods": 2}}, schemas.get_task_schema())
+    sys.exit("SkyPilot's schema accepts any key")
+except jsonschema.ValidationError:
+    pass
 for broken in ({{"spec": 1}}, {{**documents("indexed_job.yaml")[1], "spec": {{"completion": 2}}}}):
     try:
         check({{"apiVersion": "batch/v1", "kind": "Job", **broken}})
