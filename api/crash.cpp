@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -420,12 +421,25 @@ void catch_stop_signals() {
 
 void report_stop_signals(const std::shared_ptr<Channel>& channel) {
   if (stop_signal_pipe[0] < 0) return;
-  std::thread([weak = std::weak_ptr<Channel>(channel)] {
+  // Never destroyed: the thread may use them while the process ends.
+  static std::mutex& mutex = *new std::mutex;
+  static std::weak_ptr<Channel>& current = *new std::weak_ptr<Channel>;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    current = channel;
+  }
+  static std::atomic<bool> started{false};
+  if (started.exchange(true)) return;
+  std::thread([] {
     unsigned char number = 0;
     ssize_t got = 0;
     while ((got = read(stop_signal_pipe[0], &number, 1)) != 0) {
       if (got < 0 && errno == EINTR) continue;
-      const auto alive = weak.lock();
+      std::shared_ptr<Channel> alive;
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        alive = current.lock();
+      }
       if (got < 0 || !alive) return;
       alive->post(protocol::signalled, {{"signal", static_cast<int>(number)}});
     }

@@ -48,7 +48,8 @@ void on_uncaught(std::function<void()> report);
 
 // Catches stop_signals() except SIGQUIT; they no longer end this process. Call it before other threads start.
 void catch_stop_signals();
-// Reports past and future stop signals from a separate thread, during the lifetime of the channel.
+// Reports past and future stop signals from a separate thread, during the lifetime of the channel. A later call reports
+// to another channel.
 void report_stop_signals(const std::shared_ptr<Channel>& channel);
 
 }  // namespace convoy

@@ -77,8 +77,11 @@ Context Rank::start(const Registry& backends) {
   Context context = make_context();
   report_info(context);
   if (shares_gpu()) take_own_stream(context.devices.front());
-  injector_ = std::make_shared<Injector>(
-      InjectRequest{assignment_.faults, context.rank, context.size, assignment_.attempt, host_, channel_, state_});
+  if (injector_)
+    injector_->joined(channel_, state_);
+  else
+    injector_ = std::make_shared<Injector>(
+        InjectRequest{assignment_.faults, context.rank, context.size, assignment_.attempt, host_, channel_, state_});
   // Faults are injected by host code, which the launch of a CUDA graph bypasses.
   if (injector_->idle()) context.make_graph = make_device_graph;
   state_->phase(rendezvous_phase);
@@ -162,6 +165,7 @@ void Rank::connect(Context& context, const Registry& backends) {
     state->collective(name);
     if (*name != '\0') injector->waiting();
   };
+  request.abandons_rendezvous = continues_without_lost_ranks(assignment_);
   request.notes = records_;
   request.times = times_;
   // A benchmark measures the collective without checks.

@@ -36,6 +36,8 @@ class Rank {
   // Binds this thread, and connects the rank with the others.
   Context start(const Registry& backends);
   std::shared_ptr<Injector> injector() const { return injector_; }
+  // Before `start`: this process was another rank of the job before its ranks changed.
+  void keep_injector(std::shared_ptr<Injector> injector) { injector_ = std::move(injector); }
   bool shares_gpu() const;  // another rank of this process uses the same GPU
 
   // Waits for all ranks, and reports the results.

@@ -12,8 +12,10 @@
 #include "backends/cuda/module/registry.h"
 #include "backends/registry.h"
 #include "core/base/log.h"
+#include "core/control/assignment.h"
 #include "core/control/exit_codes.h"
 #include "core/control/signals.h"
+#include "core/rank_state/position.h"
 #include "core/tensors/tensor_memory.h"
 
 namespace convoy {
@@ -88,10 +90,77 @@ std::shared_ptr<Channel> connect_to_supervisor(const ChannelAddress& address, in
   return channel;
 }
 
+// Threads: the channel's, and the one that waits.
+class RankProcess::NextMembership {
+ public:
+  struct Place {
+    ChannelAddress channel;
+    int rank = 0;
+  };
+
+  static std::shared_ptr<NextMembership> watch(Channel& channel, int rank) {
+    const auto next = std::make_shared<NextMembership>();
+    channel.watch(protocol::next_membership, [next, rank](const std::string&, const std::string& text) {
+      const Json json = Json::parse(text);
+      const Json& ranks = json.at("ranks");
+      const int there = ranks.at(static_cast<size_t>(rank)).get<int>();
+      const std::lock_guard<std::mutex> lock(next->mutex_);
+      if (there >= 0) next->place_ = Place{channel_address(json.at("channel").get<std::string>()), there};
+      next->decided_ = true;
+      next->changed_.notify_all();
+    });
+    channel.on_abort([next](const Abort& reason) {
+      if (reason.kind == Failure::peer_lost) return;  // a cause, or the next membership follows
+      const std::lock_guard<std::mutex> lock(next->mutex_);
+      next->decided_ = true;
+      next->changed_.notify_all();
+    });
+    return next;
+  }
+
+  std::optional<Place> wait(Timeout limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, limit, [this] { return decided_; });
+    return place_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool decided_ = false;
+  std::optional<Place> place_;
+};
+
 RankProcess::RankProcess() : variables_(rank_variables()) {
   catch_stop_signals();
   channel_ = connect_to_supervisor(variables_.channel, variables_.rank);
+  next_ = NextMembership::watch(*channel_, variables_.rank);
   report_stop_signals(channel_);
+}
+
+bool RankProcess::join_next() {
+  const LaunchConfig& launch = assignment_.job.config.launch;
+  // A lost host is known after a heartbeat.
+  const Timeout limit(static_cast<int64_t>((launch.heartbeat + launch.failure_grace) * 1000));
+  const std::shared_ptr<Injector> injector = ranks_.front()->injector();
+  while (const std::optional<NextMembership::Place> place = next_->wait(limit)) {
+    ranks_.clear();
+    opened_.clear();
+    stall_reporter_.reset();
+    variables_ = {place->channel, place->rank, place->rank};
+    try {
+      channel_ = connect_to_supervisor(variables_.channel, variables_.rank);
+      next_ = NextMembership::watch(*channel_, variables_.rank);
+      report_stop_signals(channel_);
+      assign();
+      open(starting_phase);
+      if (injector) ranks_.front()->keep_injector(injector);
+      return true;
+    } catch (const CommError& error) {
+      if (error.kind() != Failure::peer_lost) throw;  // another rank was lost meanwhile
+    }
+  }
+  return false;
 }
 
 void RankProcess::assign() {

@@ -10,7 +10,10 @@
 //     code = process.fail();
 //   }
 #pragma once
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,11 @@ class RankProcess {
   void assign();
   void open(const char* phase);
 
+  // After a lost peer: waits until the supervisor names the next membership of the job (launch.min_ranks), and joins
+  // it, with other ranks and a new channel. Earlier ranks() and their contexts must be destroyed before. Returns false
+  // if the job ends.
+  bool join_next();
+
   Channel& channel() { return *channel_; }
   ProcessAssignment& assignment() { return assignment_; }
   std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
@@ -54,8 +62,11 @@ class RankProcess {
   int fail() const;
 
  private:
-  const RankVariables variables_;
+  class NextMembership;  // as the supervisor names it
+
+  RankVariables variables_;
   std::shared_ptr<Channel> channel_;
+  std::shared_ptr<NextMembership> next_;
   ProcessAssignment assignment_;
   std::shared_ptr<StallReporter> stall_reporter_;
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -115,6 +115,7 @@ Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const
                     const Kind& kind)
     : job_users_(request.job_users),
       context_(context_for(context, request, settings)),
+      kept_(request.module.weak_from_this().lock()),
       module_(request.module),
       drives_(kind.drives),
       adopts_(kind.adopts),
@@ -172,7 +173,12 @@ Sampling Trained::Impl::sampling() const {
   return {data->rank(), data->size(), 1};
 }
 
-void Trained::Impl::check_equal_values() { convoy::check_equal_values(context_, data_->equal_parameters(), checks_++); }
+void Trained::Impl::check_equal_values() {
+  std::vector<ParameterPtr> parameters = data_->equal_parameters();
+  // Each rank of Replicas has all of a frozen parameter, and nothing sends it after the start.
+  if (adopts_) parameters.insert(parameters.end(), part_->frozen().begin(), part_->frozen().end());
+  convoy::check_equal_values(context_, parameters, checks_++);
+}
 
 void Trained::Impl::visit_state(const StateVisitor& visit) {
   data_->visit_state(visit);
@@ -202,6 +208,7 @@ void Trained::Impl::note_memory() {
 // torch::load, Module::to and set_data give a tensor other memory, which this object would not update. This moves the
 // values to the old memory, between the forward of a step and its backward.
 void Trained::Impl::adopt_loaded() {
+  check_frozen();
   if (torch_optimizer_) torch_optimizer_->adopt_loaded_state();
   bool moved = false;
   at::NoGradGuard no_grad;
@@ -226,6 +233,23 @@ void Trained::Impl::adopt_loaded() {
   data_->watch_gradients();
   if (!std::exchange(adopted_, true) && context_.rank == 0)
     log::info(str("step ", step_, ": takes over the values that the program loaded into the module"));
+}
+
+// Which gradients are averaged is decided once, so a parameter that is unfrozen later would differ between ranks.
+void Trained::Impl::check_frozen() {
+  const char* const advice =
+      "; leave it trainable, and give its parameter group a learning rate of 0 while it is frozen";
+  for (const ParameterPtr& parameter : part_->parameters())
+    if (!parameter->value.requires_grad())
+      throw Error(Failure::config, "step ", step_, ": the program froze ", parameter->name,
+                  " (requires_grad_(false)), which was trained when Replicas or Shards were made; momentum and weight ",
+                  "decay would still change it", advice);
+  for (const ParameterPtr& parameter : part_->frozen())
+    if (parameter->value.requires_grad())
+      throw Error(
+          Failure::config, "step ", step_, ": ", parameter->name,
+          " requires a gradient and was frozen when Replicas or Shards were made, so no rank would average its ",
+          "gradients", advice);
 }
 
 at::Tensor Trained::Impl::forward(const at::Tensor& input) {

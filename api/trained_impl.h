@@ -87,6 +87,7 @@ struct Trained::Impl : public Strategy {
  private:
   void make_optimizer(const TrainedRequest& request);
   void note_memory();
+  void check_frozen();
   void choose_nominal(const Loss& loss);
   void follow_nominal();
   void share_reached();
@@ -94,7 +95,8 @@ struct Trained::Impl : public Strategy {
 
   const std::shared_ptr<void> job_users_;
   Lifetime lifetime_;
-  Context context_;  // context of the job, with the configuration of this object
+  Context context_;                                // context of the job, with the configuration of this object
+  const std::shared_ptr<torch::nn::Module> kept_;  // null if no shared_ptr owns the module
   torch::nn::Module& module_;
   const bool drives_, adopts_;
   std::optional<ModelPart> part_;

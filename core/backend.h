@@ -50,6 +50,8 @@ struct BackendRequest {
   std::shared_ptr<CollectiveRecords> notes;        // receives every collective; may be null
   std::shared_ptr<TimeBreakdown> times = nullptr;  // counts the time of communication; may be null
   CollectiveChecks checks = CollectiveChecks::sampled;
+  // The job may continue without a peer that dies (launch.min_ranks): the rendezvous ends at once when the job ends.
+  bool abandons_rendezvous = false;
   // Fortran handle of an application's communicator with the same ranks. The backend mpi duplicates it. Without a
   // value, convoy initialises MPI.
   std::optional<int> mpi_communicator = std::nullopt;

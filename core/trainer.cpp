@@ -1,9 +1,14 @@
 #include "core/trainer.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "core/base/log.h"
+#include "core/control/assignment.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"
@@ -40,6 +45,19 @@ class Training {
   }
 
   TrainingResult run() {
+    if (components_.kept == nullptr) return trained();
+    try {
+      TrainingResult result = trained();
+      keep();  // a rank may be lost before all have reported their results
+      return result;
+    } catch (const CommError&) {
+      keep();
+      throw;
+    }
+  }
+
+ private:
+  TrainingResult trained() {
     restore();
     progress_.open_sinks();
     if (components_.after_update) components_.after_update(step());
@@ -47,7 +65,7 @@ class Training {
     // A stop request interrupted an evaluation, or members that trained separately are joined here and evaluated
     // first.
     if (evaluation_owed_) evaluate(step(), true);
-    if (best_owed_) save(step());
+    if (best_owed_ || save_owed_) save(step());
     if (step() < length_.total_steps && !finished_) loop();
     end_loader();
     progress_.end_loop(data_time_);
@@ -60,7 +78,6 @@ class Training {
     return result;
   }
 
- private:
   int64_t step() const { return progress_.step(); }
 
   LoaderOptions loader_options() const { return share_options(context_, sampling_); }
@@ -125,6 +142,7 @@ class Training {
       const StepResult result = strategy_.step(input);
       context_.times->phase(TimePart::other);
       updated = result.updated;
+      if (updated) note_update(done);
       progress_.count(result);
       loss_check_.check_finite(result, step);
       if (updated && components_.after_update) components_.after_update(done);
@@ -190,6 +208,7 @@ class Training {
       return may_stop && progress_.stops();
     });
     evaluation_owed_ = !values;
+    if (values) evaluated_step_ = done;
     if (evaluation_owed_) {
       context_.times->phase(TimePart::other);
       return progress_.resume_clock();
@@ -199,6 +218,7 @@ class Training {
     progress_.record_evaluation(done, *values);
     finished_ = strategy_.evaluated(*values);
     watch(done, *values, may_stop);
+    if (may_stop) note_evaluation();
     read_sampling();
     context_.state->phase("training");
     context_.times->phase(TimePart::other);
@@ -242,8 +262,83 @@ class Training {
     if (keep_best_.watches()) state.trainer["keep_best"] = keep_best_.json();
     if (early_stop_.watches()) state.trainer["early_stop"] = early_stop_.json();
     progress_.save(strategy_, done, state);
+    saved_step_ = done;
     saves_best_ = best_owed_;
-    best_owed_ = false;
+    best_owed_ = save_owed_ = false;
+  }
+
+  // --- State for a training with other ranks ---
+
+  // `done` steps are in the parameters. Forward passes of the next step change buffers, so these are copied.
+  void note_update(int64_t done) {
+    if (components_.kept == nullptr) return;
+    const at::NoGradGuard no_grad;
+    updated_step_ = done;
+    updated_rows_ = progress_.rows();
+    for (auto& [live, copy] : buffers_) copy.copy_(live);
+  }
+
+  // Evaluations between two updates are repeated with the steps after the first.
+  void note_evaluation() {
+    if (components_.kept == nullptr) return;
+    watched_ = {
+        {"keep_best", keep_best_.json()}, {"early_stop", early_stop_.json()}, {"metrics", progress_.metrics_section()}};
+  }
+
+  void begin_keeping() {
+    if (components_.kept == nullptr) return;
+    for (const StateEntry& entry : kept_entries(strategy_))
+      if (entry.kind == StateKind::buffer) buffers_.emplace_back(entry.tensor, entry.tensor.clone());
+    note_update(step());
+    note_evaluation();
+    evaluated_step_ = evaluated_ && !evaluation_owed_ ? step() : -1;
+    saved_step_ = saved_ && !save_owed_ ? step() : -1;
+    components_.kept->clear();  // the strategy has this state now
+  }
+
+  // After a CommError the strategy can only be destroyed, and its tensors have the state after the last update: nothing
+  // communicates between the first and the last write of an update.
+  void keep() {
+    if (updated_step_ < 0) return;  // this training has no state; an earlier one may be kept
+    const at::NoGradGuard no_grad;
+    KeptTraining& kept = *components_.kept;
+    strategy_.flush();
+    kept.entries = kept_entries(strategy_);
+    size_t buffer = 0;
+    for (StateEntry& entry : kept.entries)
+      if (entry.kind == StateKind::buffer) entry.tensor = buffers_.at(buffer++).second;
+    kept.trainer = progress_.trainer_section(updated_step_, updated_rows_);
+    kept.trainer.update(watched_);
+    const bool evaluated = evaluated_step_ == updated_step_;
+    const auto owed = [&](const Interval& every) {
+      return updated_step_ > 0 && due(every, updated_step_, length_.steps_per_epoch);
+    };
+    kept.trainer.update({{"evaluated", evaluated},
+                         {"evaluation_owed", !evaluated && (evaluation_owed_ || owed(config_.train.evaluate_every))},
+                         {"best_owed", best_owed_ || (saves_best_ && progress_.save_unconfirmed())},
+                         {"saved", saved_step_ == updated_step_ && !progress_.save_unconfirmed()},
+                         {"save_owed", progress_.save_unconfirmed() || save_owed_ ||
+                                           (saved_step_ != updated_step_ && owed(config_.train.checkpoint_every))}});
+    kept.steps = updated_step_;
+  }
+
+  bool restore_kept() {
+    if (components_.kept == nullptr) return false;
+    const std::optional<Json> trainer = take_over(context_, strategy_, *components_.kept);
+    if (!trainer) return false;
+    progress_.continue_from(strategy_, *trainer);
+    keep_best_.restore(trainer->at("keep_best"));
+    early_stop_.restore(trainer->at("early_stop"));
+    finished_ = strategy_.evaluated({}) || early_stop_.exhausted();
+    read_sampling();
+    evaluation_owed_ = trainer->at("evaluation_owed");
+    best_owed_ = trainer->at("best_owed");
+    save_owed_ = trainer->at("save_owed");
+    nothing_left_ = step() >= length_.total_steps || finished_;
+    // `trained` makes the owed ones before the loop.
+    evaluated_ = evaluation_owed_ || trainer->at("evaluated").get<bool>();
+    saved_ = save_owed_ || trainer->at("saved").get<bool>();
+    return true;
   }
 
   // A run that begins from another run's checkpoint compares only evaluations that it made itself.
@@ -255,13 +350,21 @@ class Training {
 
   void restore() {
     context_.state->phase(loading_phase);
+    const bool in_memory = restore_kept();
+    if (!in_memory) restore_stored();
+    begin_keeping();
+    if (context_.rank == 0 && components_.kept != nullptr)
+      context_.channel->post(protocol::continued, Json{{"step", step()}, {"in_memory", in_memory}});
+    loss_check_.begin_weights(!length_.ends_epoch(step()));
+    if (context_.rank == 0 && !in_memory) report_start();
+    context_.state->phase("training");
+  }
+
+  void restore_stored() {
     if (const std::optional<CheckpointInfo> info = progress_.checkpoint())
       restore_from(*info);
     else if (components_.initial_values)
       components_.initial_values();
-    loss_check_.begin_weights(!length_.ends_epoch(step()));
-    if (context_.rank == 0) report_start();
-    context_.state->phase("training");
   }
 
   void restore_from(const CheckpointInfo& info) {
@@ -307,6 +410,7 @@ class Training {
   WatchedMetric keep_best_, early_stop_;
   LossCheck loss_check_;
   bool best_owed_ = false;                  // the current state is the best and not saved
+  bool save_owed_ = false;                  // the loss of a rank interrupted a save
   bool skipped_best_ = false;               // an evaluation could not be kept
   bool saves_best_ = false;                 // the last save was of the best state
   std::optional<WatchedMetric> kept_best_;  // before that state
@@ -319,6 +423,11 @@ class Training {
   bool rebuild_loader_ = true;              // before the next step
   bool paused_ = false;                     // train.pause_after ended the loop
   DataTime data_time_;
+  // With components_.kept:
+  int64_t updated_step_ = -1, updated_rows_ = 0;            // after the last update; -1: before the first step
+  int64_t evaluated_step_ = -1, saved_step_ = -1;           // after the last evaluation; at the last save
+  Json watched_;                                            // metrics of the last evaluation after an update
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and copies after the last update
 };
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "core/data/dataset.h"
 #include "core/files/files.h"
 #include "core/strategy.h"
+#include "core/training/membership.h"
 #include "core/training/progress.h"
 
 namespace convoy {
@@ -38,6 +39,9 @@ struct TrainingComponents {
   FileSystem* files = nullptr;  // writes checkpoints; null: the operating system's
   bool shares_device = false;   // another rank of this process uses the same GPU
   int64_t train_rows = 0;       // epochs use only the first rows of the training split; 0: all
+  // State with which the training begins, if any rank keeps one; after a CommError, the state to continue from with
+  // other ranks. Null: nothing is kept.
+  KeptTraining* kept = nullptr;
 };
 
 // Rows of the training split that an epoch uses.

@@ -61,7 +61,7 @@ class SourceDataset : public Dataset {
 const Option& data_option() {
   for (const Option& option : run_options())
     if (option.name == "data") return option;
-  CONVOY_CHECK(false, "no option data");
+  throw Error(Failure::internal, "no option data");
 }
 
 }  // namespace

@@ -8,7 +8,11 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
+#include <exception>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -45,7 +49,7 @@ class GlooTransport final : public Transport {
   GlooTransport(const BackendRequest& request, const std::string& label, int rank, int size,
                 std::chrono::milliseconds rendezvous)
       : request_(request),
-        accept_filter_(request.address),
+        accept_filter_(std::make_shared<GlooAcceptFilter>(request.address)),
         rank_(rank),
         size_(size),
         waiters_(std::make_shared<WaiterPool>()) {
@@ -54,11 +58,14 @@ class GlooTransport final : public Transport {
     (void)unrecorded;
     const auto peers = std::make_shared<GlooConnectionKeys>(rendezvous);
     auto store = c10::make_intrusive<KeyedStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
-                                                 rendezvous, accept_filter_.connection_key(), peers);
+                                                 rendezvous, accept_filter_->connection_key(), peers);
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous);
-    options->devices = {accept_filter_.device()};
+    options->devices = {accept_filter_->device()};
     try {
-      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+      const auto connect = [store, rank, size, options] {
+        return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+      };
+      group_ = request.abandons_rendezvous ? connect_or_abandon(connect) : connect();
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -70,7 +77,7 @@ class GlooTransport final : public Transport {
         throw CommError(Failure::peer_lost, -1, who, "the job ends: ", reason->message);
       throw CommError(Failure::rendezvous, -1, who, message_without_backtrace(error));
     }
-    accept_filter_.close();  // all pairs are connected
+    accept_filter_->close();  // all pairs are connected
     peers->forget();
   }
 
@@ -174,6 +181,48 @@ class GlooTransport final : public Transport {
   }
 
  private:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+  // gloo waits for a peer that has died until its time limit, and cannot be interrupted: then its thread goes on alone.
+  Group connect_or_abandon(const std::function<Group()>& connect) {
+    struct Rendezvous {
+      std::mutex mutex;
+      std::condition_variable changed;
+      bool connected = false, abandoned = false;
+      std::exception_ptr error;
+      Group group;
+    };
+    const auto rendezvous = std::make_shared<Rendezvous>();
+    std::thread([rendezvous, connect, filter = accept_filter_] {
+      Group group;
+      std::exception_ptr error;
+      try {
+        group = connect();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const std::lock_guard lock(rendezvous->mutex);
+      if (!rendezvous->abandoned) rendezvous->group = std::move(group);
+      rendezvous->error = error;
+      rendezvous->connected = true;
+      rendezvous->changed.notify_all();
+    }).detach();
+    request_.channel->on_abort([rendezvous](const Abort&) {
+      const std::lock_guard lock(rendezvous->mutex);
+      rendezvous->abandoned = true;
+      rendezvous->changed.notify_all();
+    });
+    std::unique_lock lock(rendezvous->mutex);
+    rendezvous->changed.wait(lock, [&] { return rendezvous->connected || rendezvous->abandoned; });
+    if (rendezvous->abandoned) {
+      lock.unlock();
+      accept_filter_->close();
+      throw CommError(Failure::peer_lost, -1, "a peer was lost while the ranks connected");
+    }
+    if (rendezvous->error) std::rethrow_exception(rendezvous->error);
+    return std::move(rendezvous->group);
+  }
+
   static constexpr std::chrono::milliseconds forever = std::chrono::hours(24 * 365);
 
   c10::intrusive_ptr<c10d::Work> begin_broadcast(const Call& call, const at::Tensor& tensor, int root) {
@@ -223,7 +272,7 @@ class GlooTransport final : public Transport {
   }
 
   BackendRequest request_;
-  GlooAcceptFilter accept_filter_;  // one per group: it closes when the group is connected
+  std::shared_ptr<GlooAcceptFilter> accept_filter_;  // one per group: it closes when the group is connected
   int rank_;
   int size_;
   CompletionSignal signal_;

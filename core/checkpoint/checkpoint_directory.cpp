@@ -1,7 +1,12 @@
 #include "core/checkpoint/checkpoint_directory.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/base/error.h"
@@ -38,6 +43,7 @@ void CheckpointDirectory::publish(int64_t step, const std::string& token) {
   const std::string replaced = str(folder_, "/.old-", step_prefix, step, "-", token);
   const std::string pointer = str(folder_, "/.latest-", token);
   files_.sync_folder(temporary);
+  sync_parents();
   // Written before any rename, so that a full disk is noticed while everything can be undone.
   write_pointer(pointer, step);
 
@@ -59,6 +65,27 @@ void CheckpointDirectory::publish(int64_t step, const std::string& token) {
     throw;
   }
   if (replaces) files_.remove_all(replaced);
+}
+
+// A checkpoint is lost if the name of a folder above it is, and the run has just created some of them. A folder of
+// another file system, or one that cannot be flushed, is older than the run.
+void CheckpointDirectory::sync_parents() {
+  if (parents_synced_) return;
+  std::filesystem::path folder = absolute_path(folder_);
+  const auto device_of = [](const std::filesystem::path& path) {
+    struct stat status {};
+    return stat(path.c_str(), &status) == 0 ? std::optional<dev_t>(status.st_dev) : std::nullopt;
+  };
+  const std::optional<dev_t> device = device_of(folder);
+  files_.sync_folder((folder = folder.parent_path()).string());
+  while (folder.has_relative_path() && device_of(folder = folder.parent_path()) == device) {
+    try {
+      if (access(folder.c_str(), R_OK) == 0) files_.sync_folder(folder.string());
+    } catch (const Error&) {
+      break;
+    }
+  }
+  parents_synced_ = true;
 }
 
 void CheckpointDirectory::write_pointer(const std::string& temporary, int64_t step) {

@@ -32,11 +32,13 @@ class CheckpointDirectory {
   void sweep() noexcept;
 
  private:
+  void sync_parents();
   void write_pointer(const std::string& temporary, int64_t step);
   void remove_step(int64_t step);
 
   std::string folder_;
   FileSystem& files_;
+  bool parents_synced_ = false;
 };
 
 // Checks size and hash of every file that a manifest lists. Error(corrupt_data) naming the first one that differs.

@@ -211,6 +211,12 @@ Option launch_section() {
            "outer mpirun or srun",
            defaults.max_restarts)
            .between(0, 1000),
+       describe::integer("min_ranks",
+                         "the job continues without ranks that died while this many are left: the others repeat the "
+                         "interrupted step; 0: it ends. Needs copies of the state on other ranks, backend gloo, and "
+                         "train.batch.global",
+                         defaults.min_ranks)
+           .between(0, 65536),
        describe::option(OptionType::duration, "backoff",
                         "delay before a restart; doubled after each attempt without progress, up to 10 minutes",
                         static_cast<int64_t>(defaults.backoff))
@@ -316,6 +322,7 @@ LaunchConfig launch_config(const Options& options) {
   if (options.has("check_collectives")) launch.check_collectives = options.text("check_collectives");
   if (options.has("host_memory")) launch.host_memory = options.boolean("host_memory");
   if (options.has("max_restarts")) launch.max_restarts = options.integer("max_restarts");
+  if (options.has("min_ranks")) launch.min_ranks = options.integer("min_ranks");
   if (options.has("backoff")) launch.backoff = options.real("backoff");
   if (options.has("remote_shell")) launch.remote_shell = options.texts("remote_shell");
   launch.address = options.is_auto("address") ? "" : options.text("address");

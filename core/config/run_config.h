@@ -73,7 +73,8 @@ struct LaunchConfig {
   std::string check_collectives = "sampled";  // none | sampled | all
   bool host_memory = true;                    // ranks of a host exchange tensors through shared memory
   int64_t max_restarts = 0;
-  double backoff = 1;  // seconds before the first restart
+  int64_t min_ranks = 0;  // the job continues without lost ranks while it has this many; 0: it ends
+  double backoff = 1;     // seconds before the first restart
   std::vector<std::string> remote_shell{"ssh", "-oBatchMode=yes"};
   std::string address;  // interface address for the control channel; "": chosen
   int64_t port = 0;     // port of the control channel; 0: any free one

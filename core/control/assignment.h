@@ -18,9 +18,15 @@ struct RankAssignment {
   std::vector<std::string> faults = {};  // --inject, as typed
   Json bench = {};                       // null, or the measurement for `convoy bench` (launch/rank/measure/bench.h)
   Json use = {};                         // null, or the command that uses a trained run (launch/rank/use/use.h)
+  int membership = 0;                    // counts the changes of the job's ranks in this attempt
+  bool in_memory = true;                 // the ranks have the state of the membership before this one
 };
-Json to_json(const RankAssignment& assignment);
-RankAssignment rank_assignment_from_json(const Json& json);
+// The value of protocol::job. It is compressed: each of N ranks receives a description of N ranks.
+std::string to_bytes(const RankAssignment& assignment);
+RankAssignment rank_assignment_from_bytes(const std::string& bytes);  // Error(internal) for other bytes
+
+// True if the job continues without ranks that die (launch.min_ranks). Other commands than `convoy run` ignore the key.
+bool continues_without_lost_ranks(const RankAssignment& assignment);
 
 // The rank assignment of one rank process.
 struct ProcessAssignment : RankAssignment {
@@ -32,4 +38,13 @@ struct ProcessAssignment : RankAssignment {
 // Reads it from the control channel (protocol::job). `host`: address of the channel.
 ProcessAssignment read_assignment(Channel& channel, int process, const std::string& host, Timeout timeout);
 
+// Keys and topics of jobs that continue without lost ranks, in addition to core/control/channel.h.
+namespace protocol {
+
+// Key: JSON {channel: to_string(ChannelAddress), ranks: [rank in the next membership, or -1, by rank]}
+inline constexpr char next_membership[] = "membership/next";
+// Topic: {step, in_memory}: rank 0, before the first step of a membership.
+inline constexpr char continued[] = "continued";
+
+}  // namespace protocol
 }  // namespace convoy

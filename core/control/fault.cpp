@@ -62,6 +62,7 @@ const std::vector<KindWords>& kinds() {
        {Point::save},
        false},
       {"drop-heartbeat", Kind::drop_heartbeat, Value::none, {}, rank_thread_points, false},
+      {"cut-network", Kind::cut_network, Value::seconds, {}, rank_thread_points, false},
       {"orphan", Kind::orphan, Value::none, {}, rank_thread_points, false},
   };
   return all;

@@ -3,7 +3,8 @@
 //
 //   FAULT[:VALUE][:SETTING…][@POINT]     kill:rank=2@step=50   sleep:5s   enospc:fsync@save=2   throw:block=0:always
 //
-// FAULT     kill | stop | throw | exit | segv | sleep | loop | nan | mismatch | enospc | drop-heartbeat | orphan
+// FAULT     kill | stop | throw | exit | segv | sleep | loop | nan | mismatch | enospc | drop-heartbeat | cut-network |
+//           orphan
 // SETTING   rank=N | rank=last | rank=all (default 0) · block=N · attempt=N | always (default attempt 0)
 // POINT     join | epoch=N | step=N | collective=N | evaluate[=N] | save[=N]; default step=1, for enospc save=1
 // docs/debugging.md describes each. Failure: Error(command_line) with the nearest valid word.
@@ -27,7 +28,21 @@ enum class InjectPoint {
 };
 
 struct Fault {
-  enum class Kind { kill, stop, raise, exit, segv, sleep, loop, nan, mismatch, enospc, drop_heartbeat, orphan };
+  enum class Kind {
+    kill,
+    stop,
+    raise,
+    exit,
+    segv,
+    sleep,
+    loop,
+    nan,
+    mismatch,
+    enospc,
+    drop_heartbeat,
+    cut_network,
+    orphan
+  };
   // The property of a collective or of the parameters that differs, or the file operation that fails.
   enum class Detail { none, shape, dtype, operation, parameters, write, fsync, close };
   static constexpr int last_rank = -1, all_ranks = -2, all_attempts = -1;
@@ -35,7 +50,7 @@ struct Fault {
   std::string text;  // text that the user wrote
   Kind kind = Kind::kill;
   Detail detail = Detail::none;
-  double seconds = 0;  // duration of sleep
+  double seconds = 0;  // duration of sleep, or of the cut; 0: the network stays cut
   int code = 0;        // code of exit
   int rank = 0;        // rank, last_rank or all_ranks
   int64_t block = -1;  // acts in the forward pass of this block; -1: outside the model

@@ -2,11 +2,13 @@
 // events.
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 
 #include "core/base/log.h"
 #include "core/base/text.h"
@@ -69,41 +71,42 @@ class Server : public ChannelServer {
  private:
   void accept() {
     acceptor_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
-      if (error) return;
-      while (true) {
-        Descriptor fd = accept_from(acceptor_.native_handle());
-        if (!fd.valid()) {
-          if (errno == EINTR || errno == ECONNABORTED) continue;
-          if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-          // Out of descriptors or memory: retrying at once would spin.
-          const std::string problem = str("control channel: accept: ", error_text(errno));
-          if (refused_ == 0) log::warning(problem);
-          if (++refused_ == accept_tries) abort({Failure::io, -1, -1, 0, "", problem});
-          accept_pause_.expires_after(accept_again);
-          accept_pause_.async_wait([this](const asio::error_code&) { accept(); });
-          return;
-        }
-        refused_ = 0;
-        make_room_for_stranger();
-        // A lost host must be reported as stalled first: that is more exact than a broken connection. So the socket's
-        // limit is longer.
-        prepare_connection(fd.get(), 2 * options_.heartbeat);
-        auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
-        connections_[connection->id()] = connection;
-        connection->start();
-      }
-      accept();
+      if (!error) accept_waiting();
     });
   }
 
-  void make_room_for_stranger() {
-    size_t strangers = 0;
-    std::shared_ptr<Connection> oldest;
-    for (const auto& [id, connection] : connections_) {
-      if (connection->admitted) continue;
-      if (strangers++ == 0) oldest = connection;
+  void accept_waiting() {
+    for (size_t accepted = 0; accepted < stranger_limit / 2; ++accepted) {
+      Descriptor fd = accept_from(acceptor_.native_handle());
+      if (!fd.valid()) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return accept();
+        // Out of descriptors or memory: retrying at once would spin.
+        const std::string problem = str("control channel: accept: ", error_text(errno));
+        if (refused_ == 0) log::warning(problem);
+        if (++refused_ == accept_tries) abort({Failure::io, -1, -1, 0, "", problem});
+        accept_pause_.expires_after(accept_again);
+        accept_pause_.async_wait([this](const asio::error_code&) { accept(); });
+        return;
+      }
+      refused_ = 0;
+      make_room_for_stranger();
+      // A lost host must be reported as stalled first: that is more exact than a broken connection. So the socket's
+      // limit is longer.
+      prepare_connection(fd.get(), 2 * options_.heartbeat);
+      auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
+      connections_[connection->id()] = connection;
+      strangers_.insert(connection->id());
+      connection->start();
     }
-    if (strangers >= stranger_limit) oldest->end();
+    // Reads greetings first: thousands of participants that come together must not count as strangers.
+    asio::post(io_, [this] { accept_waiting(); });
+  }
+
+  void make_room_for_stranger() {
+    if (strangers_.size() < stranger_limit) return;
+    const std::shared_ptr<Connection> oldest = connections_.at(*strangers_.begin());
+    oldest->end();
   }
 
   // Detects that this process was paused, perhaps with the whole job (Ctrl-Z, a suspended Slurm job, a frozen
@@ -170,6 +173,7 @@ class Server : public ChannelServer {
     from.participant = hello.at("participant").get<int>();
     from.name = hello.at("name").get<std::string>();
     from.admit();
+    strangers_.erase(from.id());
     Json welcome{{"ok", true}, {"heartbeat", options_.heartbeat.count()}};
     if (store_.aborted()) welcome["abort"] = to_json(*store_.aborted());
     from.send(welcome);
@@ -178,6 +182,7 @@ class Server : public ChannelServer {
   void ended(Connection& connection) {
     store_.forget(connection.id());
     connections_.erase(connection.id());
+    strangers_.erase(connection.id());
     if (!connection.admitted || !events_.on_leave) return;
     dispatcher_.post([this, participant = connection.participant, name = connection.name,
                       orderly = connection.orderly] { events_.on_leave(participant, name, orderly); });
@@ -301,6 +306,7 @@ class Server : public ChannelServer {
   Connection::Handler handler_;
   ControlStore store_;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;
+  std::set<uint64_t> strangers_;  // connections that have not shown the secret, oldest first
   uint64_t next_connection_ = 1;
   int refused_ = 0;  // consecutive times that no connection could be accepted
   Dispatcher dispatcher_;

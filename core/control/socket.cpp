@@ -112,7 +112,9 @@ Descriptor listen_on(const std::string& address, uint16_t port) {
   auto fail = [&](const char* step) {
     return Error(Failure::rendezvous, "control channel: cannot listen on ", address, " port ", port, ": ", step, ": ",
                  std::strerror(errno),
-                 errno == EADDRINUSE      ? "; another job may have it; launch.port: auto takes a free one"
+                 errno == EADDRINUSE
+                     ? "; another job may have it: launch.port: auto takes a free one; with --rendezvous, name another "
+                       "port, or end the other node 0"
                  : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
                  : errno == EINVAL ? "; an address of one link needs its interface too: launch.address=fe80::1%eth0"
                                    : "");

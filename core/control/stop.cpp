@@ -7,6 +7,13 @@
 #include "core/base/text.h"
 
 namespace convoy {
+namespace {
+
+constexpr char largest_key[] = "stop/largest";  // of the boundaries so far
+constexpr char count_key[] = "stop/count";      // ranks that have named one
+constexpr char end_key[] = "stop/end";          // the largest of all ranks
+
+}  // namespace
 
 // `next` changes only under the mutex and only before a boundary is named. So the rank's thread stops at the boundary
 // that the channel's thread has named.
@@ -24,6 +31,16 @@ struct StopAgreement::State {
 
   std::string key(int of) const { return protocol::stop_at + std::to_string(of); }
 
+  // Announces the boundary of this rank. The last rank publishes the largest: reading those of all ranks would cost
+  // each rank as many requests as there are ranks.
+  void announce(int64_t boundary) {
+    const std::string text = std::to_string(boundary);
+    channel->set(key(rank), text);
+    for (std::string known; known.empty() || std::stoll(known) < boundary;)
+      known = channel->compare_set(largest_key, known, text);
+    if (channel->add(count_key, 1) == size) channel->set(end_key, channel->get(largest_key, timeout));
+  }
+
   // Runs on the channel's thread. A rank before its first boundary has no peers inside a step, so it names one when
   // it arrives.
   void request() {
@@ -35,23 +52,20 @@ struct StopAgreement::State {
       if (next < 0) return;
       named = boundary = next;
     }
-    channel->set(key(rank), std::to_string(boundary));
+    announce(boundary);
   }
 
   int64_t largest() {
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    int64_t boundary = 0;
-    for (int other = 0; other < size; ++other) {
-      const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
-      try {
-        boundary = std::max<int64_t>(boundary, std::stoll(channel->get(key(other), std::max(left, Timeout(0)))));
-      } catch (const CommError& error) {
-        if (error.kind() != Failure::rendezvous) throw;
-        throw CommError(Failure::rendezvous, other, "stopping all ranks: rank ", other, " did not report within ",
-                        human_seconds(timeout), " before which step it holds");
-      }
+    try {
+      return std::stoll(channel->get(end_key, timeout));
+    } catch (const CommError& error) {
+      if (error.kind() != Failure::rendezvous) throw;
+      for (int other = 0; other < size; ++other)
+        if (!channel->peek(key(other)))
+          throw CommError(Failure::rendezvous, other, "stopping all ranks: rank ", other, " did not report within ",
+                          human_seconds(timeout), " before which step it holds");
+      throw;
     }
-    return boundary;
   }
 };
 
@@ -77,7 +91,7 @@ StopAgreement::~StopAgreement() {
     state_->named = boundary = std::max<int64_t>(state_->next, 0);
   }
   try {
-    state_->channel->set(state_->key(state_->rank), std::to_string(boundary));
+    state_->announce(boundary);
   } catch (const std::exception&) {
     // The channel is gone, so no rank waits for this answer.
   }
@@ -99,7 +113,7 @@ bool StopAgreement::stops_before(int64_t step) {
       return false;
     }
   }
-  if (name) state_->channel->set(state_->key(state_->rank), std::to_string(step));
+  if (name) state_->announce(step);
   const int64_t end = state_->largest();
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->end = end;

@@ -35,8 +35,9 @@ std::vector<std::string> values_or_throw(Outcome outcome, const std::string& wha
 
 void ControlStore::set(const std::string& key, const std::string& value) {
   values_[key] = value;
-  for (const Watching& watching : watches_) {
-    if (key.compare(0, watching.prefix.size(), watching.prefix) == 0) watching.callback(key, value);
+  for (const auto& [prefix, watches] : watches_) {
+    if (key.compare(0, prefix.size(), prefix) != 0) continue;
+    for (const auto& [owner, callback] : watches) callback(key, value);
   }
   reply_all({false, key}, {Outcome::Kind::done, {value}, {}, {}});
 }
@@ -136,13 +137,11 @@ void ControlStore::watch(uint64_t owner, const std::string& prefix, Watch callba
     if (at->first.compare(0, prefix.size(), prefix) != 0) break;
     callback(at->first, at->second);
   }
-  watches_.push_back({owner, prefix, std::move(callback)});
+  watches_[prefix].emplace(owner, std::move(callback));
 }
 
 void ControlStore::forget(uint64_t owner) {
-  watches_.erase(std::remove_if(watches_.begin(), watches_.end(),
-                                [&](const Watching& watching) { return watching.owner == owner; }),
-                 watches_.end());
+  for (auto& [prefix, watches] : watches_) watches.erase(owner);
   for (auto wait = waits_.begin(); wait != waits_.end();)
     wait = wait->second.waiter.first == owner ? waits_.erase(wait) : std::next(wait);
 }

@@ -71,15 +71,10 @@ class ControlStore {
   };
   void reply_all(const WaitKey& key, const Outcome& outcome);  // ends all these waits
 
-  struct Watching {
-    uint64_t owner;
-    std::string prefix;
-    Watch callback;
-  };
   std::map<std::string, std::string> values_;
   std::map<std::string, Consensus> agreements_;
   std::multimap<WaitKey, Wait> waits_;
-  std::vector<Watching> watches_;
+  std::map<std::string, std::multimap<uint64_t, Watch>> watches_;  // by prefix and owner: thousands share few prefixes
   std::optional<Abort> abort_;
 };
 

@@ -104,7 +104,7 @@ class RunTimes {
   static double compute_of(const Json& rank) {
     return number_in(rank, "forward", 0) + number_in(rank, "backward", 0) + number_in(rank, "update", 0);
   }
-  static int number_of(const Json& rank) { return static_cast<int>(number_in(rank, "rank", 0)); }
+  static int number_of(const Json& rank) { return static_cast<int>(whole_in(rank, "rank", 0)); }
   std::string share(const Json& rank, double seconds) const {
     return str(percent(seconds, wall_), " of rank ", number_of(rank), "'s time");
   }
@@ -129,7 +129,7 @@ class RunTimes {
     const Json& list = waits.at("waits_for");
     if (list.empty()) return {};
     const double seconds = number_in(list.front(), "seconds", 0);
-    const Json* const last = find(ranks_, static_cast<int>(number_in(list.front(), "rank", -1)));
+    const Json* const last = find(ranks_, static_cast<int>(whole_in(list.front(), "rank", -1)));
     if (last == nullptr) return {};
     const std::string begin = str(share(waits, seconds), " waits for rank ", number_of(*last));
     const double data = number_in(*last, "data", 0), more_data = data - number_in(waits, "data", 0);
@@ -192,7 +192,7 @@ class RunTimes {
         std::max(1.0, std::floor(every.value("unit", "") == "steps"
                                      ? steps_ / number_in(every, "every", 1)
                                      : number_in(summary_, "epochs", 1) / number_in(every, "every", 1)));
-    const auto twice = 2 * static_cast<int64_t>(number_in(every, "every", 1));
+    const auto twice = 2 * whole_in(every, "every", 1);
     return {seconds * std::floor(times / 2) / times,
             str(share(rank, seconds), " ", does, "; try train.", key, "='", twice, " ",
                 every.value("unit", "") == "steps" ? "steps" : "epochs", "'")};
@@ -232,7 +232,7 @@ std::string breakdown_line(const Json& summary) {
   if (!ranks.is_array() || ranks.empty()) return "";
   const std::string advice = text_in(*breakdown, "advice");
   return str("time of ",
-             time_text(ranks.front(), static_cast<int>(number_in(ranks.front(), "rank", 0)),
+             time_text(ranks.front(), static_cast<int>(whole_in(ranks.front(), "rank", 0)),
                        number_in(*breakdown, "wall_s", 0)),
              advice.empty() ? "" : "; ", advice);
 }

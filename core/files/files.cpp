@@ -84,11 +84,12 @@ class SystemFile : public WritableFile {
   void write(const void* data, size_t bytes) override {
     const char* from = static_cast<const char*>(data);
     while (bytes > 0) {
-      const ssize_t written = ::write(descriptor_.get(), from, std::min<size_t>(bytes, size_t(1) << 30));
+      const ssize_t written = ::write(descriptor_.get(), from, std::min(bytes, write_ahead));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) fail("write", path_, errno);
       from += written;
       bytes -= size_t(written);
+      start_writing(size_t(written));
     }
   }
   void close() override {
@@ -100,8 +101,20 @@ class SystemFile : public WritableFile {
   }
 
  private:
+  // The disk writes the first part of a large file while the next is copied. close() reports errors.
+  void start_writing(size_t bytes) {
+    waiting_ += bytes;
+    if (waiting_ < write_ahead) return;
+    sync_file_range(descriptor_.get(), static_cast<off64_t>(started_), static_cast<off64_t>(waiting_),
+                    SYNC_FILE_RANGE_WRITE);
+    started_ += waiting_;
+    waiting_ = 0;
+  }
+
+  static constexpr size_t write_ahead = size_t{16} << 20;
   std::string path_;
   FolderEntry entry_;
+  size_t started_ = 0, waiting_ = 0;  // bytes whose writing has begun, and later ones
   bool named_ = false;
   Descriptor descriptor_;
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <map>
 
 #include "core/base/json.h"
@@ -151,6 +152,12 @@ std::string foreign_key(const Json& summary) {
 double number_in(const Json& json, const char* key, double fallback) {
   const auto found = json.is_object() ? json.find(key) : json.end();
   return found != json.end() && found->is_number() ? found->get<double>() : fallback;
+}
+
+int64_t whole_in(const Json& json, const char* key, int64_t fallback) {
+  const double value = number_in(json, key, static_cast<double>(fallback));
+  constexpr double limit = 9007199254740992;  // 2^53
+  return std::fabs(value) <= limit ? static_cast<int64_t>(value) : fallback;
 }
 
 std::string text_in(const Json& json, const char* key, const std::string& fallback) {

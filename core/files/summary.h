@@ -11,6 +11,9 @@
 
 namespace convoy {
 
+// Topic (Channel::post) of `failed_saves`, the number of lost saves so far. The summary of a run that fails has it too.
+inline constexpr char failed_saves_topic[] = "failed_saves";
+
 // Result of the job.
 struct JobOutcome {
   int exit_code = 0;
@@ -38,6 +41,8 @@ std::string foreign_key(const Json& summary);
 // Returns a field of a JSON object from a file. Returns `fallback` if it is missing or has a different type, because
 // other versions may differ.
 double number_in(const Json& json, const char* key, double fallback);
+// The same for an integer. Also returns `fallback` for a number beyond 2^53, which no field has.
+int64_t whole_in(const Json& json, const char* key, int64_t fallback);
 std::string text_in(const Json& json, const char* key, const std::string& fallback = "");
 // Status of the run in a folder, by its summary. A run whose status is `running` and whose folder no process locks was
 // killed: its status is `ended`.

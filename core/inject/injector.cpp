@@ -1,10 +1,13 @@
 #include "core/inject/injector.h"
 
+#include <linux/filter.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 
@@ -27,6 +30,36 @@ void leave_orphan() {
   setsid();
   if (fork() != 0) _exit(0);
   while (true) pause();
+}
+
+// TCP connections of this process.
+std::vector<int> connections() {
+  std::vector<int> found;
+  for (const std::string& name : names_in("/proc/self/fd")) {
+    const int fd = std::atoi(name.c_str());
+    int domain = 0, type = 0;
+    socklen_t size = sizeof domain;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || (domain != AF_INET && domain != AF_INET6))
+      continue;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM) found.push_back(fd);
+  }
+  return found;
+}
+
+// The kernel drops every packet that arrives on a connection of this process, as if a cable were pulled: no data, no
+// acknowledgement and no end of a connection. After `seconds` the network is back, and TCP repeats what was lost.
+void cut_network(Channel& channel, double seconds) {
+  sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
+  const sock_fprog filter{1, nothing};
+  const std::vector<int> cut = connections();
+  for (const int fd : cut) setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+  // The first packets would still leave, and heartbeats are small.
+  if (seconds <= 0) return stop_sending(channel);
+  std::thread([cut, seconds] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    const int none = 0;
+    for (const int fd : cut) setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+  }).detach();
 }
 
 // True for faults that happen in a block's forward pass, not at a point.
@@ -185,6 +218,9 @@ void Injector::act(const Fault& fault) {
       break;
     case Kind::drop_heartbeat:
       stop_sending(*request_.channel);
+      break;
+    case Kind::cut_network:
+      cut_network(*request_.channel, fault.seconds);
       break;
     case Kind::orphan:
       leave_orphan();

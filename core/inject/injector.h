@@ -37,6 +37,11 @@ class Injector : public std::enable_shared_from_this<Injector> {
   ~Injector();  // warns of faults that did not happen
 
   bool idle() const { return faults_.empty(); }
+  // The rank has joined the next membership of its job. Its faults keep the rank numbers of the first one.
+  void joined(std::shared_ptr<Channel> channel, std::shared_ptr<StateFile> state) {
+    request_.channel = std::move(channel);
+    request_.state = std::move(state);
+  }
   // Called by the rank's thread. May throw, pause, or not return.
   void reached(InjectPoint point, int64_t number);
   // Called by any thread when a wait for a collective begins.

@@ -42,10 +42,9 @@ double scalar(const at::Tensor& tensor, int64_t member) {
       return tensor.const_data_ptr<float>()[index];
     case at::kLong:
       return double(tensor.const_data_ptr<int64_t>()[index]);
-    case at::kBool:
-      return tensor.const_data_ptr<bool>()[index];
     default:
-      CONVOY_CHECK(false, "an update's scalar of dtype ", tensor.scalar_type());
+      CONVOY_CHECK(tensor.scalar_type() == at::kBool, "an update's scalar of dtype ", tensor.scalar_type());
+      return tensor.const_data_ptr<bool>()[index];
   }
 }
 

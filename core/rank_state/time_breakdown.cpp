@@ -73,8 +73,9 @@ int64_t TimeBreakdown::change(TimePart part) {
 }
 
 TimePart TimeBreakdown::phase(TimePart part) {
+  // Another thread must not even read the owner's part.
+  if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return part;
   const TimePart before = part_;
-  if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return before;
   change(part);
   if (TraceLog* const trace = this->trace()) {
     // This phase contains the whole step of the strategy; backward and update are details of it.

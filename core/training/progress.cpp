@@ -14,6 +14,7 @@
 #include "core/base/log.h"
 #include "core/control/channel.h"
 #include "core/files/limits.h"
+#include "core/files/summary.h"
 #include "core/rank_state/position.h"
 #include "core/tensors/tensor_memory.h"
 #include "core/training/time_report.h"
@@ -136,6 +137,16 @@ void TrainingProgress::continue_at(Strategy& strategy, const CheckpointInfo& inf
   recorded_ = std::min(step_, info.step);
 }
 
+void TrainingProgress::continue_from(Strategy& strategy, const Json& trainer) {
+  strategy.state_restored();
+  restore_generators_ = [this, trainer] { generators_.restore(trainer, "in memory"); };
+  rows_before_ = trainer.at("rows").get<int64_t>();
+  train_seconds_before_ = trainer.at("train_seconds").get<double>();
+  evaluate_seconds_ = trainer.at("evaluate_seconds").get<double>();
+  step_ = first_step_ = recorded_ = trainer.at("step").get<int64_t>();
+  best_.restore(trainer.at("metrics"));
+}
+
 void TrainingProgress::open_sinks() {
   if (context_.rank != 0) return;
   sinks_.push_back(make_jsonl_sink(context_.folder + "/metrics.jsonl", recorded_));
@@ -170,6 +181,7 @@ bool TrainingProgress::stops() { return stopped_ = stop_.stops_before(stop_point
 
 void TrainingProgress::check_aborted() {
   if (saver_) attempt_save([this] { saver_->check_background(); });
+  confirm_save();
   if (!aborted_->load(std::memory_order_relaxed)) return;
   const std::optional<Abort> reason = context_.channel->aborted();
   throw CommError(Failure::peer_lost, reason ? reason->rank : -1, "rank ", context_.rank, " ends at step ", step_, ": ",
@@ -288,8 +300,9 @@ void TrainingProgress::attempt_save(const std::function<void()>& save) {
     if (!train_.continue_after_save_error || error.kind() != Failure::io) throw;
     ++failed_saves_;
     lost_save_ = true;
-    if (context_.rank == 0)
-      log::warning(str("a checkpoint is lost, and the training continues (train.on_save_error): ", error.what()));
+    if (context_.rank != 0) return;
+    context_.channel->post(failed_saves_topic, failed_saves_);
+    log::warning(str("a checkpoint is lost, and the training continues (train.on_save_error): ", error.what()));
   }
 }
 
@@ -297,6 +310,7 @@ bool TrainingProgress::last_save_lost() {
   if (!saver_) return false;
   const TimePart before = context_.times->phase(TimePart::checkpoint);
   attempt_save([this] { saver_->wait_for_background(); });
+  confirm_save();
   context_.times->phase(before);
   return lost_save_;
 }
@@ -305,7 +319,22 @@ void TrainingProgress::wait_for_save() {
   if (!saver_) return;
   const TimePart before = context_.times->phase(TimePart::checkpoint);
   saver_->wait_for_background();
+  confirm_save();
   context_.times->phase(before);
+}
+
+Json TrainingProgress::trainer_section(int64_t done, int64_t rows) const {
+  return {{"step", done},
+          {"rows", rows_before_ + rows},
+          {"seed", context_.config.seed},
+          {"global_rows", length_.global_rows},
+          {"steps_per_epoch", length_.steps_per_epoch},
+          {"total_steps", length_.total_steps},
+          {"world_size", context_.size},
+          {"train_seconds", train_seconds_before_ + training_seconds()},
+          {"evaluate_seconds", evaluate_seconds_},
+          {"generators", generators_.description()},
+          {"metrics", metrics_section()}};
 }
 
 void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& more) {
@@ -316,18 +345,8 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
   lost_save_ = false;
   reached(InjectPoint::save, ++saves_);
   strategy.flush();
-  Json trainer{{"step", done},
-               {"rows", rows_before_ + rows_},
-               {"seed", context_.config.seed},
-               {"global_rows", length_.global_rows},
-               {"steps_per_epoch", length_.steps_per_epoch},
-               {"total_steps", length_.total_steps},
-               {"world_size", context_.size},
-               {"train_seconds", train_seconds_before_ + train_seconds_},
-               {"evaluate_seconds", evaluate_seconds_},
-               {"evaluation_owed", more.evaluation_owed},
-               {"generators", generators_.description()},
-               {"metrics", best_.json()}};
+  Json trainer = trainer_section(done, rows_);
+  trainer["evaluation_owed"] = more.evaluation_owed;
   trainer.update(more.trainer);
   Json rank = more.rank;
   if (const Json states = generators_.states(); rank.is_null())
@@ -338,6 +357,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     saver_.emplace(context_, context_.folder + "/checkpoints", train_.keep_last,
                    options_.files != nullptr ? *options_.files : system_files());
   const SaveRequest request{done, trainer, rank, more.data, more.best};
+  save_unconfirmed_ = true;
   if (more.last || train_.checkpoint_async == false) {
     const auto write = [&] { saver_->save(strategy, request); };
     more.last ? write() : attempt_save(write);
@@ -346,6 +366,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     const int64_t most = train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2;
     attempt_save([&] { saver_->save_in_background(strategy, request, most); });
   }
+  confirm_save();
   context_.state->phase("training");
   context_.times->phase(before);
   resume_clock();

@@ -108,6 +108,8 @@ class TrainingProgress {
   void restore_metrics(const CheckpointInfo& info) {
     if (owns(info)) best_.restore(info.trainer.at("metrics"));
   }
+  // Continues from the trainer section of a state in memory, which the strategy has already.
+  void continue_from(Strategy& strategy, const Json& trainer);
   // Opens the sinks, and drops the metrics of repeated steps.
   void open_sinks();
   // Seeds the generators, or restores them from the checkpoint, and starts the clocks. Before, a program may draw its
@@ -157,6 +159,12 @@ class TrainingProgress {
   // --- Checkpoints and the end ---
   // Collective. Saves the state after `done` steps, while training continues if train.checkpoint_async allows it.
   void save(Strategy& strategy, int64_t done, const SavedState& more);
+  // Trainer section of the state after `done` steps, which have read `rows` global rows in this process.
+  Json trainer_section(int64_t done, int64_t rows) const;
+  int64_t rows() const { return rows_; }
+  Json metrics_section() const { return best_.json(); }  // `metrics` of the trainer section
+  // True if the last checkpoint is not known to be written.
+  bool save_unconfirmed() const { return save_unconfirmed_; }
   // Collective. Waits until the last checkpoint is written. True if it was lost and train.on_save_error allowed that.
   bool last_save_lost();
   // Waits until the last checkpoint is written. Throws its failure, whatever train.on_save_error says.
@@ -172,6 +180,7 @@ class TrainingProgress {
   Checkpoints checkpoints() const;
   // Throws an error of `save`, or counts it if train.on_save_error allows it.
   void attempt_save(const std::function<void()>& save);
+  void confirm_save() { save_unconfirmed_ = save_unconfirmed_ && saver_ && saver_->in_background(); }
   Record record(const std::string& kind, int64_t done) const;
   Record full_record(const std::string& kind, int64_t done) const;
   void write(const Record& record);
@@ -202,7 +211,8 @@ class TrainingProgress {
   int64_t recorded_ = 0;    // last step whose metrics metrics.jsonl keeps
   int64_t saves_ = 0;       // started by this process
   int64_t failed_saves_ = 0;
-  bool lost_save_ = false;   // the last save; known on all ranks once it is over
+  bool lost_save_ = false;  // the last save; known on all ranks once it is over
+  bool save_unconfirmed_ = false;
   int64_t rows_ = 0;         // global rows trained by this process, over all members
   int64_t rows_before_ = 0;  // global rows trained by earlier processes
   MetricAccumulator train_metrics_;

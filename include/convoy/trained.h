@@ -11,8 +11,8 @@
 // it. Learning-rate schedulers work as usual.
 // Call order: every rank makes the same number of calls of step and accumulate, in the same order.
 // Threads: the thread of the rank.
-// Ownership: module, optimizer and job outlive this object. Parameters stay the same tensor objects; their memory
-// moves.
+// Ownership: module, optimizer and job outlive this object; it keeps a module alive that a shared_ptr owns. Parameters
+// stay the same tensor objects; their memory moves.
 // Errors: CommError if a peer is gone, too slow, or made a different call. Error(training) with rank and step if a loss
 // or a gradient is not finite; then nothing was updated. After either, only destruction is allowed.
 #pragma once

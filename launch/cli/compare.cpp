@@ -27,6 +27,22 @@ double mean_of(const std::vector<double>& values) {
   return values.empty() ? unknown : sum / double(values.size());
 }
 
+static int freedom_of(const std::vector<std::vector<double>>& groups) {
+  int freedom = 0;
+  for (const std::vector<double>& group : groups) freedom += std::max(0, int(group.size()) - 1);
+  return freedom;
+}
+
+double deviation_of(const std::vector<std::vector<double>>& groups) {
+  double squares = 0;
+  for (const std::vector<double>& group : groups) {
+    const double middle = mean_of(group);
+    for (const double value : group) squares += (value - middle) * (value - middle);
+  }
+  const int freedom = freedom_of(groups);
+  return freedom > 0 ? std::sqrt(squares / freedom) : unknown;
+}
+
 double student_quantile(int degrees_of_freedom) {
   static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
                                  2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -43,18 +59,10 @@ SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& 
   test.runs_a = int(a.size());
   test.runs_b = int(b.size());
   test.difference = mean_of(b) - mean_of(a);
-  double squares = 0;
-  int freedom = 0;
-  const auto add = [&](const std::vector<double>& group) {
-    const double middle = mean_of(group);
-    for (const double value : group) squares += (value - middle) * (value - middle);
-    freedom += int(group.size()) - 1;
-  };
-  add(a);
-  add(b);
-  for (const std::vector<double>& group : others)
-    if (!group.empty()) add(group);
-  test.deviation = freedom > 0 ? std::sqrt(squares / freedom) : unknown;
+  std::vector<std::vector<double>> groups = others;
+  groups.insert(groups.end(), {a, b});
+  const int freedom = freedom_of(groups);
+  test.deviation = deviation_of(groups);
   test.limit = student_quantile(freedom) * test.deviation * std::sqrt(1.0 / double(a.size()) + 1.0 / double(b.size()));
   return test;
 }
@@ -226,7 +234,7 @@ void print_seeds(const RunGroup& group, const std::vector<ComparedMetric>& metri
     for (const ListedRun& run : group.runs) line.push_back(number_or_dash(value_of_metric(run, metric.name, which)));
     const std::vector<double>& values = metric.values.front();
     line.push_back(number_or_dash(mean_of(values)));
-    line.push_back(number_or_dash(values.empty() ? unknown : spread_test(values, values).deviation));
+    line.push_back(number_or_dash(deviation_of({values})));
     lines.push_back(line);
   }
   out << text_table(lines, right)

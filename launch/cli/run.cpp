@@ -80,7 +80,12 @@ int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
-  const std::optional<NodeRole> role = role_of(arguments, variables, as);
+  std::optional<NodeRole> role = role_of(arguments, variables, as);
+  RunArguments on_node = arguments;
+  if (role && role->nodes == 1) {
+    if (on_node.ranks == 0) on_node.ranks = role->ranks;
+    role.reset();
+  }
   Node tree;
   // The agent that joins a channel gets its job from there. All ranks find the same mistakes: rank 0 reports them.
   if (as.channel.empty()) try {
@@ -109,7 +114,7 @@ int run_command(const RunArguments& arguments) {
     if (as.launcher == Launcher::open_mpi && getppid() != parent) remove_leftover_session(parent);  // mpirun was killed
     return code;
   }
-  const PreparedRun run = prepare(std::move(tree), arguments, variables, as);
+  const PreparedRun run = prepare(std::move(tree), on_node, variables, as);
   if (role) {
     if (run.config.backend == "mpi")
       throw ConfigError(location_of(run.config.resolved, "backend"), "backend",

@@ -105,10 +105,10 @@ std::optional<ListedRun> listed_run(const std::string& folder) {
   run.status = summary.empty() ? "unreadable" : run_status(folder, summary);
   run.farm = !pipeline_folders(folder).empty();
   run.strategy = run.farm ? "farm" : text_in(summary, "strategy");
-  run.step = static_cast<int64_t>(number_in(summary, "steps", -1));
+  run.step = whole_in(summary, "steps", -1);
   if (run.step < 0) {
     const Json progress = parsed_json(read_file_if_any(folder + "/progress.json"));
-    run.step = static_cast<int64_t>(number_in(progress, "step", -1));
+    run.step = whole_in(progress, "step", -1);
   }
   run.metrics = run.farm ? Json::object() : object_of_key(summary, "metrics");
   if (!run.farm && run.metrics.empty()) run.metrics = recorded_metrics(folder + "/metrics.jsonl");

@@ -70,6 +70,8 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
 // --- Statistics of compare. Pure ---
 
 double mean_of(const std::vector<double>& values);  // NaN if there are none
+// Pooled standard deviation of the groups; NaN if every group has at most one value.
+double deviation_of(const std::vector<std::vector<double>>& groups);
 
 // Two groups of runs that differ only in their seeds.
 struct SpreadTest {

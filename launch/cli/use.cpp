@@ -115,30 +115,53 @@ void add_files_in(const Json& value, std::vector<std::string>& files) {
   }
 }
 
-// --force replaces an earlier result, and never a file that the command reads or that the run consists of.
+// The folders with files of the run: that of the checkpoint, and that of all checkpoints and the run if RUN names the
+// checkpoint within them. Each may be a link.
+std::vector<fs::path> folders_of(const UsedRun& run) {
+  std::error_code none;
+  std::vector<fs::path> folders{run.checkpoint};
+  for (fs::path step : {fs::absolute(run.checkpoint, none).lexically_normal(), fs::canonical(run.checkpoint, none)}) {
+    if (step.filename().empty()) step = step.parent_path();  // "." and "step-40/"
+    const fs::path checkpoints = step.parent_path();
+    if (checkpoints.filename() == "checkpoints")
+      folders.push_back(checkpoints.parent_path());
+    else if (fs::exists(checkpoints / "latest", none))
+      folders.push_back(checkpoints);
+  }
+  return folders;
+}
+
+// True if `file` is in the folder, also behind links.
+bool holds(const fs::path& folder, const fs::path& file) {
+  constexpr int deepest = 8;  // a link may lead back
+  constexpr auto options =
+      fs::directory_options::follow_directory_symlink | fs::directory_options::skip_permission_denied;
+  std::error_code none;
+  for (fs::recursive_directory_iterator at(folder, options, none), end; !none && at != end; at.increment(none)) {
+    if (fs::equivalent(at->path(), file, none)) return true;
+    none.clear();  // a dangling link is no file
+    if (at.depth() >= deepest) at.disable_recursion_pending();
+  }
+  return false;
+}
+
+// --force replaces an earlier result, and never a file that the command reads or that the run consists of. Files are
+// compared, not paths: a path may lead through links.
 void keep_inputs(const UseArguments& arguments, const UsedRun& run, const RunConfig& config) {
   std::error_code none;
   if (arguments.to.empty() || !fs::exists(arguments.to, none)) return;
+  const auto refuse_if = [&](bool is, const std::string& what) {
+    if (is) throw Error(Failure::command_line, "--to: ", arguments.to, " is ", what, "; choose another one");
+  };
+  for (const char* option : {"data", "users"})
+    if (const std::string file = arguments.options.value(option, ""); !file.empty())
+      refuse_if(fs::equivalent(file, arguments.to, none), str("the file of --", option));
   std::vector<std::string> files;
   for (const Json& used : {without_locations(config.resolved), run.config})
     add_files_in(used.value("data", Json::object()), files);
-  for (const char* option : {"data", "users"})
-    if (const std::string file = arguments.options.value(option, ""); !file.empty()) {
-      if (fs::equivalent(file, arguments.to, none))
-        throw Error(Failure::command_line, "--to: ", arguments.to, " is the file of --", option,
-                    "; choose another one");
-    }
   for (const std::string& file : files)
-    if (fs::equivalent(file, arguments.to, none))
-      throw Error(Failure::command_line, "--to: ", arguments.to, " has data of the run (", file,
-                  "); choose another file");
-  // The run's checkpoints may be a link to another disk.
-  const fs::path checkpoints = fs::absolute(run.checkpoint, none).lexically_normal().parent_path();
-  for (const fs::path& of_run : {checkpoints.parent_path(), checkpoints}) {
-    const fs::path inside = fs::canonical(arguments.to, none).lexically_relative(fs::canonical(of_run, none));
-    if (!inside.empty() && *inside.begin() != "..")
-      throw Error(Failure::command_line, "--to: ", arguments.to, " is a file of the run; choose another one");
-  }
+    refuse_if(fs::equivalent(file, arguments.to, none), str("data of the run (", file, ")"));
+  for (const fs::path& folder : folders_of(run)) refuse_if(holds(folder, arguments.to), "a file of the run");
 }
 
 // With data.evaluate.path the held-out rows are those of another file, so another data.path would change nothing.

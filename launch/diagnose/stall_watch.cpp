@@ -55,13 +55,13 @@ bool StallWatch::posted(const std::string& topic, const Json& body) {
     for (const Json& one : body.at("ranks")) {
       const RankReport report = report_from_json(one);
       inquiry_->reports[report.rank] = report;
-      inquiry_->positions_from.insert(first_rank_of(report.rank));
+      inquiry_->no_position.erase(first_rank_of(report.rank));
     }
     answered();
   } else if (topic == protocol::stacks) {
     if (!inquiry_ || body.at("id") != inquiry_->id) return true;
     for (const Json& one : body.at("threads")) inquiry_->stacks.push_back(one.get<ThreadStack>());
-    inquiry_->stacks_from.insert(body.at("process").get<int>());
+    inquiry_->no_stacks.erase(body.at("process").get<int>());
     answered();
   } else {
     return false;
@@ -101,11 +101,13 @@ void StallWatch::inquire(const Stall& stall, bool limit_exceeded) {
   inquiry_->stall = stall;
   inquiry_->limit_exceeded = limit_exceeded;
   if (!job_) return conclude();
-  for (const ProcessPlan& process : job_->processes) inquiry_->asked.insert(process.ranks.front());
+  std::set<int>& asked = inquiry_->no_position;
+  for (const ProcessPlan& process : job_->processes) asked.insert(process.ranks.front());
   // Ranks that send no heartbeat or are suspended cannot answer.
-  if (stall.kind == Stall::Kind::heartbeat) inquiry_->asked.erase(first_rank_of(stall.rank));
+  if (stall.kind == Stall::Kind::heartbeat) asked.erase(first_rank_of(stall.rank));
   for (const RankPlan& rank : job_->ranks)
-    if (suspended(rank.rank)) inquiry_->asked.erase(first_rank_of(rank.rank));
+    if (suspended(rank.rank)) asked.erase(first_rank_of(rank.rank));
+  if (limit_exceeded) inquiry_->no_stacks = asked;
   inquiry_->timer = tasks_.after(inquiry_patience, [this, id = inquiry_->id] {
     if (inquiry_ && inquiry_->id == id) conclude();
   });
@@ -118,10 +120,7 @@ void StallWatch::inquire(const Stall& stall, bool limit_exceeded) {
 }
 
 void StallWatch::answered() {
-  const auto all_of = [this](const std::set<int>& answers) {
-    return std::includes(answers.begin(), answers.end(), inquiry_->asked.begin(), inquiry_->asked.end());
-  };
-  if (!all_of(inquiry_->positions_from) || (inquiry_->limit_exceeded && !all_of(inquiry_->stacks_from))) return;
+  if (!inquiry_->no_position.empty() || !inquiry_->no_stacks.empty()) return;
   loop_.cancel(inquiry_->timer);
   conclude();
 }

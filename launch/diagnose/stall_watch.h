@@ -53,8 +53,8 @@ class StallWatch {
   struct Inquiry {
     int id = 0;
     Stall stall;
-    bool limit_exceeded = false;                       // false: only a warning
-    std::set<int> asked, positions_from, stacks_from;  // processes, by first rank
+    bool limit_exceeded = false;           // false: only a warning
+    std::set<int> no_position, no_stacks;  // processes that have not answered, by first rank
     std::map<int, RankReport> reports;
     std::vector<ThreadStack> stacks;
     EventLoop::TimerId timer = 0;

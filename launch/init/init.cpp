@@ -14,6 +14,7 @@
 #include "core/config/reader.h"
 #include "core/control/exit_codes.h"
 #include "core/files/output_file.h"
+#include "launch/cli/commands.h"
 #include "launch/prepare/describe.h"
 #include "launch/prepare/prepare.h"
 #include "strategies/plans/catalogue.h"
@@ -141,6 +142,7 @@ int init_command(InitArguments arguments) {
   const Variables variables = current_variables();
   const PreparedRun prepared = prepare(read_yaml_text(text, path), run, variables, launched_as(variables));
   check_components(prepared.config);
+  if (arguments.ranks > 0) placed_here(prepared);  // the strategy takes so many ranks
   OutputFile file(path, arguments.force);
   file.write(text);
   file.commit();

@@ -160,6 +160,11 @@ void Agent::kill_after(std::chrono::milliseconds grace) {
   kill_timer_ = loop_.after(grace, [this] { kill_all(); });
 }
 
+void Agent::kill_one(int process) {
+  for (const auto& [pid, child] : children_)
+    if (child->process == process) kill(-pid, SIGKILL);
+}
+
 void Agent::kill_all() {
   for (const auto& child : children_) kill(-child.first, SIGKILL);
 }

@@ -85,6 +85,7 @@ class Agent {
   void end_input(int process);
   void kill_after(std::chrono::milliseconds grace);  // the earliest call counts
   void kill_all();
+  void kill_one(int process);
   bool idle() const { return children_.empty(); }
 
  private:

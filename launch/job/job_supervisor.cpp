@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "core/base/text.h"
+#include "core/control/assignment.h"
 #include "core/control/exit_codes.h"
+#include "core/control/fault.h"
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
@@ -31,6 +33,8 @@ JobSupervisor::JobSupervisor(EventLoop& loop, const JobRequest& request, JobEven
       events_(std::move(events)),
       tasks_(loop),
       participants_(static_cast<size_t>(request.processes)) {
+  for (size_t process = 0; process < request_.hosts.size(); ++process)
+    participants_[process].host = request_.hosts[process];
   ChannelServerOptions options;
   options.interface_address = request_.address;
   options.port = static_cast<uint16_t>(request_.launch.port);
@@ -94,7 +98,7 @@ void JobSupervisor::watch_results() {
   channel_->watch(protocol::rank_info, keep([this](const std::string& key, const Json& value) {
                     const int rank = number_after(key, protocol::rank_info);
                     infos_[rank] = value;
-                    stalls_->set_rank_info(rank, value);
+                    if (stalls_) stalls_->set_rank_info(rank, value);
                   }));
   channel_->watch(protocol::result, keep([this](const std::string& key, Json value) {
                     if (key == protocol::result) {
@@ -116,14 +120,15 @@ void JobSupervisor::publish(const RankAssignment& assignment) {
     if (participants_[i].host.empty()) participants_[i].host = host_name();
   std::vector<std::string> hosts;
   for (const Participant& participant : participants_) hosts.push_back(participant.host);
+  continues_ = assignment.membership > 0;
   stalls_->begin(assignment.job, assignment.folder, hosts);
-  channel_->set(protocol::job, to_json(assignment).dump());
+  channel_->set(protocol::job, to_bytes(assignment));
   // Ranks check the same limit themselves; this covers ranks that cannot report.
   tasks_.after(rendezvous() + milliseconds(500), [this] { check_ranks_started(); });
 }
 
 void JobSupervisor::check_ranks_started() {
-  if (cause_ || over()) return;
+  if (cause_ || retired_ || over()) return;
   std::vector<std::string> missing;
   for (const RankPlan& rank : assignment_->job.ranks)
     if (infos_.count(rank.rank) == 0 && !stalls_->position(rank.rank)) missing.push_back(std::to_string(rank.rank));
@@ -233,13 +238,46 @@ bool JobSupervisor::same_config(const Json& body) {
   return false;
 }
 
+std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& message) const {
+  if (cause_ || stop_signal_ != 0 || end.signal == 0 || !assignment_) return std::nullopt;
+  if (!continues_ && infos_.size() < assignment_->job.ranks.size()) return std::nullopt;
+  // The results of ranks that have ended are those of this membership.
+  for (const Participant& participant : participants_)
+    if (participant.end) return std::nullopt;
+  const int rank = failed_rank_of(process);
+  const int64_t step = step_of(rank);
+  const std::optional<Abort> reported = reported_failure(process);
+  return Abort{Failure::peer_lost,
+               rank,
+               step,
+               end.signal,
+               participants_[static_cast<size_t>(process)].host,
+               !message.empty() ? message
+                                : str(label(process), " ", end_text(end), step >= 0 ? str(" at step ", step) : "",
+                                      reported && !reported->message.empty() ? ": " + reported->message : "")};
+}
+
+void JobSupervisor::end_agents(const Abort& reason) {
+  if (request_.joins) channel_->abort(reason);
+}
+
+void JobSupervisor::retire(const Json& next, const Abort& loss) {
+  retired_ = true;
+  stalls_.reset();
+  channel_->set(protocol::next_membership, next.dump());
+  channel_->abort(loss);
+}
+
 void JobSupervisor::posted(const std::string& topic, const Json& body) {
+  if (retired_ && topic != protocol::log_line && topic != injected_topic && topic != job_topic::ended) return;
   if (topic == job_topic::join) {
     if (same_size(body) && same_config(body)) add_agent(body.at("process").get<int>(), body.at("host").get<Host>());
   } else if (topic == job_topic::ended) {
     const int process = body.at("process").get<int>();
     const ProcessEnd end{body.at("code").get<int>(), body.at("signal").get<int>(), body.value("lack", "")};
-    if (!body.at("made").get<bool>())
+    if (events_.on_agent_report && (retired_ || !body.at("made").get<bool>()))
+      events_.on_agent_report(process, end);
+    else if (!body.at("made").get<bool>())
       ended(process, end);
     else if (process >= 0 && process < static_cast<int>(participants_.size()))
       ended_by_agent(process, end);
@@ -251,7 +289,7 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
                     readable_line(body.at("line").get<std::string>()));
   } else if (topic == protocol::first_step) {
     events_.on_first_step();
-  } else if (!stalls_->posted(topic, body)) {
+  } else if (retired_ || !stalls_->posted(topic, body)) {
     events_.on_report(topic, body);
   }
 }
@@ -262,6 +300,12 @@ void JobSupervisor::left(int id, bool orderly) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   participant.left = true;
   if (participant.end) return;
+  if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
+      events_.on_silence(process, true,
+                         str("the convoy of rank ", process, participant.host.empty() ? "" : " on " + participant.host,
+                             " left the control channel: it was killed, or its host is lost")))
+    return;
+  if (retired_) return;
   participant.end = ProcessEnd{0, SIGKILL};
   if (cause_ || saved()) return;
   if (stop_signal_ != 0) {
@@ -280,10 +324,14 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   if (cause_) return;
   const int rank = id >= 0 ? id : -1 - id;
   const size_t known = id >= 0 && assignment_ ? assignment_->job.ranks.size() : participants_.size();
-  if (rank >= static_cast<int>(known)) return;
-  stalls_->heartbeat_lost(rank, seconds,
-                          str(id >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ",
-                              human_seconds(seconds), " (launch.heartbeat)"));
+  if (rank >= static_cast<int>(known) || (retired_ && id >= 0)) return;
+  const std::string silence = str(" has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)");
+  if (events_.on_silence && assignment_) {
+    const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
+    if (events_.on_silence(process, id < 0, label(process) + silence)) return;
+  }
+  if (retired_) return;
+  stalls_->heartbeat_lost(rank, seconds, str(id >= 0 ? "rank " : "the convoy of rank ", rank, silence));
 }
 
 // Ends the job with the diagnosis: the rank that waited longest need not be the stalled one.
@@ -397,9 +445,7 @@ bool JobSupervisor::has_results(int process) const {
 }
 
 bool JobSupervisor::complete() const {
-  for (size_t i = 0; i < participants_.size(); ++i)
-    if (!has_results(static_cast<int>(i))) return false;
-  return result_.has_value();
+  return assignment_ && result_ && results_.size() == assignment_->job.ranks.size();
 }
 
 bool JobSupervisor::saved() const { return stop_signal_ != 0 && ranks_stopped_ && complete(); }
@@ -426,6 +472,7 @@ void JobSupervisor::fail(const Abort& reason) {
 }
 
 void JobSupervisor::aborted(Abort reason) {
+  if (retired_) return;
   if (reason.kind == Failure::peer_lost) {
     if (!lost_) lost_ = reason;
     return;
@@ -444,7 +491,7 @@ void JobSupervisor::aborted(Abort reason) {
   events_.on_failure(reason);
   // Agents that cannot be reached must not delay the end of the job.
   tasks_.after(to_milliseconds(request_.launch.failure_grace) + milliseconds(1000), [this] {
-    if (!request_.joins) return;
+    if (!request_.joins && !request_.has_agents) return;
     for (Participant& participant : participants_)
       if (!participant.end) participant.end = ProcessEnd{0, SIGKILL};
   });

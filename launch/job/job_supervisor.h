@@ -28,12 +28,14 @@ inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set
 }  // namespace job_topic
 
 struct JobRequest {
-  std::string job;                    // id; "" for a random one
-  std::string address = "127.0.0.1";  // interface of the control channel
-  int processes = 0;                  // processes of the job; one rank each if agents join
-  bool joins = false;                 // agents start the processes; else the caller does
-  bool resumes = true;                // a stop leaves a checkpoint from which the same command resumes
-  bool stops_at_once = false;         // ranks have nothing to save, and are killed on a request to stop
+  std::string job;                      // id; "" for a random one
+  std::string address = "127.0.0.1";    // interface of the control channel
+  int processes = 0;                    // processes of the job; one rank each if agents join
+  bool joins = false;                   // agents start the processes; else the caller does
+  bool has_agents = false;              // agents joined an earlier membership, and report ends of processes there
+  std::vector<std::string> hosts = {};  // of each process; empty: agents report theirs, or all are on this one
+  bool resumes = true;                  // a stop leaves a checkpoint from which the same command resumes
+  bool stops_at_once = false;           // ranks have nothing to save, and are killed on a request to stop
   LaunchConfig launch;
   Json config = {};  // without_locations; agents compare it with the configuration that they read; null: no comparison
 };
@@ -48,6 +50,11 @@ struct JobEvents {
   std::function<void(const std::string& text)> on_notice = nullptr;  // slow collectives, stall reports
   std::function<void(int signal)> on_stop = nullptr;                 // before any rank receives the request
   std::function<void()> on_saved = nullptr;  // all ranks have stopped and saved; processes still run
+  // An agent reports the end of a process, by its number when it was started. Null: JobSupervisor::ended.
+  std::function<void(int process, const ProcessEnd& end)> on_agent_report = nullptr;
+  // Before a job fails because a process or its host does not answer. Returns true if the job continues without it.
+  // `started`: `process` is the number when it was started; else that in the job now.
+  std::function<bool(int process, bool started, const std::string& message)> on_silence = nullptr;
 };
 
 class JobSupervisor {
@@ -62,8 +69,16 @@ class JobSupervisor {
   void line(int process, const std::string& text);      // output of a local process
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
-  void stop(int signal);  // signal of this process; a repeated request kills
+  // Returns how a rank process died, if the job may continue without it: it was killed, after all ranks had joined, and
+  // no other failure or stop ends the job. `message`: replaces the usual one; "": none.
+  std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& message = "") const;
+  // Another supervisor takes over the remaining processes. `next` goes to the ranks: protocol::next_membership. From
+  // now on this object only keeps the channel open.
+  void retire(const Json& next, const Abort& loss);
+  void end_agents(const Abort& reason);  // after retire: the job has failed
+  void stop(int signal);                 // signal of this process; a repeated request kills
   bool stopping() const { return stop_signal_ != 0; }
+  bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }
   bool joined() const;  // all agents have joined
   bool over() const;    // every process has ended
@@ -119,9 +134,11 @@ class JobSupervisor {
   std::optional<Abort> lost_;  // a lost peer: the failure cause only if no other follows
   int stop_signal_ = 0;
   bool ranks_stopped_ = false;  // ranks report that they stopped early
-  StopRequests requests_;       // signals of this process
-  int undecided_ = 0;           // failures whose cause may still arrive
+  bool retired_ = false;
+  StopRequests requests_;  // signals of this process
+  int undecided_ = 0;      // failures whose cause may still arrive
   bool all_joined_ = false;
+  bool continues_ = false;  // from an earlier membership: its ranks had joined
   std::map<int, Json> infos_, results_;
   std::optional<Json> result_;
   std::chrono::steady_clock::time_point result_at_;  // arrival of `result_`

@@ -53,7 +53,7 @@ int random_participant() {
 
 NodeRendezvous::NodeRendezvous(EventLoop& loop, const NodeRole& role, const Variables& variables,
                                const LaunchConfig& launch)
-    : loop_(loop), role_(role), address_(address_of_node_0(role)), tasks_(loop) {
+    : loop_(loop), role_(role), address_(address_of_node_0(role)), restarts_(launch.max_restarts > 0), tasks_(loop) {
   ChannelServerOptions options;
   options.interface_address = address_;
   options.port = role.port;
@@ -126,7 +126,8 @@ void NodeRendezvous::posted(int participant, const Json& body) {
     return;
   }
   guest.hello = remote_hello(body.at("hello").get<std::string>());
-  const std::string who = str("node ", guest.node, " on ", guest.hello ? guest.hello->host.name : "?");
+  guest.host = guest.hello ? guest.hello->host.name : "another host";
+  const std::string who = str("node ", guest.node, " on ", guest.host);
   const int nodes = body.at("nodes").get<int>();
   const auto fail = [&](const Error& error) {
     refuse(guest, error);
@@ -137,9 +138,16 @@ void NodeRendezvous::posted(int participant, const Json& body) {
                  role_.nodes, " (", role_.from, "); give all nodes the same number"});
   const Guest* other = guest_of(guest.node);
   if (guest.node == 0 || (other != nullptr && !planned_)) {
-    const std::string where = guest.node == 0 ? host_name() : other->hello ? other->hello->host.name : "another host";
-    return fail({Failure::config, "two nodes have the number ", guest.node, ": on ", where, " and on ",
-                 guest.hello->host.name, "; give each node its own --node-rank"});
+    const std::string where = guest.node == 0 ? host_name() : other->host;
+    return fail({Failure::config, "two nodes have the number ", guest.node, ": on ", where, " and on ", guest.host,
+                 "; give each node its own --node-rank"});
+  }
+  if (other != nullptr) {
+    if (!restarts_)
+      return fail({Failure::config, "the job runs, and its node ", guest.node, " is on ", other->host, "; give ",
+                   guest.host, " its own --node-rank, or start it after the end of the job"});
+    log::warning(str(who, " joined while node ", guest.node,
+                     " takes part: it waits, and replaces that node in the next attempt"));
   }
   guests_[participant] = guest;
 }

@@ -3,7 +3,8 @@
 //
 // Node 0 serves a channel at the rendezvous. Every other node connects, posts its host, and receives the processes to
 // start and the address of the job's control channel. It stays connected, so that a job can be restarted on the same
-// nodes, and ends with the job's exit code. A node that was started again takes its place in the next attempt.
+// nodes, and ends with the job's exit code. With launch.max_restarts a node that was started again takes its place in
+// the next attempt; else it is refused.
 // The variable CONVOY_SECRET, equal on all nodes, admits only those that know it; without it, all that reach the port.
 //
 //   → node     {token, node, nodes, version, hello}    topic; again after each attempt
@@ -45,6 +46,7 @@ class NodeRendezvous {
  private:
   struct Guest {
     int node = 0;
+    std::string host;
     std::string token;
     int answers = 0;
     bool left = false;
@@ -62,6 +64,7 @@ class NodeRendezvous {
   std::optional<Error> problem_;
   std::map<int, Guest> guests_;  // by participant
   bool planned_ = false;         // this attempt's plans were sent
+  const bool restarts_;          // launch.max_restarts: a second node may replace one that is lost
   OwnedTasks tasks_;
   std::unique_ptr<ChannelServer> server_;
   std::shared_ptr<Channel> channel_;

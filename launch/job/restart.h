@@ -81,7 +81,8 @@ class RestartPolicy {
   int64_t newest_checkpoint() const;            // step of the newest by name, or -1
   const Json& ended() const { return ended_; }  // by attempt, oldest first: {attempt, exit_code, failure, checkpoint}
 
-  Json& injected() { return injected_; }  // faults of --inject that happened, in order
+  Json& injected() { return injected_; }        // faults of --inject that happened, in order
+  Json& memberships() { return memberships_; }  // changes of the ranks (launch.min_ranks), in order
 
   // Records a failed attempt and decides on the next. `started`: its ranks had started. Without progress the outcome
   // gets the cause no_progress and its exit code.
@@ -91,7 +92,7 @@ class RestartPolicy {
  private:
   RunFolder folder_;
   RestartBudget budget_;
-  Json ended_ = Json::array(), injected_ = Json::array();
+  Json ended_ = Json::array(), injected_ = Json::array(), memberships_ = Json::array();
 };
 
 // Makes attempts until the last one; returns its exit code. A request to stop between two attempts returns 143.

@@ -49,7 +49,7 @@ class RankAgent : public SupervisedAgent {
   void join() override {
     channel_->on_abort([this](const Abort& reason) { tasks_.post([this, reason] { aborted(reason); }); });
     channel_->watch(protocol::job, [this](const std::string&, const std::string& value) {
-      tasks_.post([this, value] { start(rank_assignment_from_json(Json::parse(value))); });
+      tasks_.post([this, value] { start(rank_assignment_from_bytes(value)); });
     });
     for (const auto& [process, channel] : channels_)
       channel->post(job_topic::join, {{"process", process},

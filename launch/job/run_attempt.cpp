@@ -6,7 +6,9 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 
+#include "core/control/assignment.h"
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/control/fault.h"
@@ -78,9 +80,12 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     // Writes the summary first, since mpirun may kill this process too; an attempt that may restart has no outer
     // mpirun.
     if (!policy_.may_restart()) write_end(supervisor_->outcome());
+    if (!retired_.empty()) retired_.front()->end_agents(cause);
     failed(cause);
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {
+    // Agents number processes as they started them; each is one rank then.
+    if (!retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, place_of(rank));
     logs_.write(rank, line);
     console_.rank_line(host, rank, line);
   };
@@ -89,16 +94,25 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     if (topic == protocol::metrics) console_.metrics(body), live_.evaluated(body);
     if (topic == protocol::resources) live_.resources(body);
     if (topic == injected_topic) injected(body);
+    if (topic == failed_saves_topic) summary_["failed_saves"] = body;
+    if (topic == protocol::continued) continued(body);
     if (topic == bench_topic) console_.result(bench_line(body));
   };
   events.on_notice = [this](const std::string& text) {
     console_.log(text);
     logs_.write("stalls", text);
   };
+  if (run.config.launch.min_ranks > 0) {
+    events.on_agent_report = [this](int process, const ProcessEnd& end) { ended(process, end); };
+    events.on_silence = [this](int process, bool started, const std::string& message) {
+      return is_silent(process, started, message);
+    };
+  }
   events.on_stop = [this](int signal) { note_stop(signal); };
   events.on_saved = [this] { write_stopped(supervisor_->outcome()); };
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(began_);
+    first_step_done();
   };
   // Until the ranks are known, the summary has the wanted job, also if a rank never starts.
   JobPlan wanted;
@@ -111,6 +125,9 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   request.stops_at_once = !run.arguments.use.is_null();
   start_summary(wanted);
   try {
+    request_ = request;
+    on_left_ = actions.on_left;
+    events_ = events;
     supervisor_ = std::make_unique<JobSupervisor>(loop, request, events);
   } catch (const Error& error) {
     begin_failed(error);  // the channel cannot be served, for example on a used port
@@ -142,6 +159,7 @@ void RunAttempt::start_summary(const JobPlan& job, const std::vector<PlacedRank>
   summary_["inject"] = run_.arguments.faults;
   summary_["injected"] = policy_.injected();
   summary_["attempts"] = policy_.ended();
+  if (run_.config.launch.min_ranks > 0) summary_["membership"] = policy_.memberships();
   write_summary(folder_.path, summary_);
 }
 
@@ -173,6 +191,9 @@ void RunAttempt::begin(const PlacedJob& placed) {
     begin_failed(error);
     throw;
   }
+  hosts_ = placed.hosts;
+  places_.resize(job.processes.size());
+  std::iota(places_.begin(), places_.end(), 0);
   supervisor_->publish(*assignment_);
 }
 
@@ -244,6 +265,11 @@ bool RunAttempt::refused_to_resume(const JobOutcome& outcome) const {
          read_file_if_any(folder_.path + "/metrics.jsonl").empty();
 }
 
+void RunAttempt::publish_exit_code(int exit_code) {
+  supervisor_->publish_exit_code(exit_code);
+  if (!retired_.empty()) retired_.front()->publish_exit_code(exit_code);  // agents read its channel
+}
+
 AttemptEnd RunAttempt::finish() {
   loop_.on_signal(nullptr);
   console_.flush();
@@ -258,13 +284,13 @@ AttemptEnd RunAttempt::finish() {
     if (end.again) {
       write_summary(folder_.path, summary_);  // the run continues
       console_.log(policy_.note(outcome, end));
-      supervisor_->publish_exit_code(outcome.exit_code);
+      publish_exit_code(outcome.exit_code);
       return end;
     }
     if (refused_to_resume(outcome)) {
       system_files().remove_all(folder_.path);
       console_.log(str("exit ", outcome.exit_code, "; ", folder_.path, " is removed, since nothing was trained"));
-      supervisor_->publish_exit_code(outcome.exit_code);
+      publish_exit_code(outcome.exit_code);
       return end;
     }
     write_end(outcome);
@@ -280,7 +306,7 @@ AttemptEnd RunAttempt::finish() {
     console_.log(str("exit ", outcome.exit_code, "; see ", folder_.path, "/summary.json and logs/"));
   }
   unlink((folder_.path + "/failure.json").c_str());  // from an agent, whose cause is less exact
-  supervisor_->publish_exit_code(outcome.exit_code);
+  publish_exit_code(outcome.exit_code);
   return end;
 }
 

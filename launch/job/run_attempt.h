@@ -1,7 +1,8 @@
 // RunAttempt: one attempt of a run on the supervisor, in every launch mode: control channel, logs, progress, summary.
 //
 // Call order: constructor (serves the channel), begin (publishes the job), finish. The caller starts and kills
-// processes. Threads: the event loop's.
+// processes. If it is their parent, it reports their lines and ends by `line` and `ended`: with launch.min_ranks the
+// attempt then continues without killed processes (launch/job/membership.h). Threads: the event loop's.
 #pragma once
 #include <memory>
 #include <optional>
@@ -19,7 +20,8 @@ class RunAttempt {
  public:
   struct Actions {
     std::function<void(const std::vector<Host>&)> on_joined;
-    std::function<void(const Abort&)> on_failure;  // the owner must kill its processes
+    std::function<void(const Abort&)> on_failure;        // the owner must kill its processes
+    std::function<void(int process)> on_left = nullptr;  // must be killed: it is in no later membership
   };
   // `policy` must outlive this object. Takes `launch`, `config` and `resumes` of the request from `run`. Then the first
   // signal stops the job after a step, and the second one kills it. After `finish`, signals do nothing.
@@ -31,14 +33,26 @@ class RunAttempt {
   const RankAssignment& assignment() const { return *assignment_; }
 
   void begin(const PlacedJob& placed);
+  // `process`: its number when it was started.
+  void line(int process, const std::string& text);
+  void ended(int process, const ProcessEnd& end);
+  // The host of a process, or its convoy there, is gone. Returns true if the job continues without the process.
+  bool lost(int process, const std::string& message) { return is_silent(process, true, message); }
   void begin_failed(const Error& error);  // writes the summary; the caller ends the run
   // Writes and reports the end of this attempt. The result holds the exit code of `convoy run`, or the restart delay.
   AttemptEnd finish();
 
  private:
+  bool keeps_ranks() const;
+  int place_of(int process) const;
+  bool continue_without(int process, const Abort& loss);
+  bool is_silent(int process, bool started, const std::string& message);
+  void continued(const Json& body);
+  void first_step_done();
   Json ended_summary(JobOutcome outcome) const;
   void write_end(const JobOutcome& outcome);
   bool refused_to_resume(const JobOutcome& outcome) const;
+  void publish_exit_code(int exit_code);
   void note_stop(int signal);
   void write_stopped(const JobOutcome& outcome);
   void injected(const Json& body);
@@ -57,7 +71,16 @@ class RunAttempt {
   std::optional<RankAssignment> assignment_;
   std::optional<double> startup_seconds_;
   Json summary_;
-  std::unique_ptr<JobSupervisor> supervisor_;  // last member: its callbacks use the others
+  Topology hosts_;
+  JobRequest request_;
+  JobEvents events_;
+  std::function<void(int process)> on_left_;
+  std::vector<int> places_;  // by process as started: its process in the job now; -1: it has left
+  // Changes whose first step is not done, in memberships() of the policy, and when their ranks died.
+  size_t unfinished_changes_ = 0;
+  std::chrono::steady_clock::time_point lost_at_;
+  std::vector<std::unique_ptr<JobSupervisor>> retired_;  // of earlier memberships: ranks still read their channels
+  std::unique_ptr<JobSupervisor> supervisor_;            // last member: its callbacks use the others
 };
 
 // True if nothing is left to train in the folder; prints its notes then.

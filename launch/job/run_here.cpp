@@ -81,13 +81,14 @@ AttemptEnd one_attempt(EventLoop& loop, const PreparedRun& run, const PlacedJob&
   if (!address.empty()) request.address = configured_address(address, interfaces_here());
 
   std::unique_ptr<RunAttempt> attempt;
-  Agent agent(loop, {[&](int process, const std::string& line) { attempt->supervisor().line(process, line); },
-                     [&](int process, const ProcessEnd& end) { attempt->supervisor().ended(process, end); }});
+  Agent agent(loop, {[&](int process, const std::string& line) { attempt->line(process, line); },
+                     [&](int process, const ProcessEnd& end) { attempt->ended(process, end); }});
   RunAttempt::Actions actions;
   actions.on_failure = [&](const Abort& cause) {
     const double grace = cause.kind == Failure::stopped ? 0 : run.config.launch.failure_grace;
     agent.kill_after(to_milliseconds(grace));
   };
+  actions.on_left = [&](int process) { agent.kill_one(process); };
   attempt = std::make_unique<RunAttempt>(loop, run, policy, request, actions);
 
   try {

@@ -308,12 +308,15 @@ class HostsRun {
   }
 
   void lost(const Call& one) {
-    JobSupervisor& supervisor = attempt_->supervisor();
-    if (over_ || supervisor.failed() || supervisor.over()) return;
+    if (over_ || attempt_->supervisor().failed() || attempt_->supervisor().over()) return;
+    const std::string message = str(shell_name(one), " to ", one.name, " ", end_text(*one.end),
+                                    " before the ranks there had", one.last_line.empty() ? "" : ": " + one.last_line);
+    if (std::all_of(one.processes.begin(), one.processes.end(),
+                    [&](int process) { return attempt_->lost(process, message); }))
+      return;
     const int rank = placed_.job.processes.at(static_cast<size_t>(one.processes.front())).ranks.front();
-    supervisor.fail({Failure::rendezvous, rank, -1, one.end->signal == 0 ? 0 : one.end->signal, one.hello->host.name,
-                     str(shell_name(one), " to ", one.name, " ", end_text(*one.end), " before the ranks there had",
-                         one.last_line.empty() ? "" : ": " + one.last_line)});
+    attempt_->supervisor().fail(
+        {Failure::rendezvous, rank, -1, one.end->signal == 0 ? 0 : one.end->signal, one.hello->host.name, message});
   }
 
   EventLoop& loop_;

@@ -160,6 +160,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                       config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
                       placed.job.backend, " needs ", placed.job.processes.size(), " processes, but ", run.as.size_from,
                       "=", rank_hosts.size(), "; start that number, or start convoy alone");
+  check_min_ranks(run, placed.job);
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job) || frozen_names(config.model.options)) {
     const Json described =
@@ -176,6 +177,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
     placed.warnings.insert(placed.warnings.end(), lines.begin(), lines.end());
   placed.table = placement.table;
   placed.topology = topology_json(topology);
+  placed.hosts = topology;
   return placed;
 }
 

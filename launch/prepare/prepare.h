@@ -64,6 +64,9 @@ void refuse_program(const RunConfig& config, const std::string& command);
 // ConfigError at the key.
 void check_components(const RunConfig& config);
 
+// Refuses launch.min_ranks for a job that cannot continue without a rank. ConfigError at the key to change.
+void check_min_ranks(const PreparedRun& run, const JobPlan& job);
+
 RunFolderRequest folder_request(const PreparedRun& run);
 
 // True if the configuration may use GPUs, so that a search for them is worth its time.
@@ -78,6 +81,7 @@ struct PlacedJob {
   std::vector<std::string> warnings;
   std::vector<PlacedRank> table;  // by rank
   Json topology;                  // of topology_json
+  Topology hosts;
 };
 PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},
                          const std::vector<std::vector<int>>& allowed = {});

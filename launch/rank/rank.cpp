@@ -36,10 +36,12 @@ namespace {
 // The training, or the measurement, of one rank.
 class RankTraining {
  public:
-  RankTraining(Rank& rank, const ProcessAssignment& assignment, const Registry& registry, const Components& trained)
-      : rank_(rank), assignment_(assignment), registry_(registry), trained_(trained) {}
+  // `kept`: state for the training that continues if a peer is lost; null: it ends.
+  RankTraining(Rank& rank, const ProcessAssignment& assignment, const Registry& registry, const Components& trained,
+               KeptTraining* kept)
+      : rank_(rank), assignment_(assignment), registry_(registry), trained_(trained), kept_(kept) {}
 
-  // Returns 0 or an exit code. Failures have been reported.
+  // Returns 0 or an exit code. Failures have been reported, except lost_peer().
   int run() {
     try {
       Context context = rank_.start(registry_);
@@ -51,9 +53,14 @@ class RankTraining {
         return train_rank(context);
       return 0;
     } catch (...) {
-      return rank_.fail(translate_exception(Failure::training));
+      const TranslatedException failure = translate_exception(Failure::training);
+      if (kept_ == nullptr || failure.kind != Failure::peer_lost) return rank_.fail(failure);
+      lost_peer_ = failure;
+      return exit_code_of(failure.kind);
     }
   }
+
+  const std::optional<TranslatedException>& lost_peer() const { return lost_peer_; }
 
  private:
   TrainingResult use_run(const Context& context) {
@@ -69,6 +76,7 @@ class RankTraining {
     std::unique_ptr<Strategy> strategy = registry_.strategies.make(config.strategy.name, config.strategy.options);
     TrainingComponents parts{trained_.data, trained_.transforms, strategy.get()};
     parts.shares_device = rank_.shares_gpu();
+    parts.kept = kept_;
     const std::optional<int64_t> uneven = uneven_rows_here(strategy->sampling(), context);
     if (uneven) parts.train_rows = *uneven;
     const int64_t rows = rows_per_epoch(strategy->sampling(), config, rows_to_train_on(parts));
@@ -128,6 +136,8 @@ class RankTraining {
   const ProcessAssignment& assignment_;
   const Registry& registry_;
   const Components& trained_;  // empty in a job that does not train
+  KeptTraining* const kept_;
+  std::optional<TranslatedException> lost_peer_;
 };
 
 // Creates the components, with one check of the data for all processes of the job.
@@ -201,19 +211,45 @@ DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registr
   return {described.model, "", advice};
 }
 
+namespace {
+
+// Continues with the ranks that are left each time that a peer is lost.
+int run_rank_without_lost_peers(RankProcess& process, const Registry& registry, const Components& trained) {
+  KeptTraining kept;
+  while (true) {
+    std::optional<TranslatedException> lost;
+    {
+      const FileProgress progress(process.opened());
+      RankTraining training(*process.ranks().front(), process.assignment(), registry, trained, &kept);
+      const int code = training.run();
+      if (!training.lost_peer()) return code;
+      lost = training.lost_peer();
+    }
+    if (!process.join_next())
+      return process.ranks().empty() ? exit_code_of(lost->kind) : process.ranks().front()->fail(*lost);
+    if (!process.assignment().in_memory) kept.clear();
+  }
+}
+
+}  // namespace
+
 int run_ranks(RankProcess& process, const Registry& registry) {
   const ProcessAssignment& assignment = process.assignment();
   process.open(reading_phase);
-  const FileProgress progress(process.opened());
+  std::optional<FileProgress> progress(process.opened());
   const CacheLockLimit limit(assignment.job.config.launch.rendezvous / 2);
   Components trained;
   const bool reads_data = assignment.use.is_null() || assignment.use.at("reads_data").get<bool>();
   if (assignment.bench.is_null() && reads_data)
     trained = make_checked_components(assignment, registry, process.channel());
 
+  if (continues_without_lost_ranks(assignment)) {
+    progress.reset();  // its files belong to ranks of one membership
+    return run_rank_without_lost_peers(process, registry, trained);
+  }
   const std::vector<std::unique_ptr<Rank>>& ranks = process.ranks();
   std::vector<int> codes(ranks.size(), 0);
-  auto run = [&](size_t i) { codes[i] = RankTraining(*ranks[i], assignment, registry, trained).run(); };
+  auto run = [&](size_t i) { codes[i] = RankTraining(*ranks[i], assignment, registry, trained, nullptr).run(); };
   // The first rank runs in the main thread, which MPI and debuggers prefer.
   std::vector<std::thread> threads;
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(run, i);

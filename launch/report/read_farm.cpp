@@ -40,7 +40,7 @@ Json schedule_of(const std::string& folder, bool running, size_t most, double& o
     }
     if (what == "started")
       open[name] = {{"pipeline", name},
-                    {"slot", str(text_in(event, "host"), " slot ", int64_t(number_in(event, "slot", 0)))},
+                    {"slot", str(text_in(event, "host"), " slot ", whole_in(event, "slot", 0))},
                     {"attempt", number_in(event, "attempt", 1)},
                     {"from", six_digits(time - origin)}};
   });
@@ -75,7 +75,7 @@ Json leaderboard_of(const std::string& folder, const Json& summary) {
   for (const Json& pipeline : pipelines) {
     if (!pipeline.is_object()) continue;
     const std::string place = text_in(pipeline, "folder");
-    results.push_back({text_in(pipeline, "name"), text_in(pipeline, "status"), int(number_in(pipeline, "attempts", 0)),
+    results.push_back({text_in(pipeline, "name"), text_in(pipeline, "status"), int(whole_in(pipeline, "attempts", 0)),
                        text_in(pipeline, "cause"), place, read_summary(folder + "/" + place)});
   }
   const Json strategy = summary.value("config", Json::object()).value("strategy", Json::object());

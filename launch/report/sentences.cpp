@@ -244,26 +244,53 @@ std::string work_of_all(const Json& data) {
 // Runs that may be compared: those of a farm, or those with the same data and metric.
 struct ComparableRuns {
   std::string place;   // "of the 8 pipelines of grid"
-  std::string metric;  // of the first run; runs with another one are left out
-  std::vector<const Json*> runs;
+  std::string metric;  // of the farm, or of the first run; runs with another one are left out
+  bool lower_is_better = false;
+  std::vector<std::pair<std::string, double>> runs;  // name and value, best first
 };
+
+// The leaderboard of a farm that ranks by a metric: strategy.metric may differ from the main metric of its runs.
+ComparableRuns ranked_by(const Json& farm) {
+  ComparableRuns group;
+  group.place = " of the farm " + text_in(farm, "name");
+  group.metric = text_in(farm, "metric");
+  for (const Json& row : farm["rows"])
+    if (const double value = number_in(row, "value", missing_number); std::isfinite(value))
+      group.runs.emplace_back(text_in(row, "pipeline"), value);
+  return group;
+}
 
 std::vector<ComparableRuns> comparable_runs(const Json& data) {
   std::map<std::string, ComparableRuns> groups;
+  std::vector<ComparableRuns> sorted;
+  std::set<double> ranked;  // farms whose leaderboard is in `sorted`
+  for (size_t farm = 0; farm < data["farms"].size(); ++farm) {
+    ComparableRuns group = ranked_by(data["farms"][farm]);
+    if (group.metric.empty() || group.runs.empty()) continue;
+    ranked.insert(double(farm));
+    sorted.push_back(std::move(group));
+  }
   for (const Json& run : data["runs"]) {
     if (!std::isfinite(main_value(run, "best"))) continue;
     const std::string metric = text_in(run, "main_metric");
     const double farm = number_in(run, "farm", -1);
+    if (ranked.count(farm) != 0) continue;
     ComparableRuns& group = groups[farm >= 0 ? str(farm) : str("data ", text_in(run, "data"), " ", metric)];
     if (group.runs.empty()) {
       group.metric = metric;
       group.place = farm >= 0 ? " of the farm " + text_in(data["farms"][size_t(farm)], "name")
                               : (text_in(run, "data").empty() ? "" : " on " + text_in(run, "data"));
+      group.lower_is_better = is_loss_name(metric) || run["metrics"][metric].value("lower_is_better", false);
     }
-    if (group.metric == metric) group.runs.push_back(&run);
+    if (group.metric == metric) group.runs.emplace_back(text_in(run, "name"), main_value(run, "best"));
   }
-  std::vector<ComparableRuns> sorted;
-  for (auto& [key, group] : groups) sorted.push_back(std::move(group));
+  for (auto& [key, group] : groups) {
+    std::stable_sort(group.runs.begin(), group.runs.end(),
+                     [lower = group.lower_is_better](const auto& a, const auto& b) {
+                       return lower ? a.second < b.second : a.second > b.second;
+                     });
+    sorted.push_back(std::move(group));
+  }
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.runs.size() > b.runs.size(); });
   return sorted;
@@ -271,23 +298,17 @@ std::vector<ComparableRuns> comparable_runs(const Json& data) {
 
 std::string results_of_all(const Json& data) {
   std::vector<std::string> parts;
-  for (auto& [place, metric, runs] : comparable_runs(data)) {
+  for (const auto& [place, metric, lower, runs] : comparable_runs(data)) {
     if (parts.size() == 4) break;
-    const bool lower = is_loss_name(metric) || (*runs.front())["metrics"][metric].value("lower_is_better", false);
-    std::stable_sort(runs.begin(), runs.end(), [lower](const Json* a, const Json* b) {
-      const double left = main_value(*a, "best"), right = main_value(*b, "best");
-      return lower ? left < right : left > right;
-    });
-    const std::string best = plain_number(main_value(*runs.front(), "best"));
-    const std::string worst = plain_number(main_value(*runs.back(), "best"));
+    const std::string best = plain_number(runs.front().second), worst = plain_number(runs.back().second);
     if (runs.size() > 1 && best == worst)
       parts.push_back(
           str(runs.size() == 2 ? "both" : "all", " runs", place, " have the same best ", metric, ", ", best));
     else if (runs.size() == 1)
-      parts.push_back(str(text_in(*runs.front(), "name"), " reached ", metric, " ", best));
+      parts.push_back(str(runs.front().first, " reached ", metric, " ", best));
     else
-      parts.push_back(str(text_in(*runs.front(), "name"), " has the best ", metric, " of the ", runs.size(), " runs",
-                          place, ", ", best, " (the ", runs.size() == 2 ? "other" : "worst", ": ", worst, ")"));
+      parts.push_back(str(runs.front().first, " has the best ", metric, " of the ", runs.size(), " runs", place, ", ",
+                          best, " (the ", runs.size() == 2 ? "other" : "worst", ": ", worst, ")"));
   }
   if (parts.empty()) return "No run has recorded a metric on held-out rows yet.";
   std::string text = join(parts, "; ") + ".";

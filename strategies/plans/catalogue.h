@@ -147,6 +147,9 @@ struct StrategyEntry : Entry {
   // Returns lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
   std::function<std::string(const JobPlan&, const ModelDescription&)> report;
   bool sparse_embeddings = false;  // the strategy supports them
+  // launch.min_ranks: returns "" if the other ranks have all state of a lost rank. Else returns why not: then they
+  // continue from the newest checkpoint. Throws ConfigError at a key that prevents both. Null: the job ends.
+  std::function<std::string(const JobPlan&)> state_of_lost_rank;
 };
 
 // True if planning needs the model's blocks before ranks start: for StrategyEntry::check, and for options

@@ -27,6 +27,7 @@ StrategyEntry fsdp_entry() {
   entry.options = joined({sharded_data_options(), {sync_option(), micro_batches_option()}, memory_options()});
   entry.plan = plan_fsdp;
   entry.cost = [](const JobPlan& job, const ModelDescription& description) { return sharded_costs(job, description); };
+  entry.state_of_lost_rank = state_of_lost_shard;
   return entry;
 }
 

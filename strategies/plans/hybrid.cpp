@@ -279,6 +279,11 @@ StrategyEntry hybrid_entry() {
   entry.cost = hybrid_cost;
   entry.check = check_hybrid;
   entry.report = hybrid_schedule;
+  entry.state_of_lost_rank = [](const JobPlan& job) {
+    const Degrees degrees = degrees_of(job.config.strategy.options.section("mesh"));
+    if (degrees.how == "fsdp") return str("mesh.data with how: fsdp keeps each part of the state on one rank");
+    return degrees.data > 1 ? state_of_lost_replica(job) : state_of_lost_shard(job);
+  };
   return entry;
 }
 

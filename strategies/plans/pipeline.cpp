@@ -42,6 +42,7 @@ StrategyEntry pipeline_entry() {
   entry.cost = pipeline_cost;
   entry.check = check_pipeline_job;
   entry.report = pipeline_text;
+  entry.state_of_lost_rank = state_of_lost_shard;
   return entry;
 }
 

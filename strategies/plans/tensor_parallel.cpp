@@ -32,6 +32,7 @@ StrategyEntry tensor_parallel_entry() {
     check_cuts(job, description);
     return tensor_notes(job, description, "strategy.name");
   };
+  entry.state_of_lost_rank = state_of_lost_shard;
   return entry;
 }
 

@@ -153,6 +153,7 @@ class SharedRowLayers : public DefaultLayers {
 // Returns true if the run may have sparse embeddings that all ranks hold and update together in every update.
 bool may_share(const Context& context) {
   if (context.axis("data")->size() == 1 || !context.devices.front().is_cpu()) return false;
+  if (context.config.launch.min_ranks > 0) return false;  // a lost rank may have written half of its rows
   const Json& model = context.config.model.options.json();
   if (wants_sharded_rows(context.config.model.options) || (model.contains("rows") && model["rows"] == false))
     return false;

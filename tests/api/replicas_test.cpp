@@ -53,6 +53,19 @@ TEST(Replicas, MatchAProgramWithoutConvoy) {
     }
 }
 
+TEST(Replicas, KeepAModuleThatAPointerOwns) {
+  test_jobs(2, [&](Job& job) {
+    Net net = odd_net();
+    const OptimizerPtr optimizer = optimizers().begin()->second(*net.module);
+    Replicas replicas(job, *net.module, *optimizer);
+    steps_on(job, replicas, net.forward, {});
+    const std::weak_ptr<torch::nn::Module> kept = net.module;
+    net = Net();
+    ASSERT_FALSE(kept.expired());
+    EXPECT_FALSE(parameters_of(replicas.module()).empty());
+  });
+}
+
 TEST(Replicas, AccumulateAndClipLikeAProgramWithoutConvoy) {
   Schedule schedule;
   schedule.batches = {16, 12, 9, 16, 5};
@@ -224,6 +237,24 @@ TEST(Replicas, TrainWhatTheProgramLoadsLater) {
       entry = entry->first.rfind("buffer/", 0) == 0 ? again.erase(entry) : std::next(entry);
     EXPECT_GT(worst_difference(again, parameters_of(*make_net(2))).first, 1e-3);
   }
+}
+
+TEST(ReplicasErrors, NameAParameterThatIsFrozenOrUnfrozenLater) {
+  for (const bool frozen : {false, true})
+    test_jobs(2, [&](Job& job) {
+      torch::nn::Sequential net(torch::nn::Linear(3, 3), torch::nn::Linear(3, 1));
+      const at::Tensor weight = net->parameters().front();
+      weight.set_requires_grad(!frozen);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      Replicas replicas(job, *net, sgd);
+      const auto step = [&] { replicas.step(net->forward(at::ones({2, 3})).sum(), 2); };
+      step();
+      weight.set_requires_grad(frozen);
+      const std::string error = message_of(step, Failure::config);
+      EXPECT_THAT(error, HasSubstr("step ")) << frozen;
+      EXPECT_THAT(error, HasSubstr("0.weight")) << frozen;
+      EXPECT_THAT(error, HasSubstr("a learning rate of 0 while it is frozen")) << frozen;
+    });
 }
 
 TEST(ReplicasErrors, RefuseAModuleThatChangedItsType) {

@@ -107,6 +107,7 @@ with runs.workspace() as folder:
         together(lost, *((backend, "stop", rank) for backend in backends), ("mpi", "stop", rank, _faults.MPIRUN))
         together(late, *((backend, sleeps, rank) for backend in backends), ("mpi", sleeps, rank, _faults.MPIRUN))
     together(lost, ("gloo", "drop-heartbeat", 0), ("mpi", "drop-heartbeat", 1))
+    together(lost, ("gloo", "cut-network", 1), ("mpi", "cut-network", 0))
     together(slow, *((backend, rank) for rank, backend in enumerate(backends)))
     together(suspended, *((backend,) for backend in backends), ("gloo", False))
     late(folder, "gloo", "loop:rank=1:block=0", 1)

@@ -101,6 +101,25 @@ TEST(NodeRole, PlatformsMustAgree) {
               AllOf(HasSubstr("NODE_RANK=0"), HasSubstr("PET_NODE_RANK=1")));
   EXPECT_THAT(with({{"NNODES", "2"}, {"MASTER_ADDR", "b"}}), AllOf(HasSubstr("PET_MASTER_ADDR"), HasSubstr("names b")));
   EXPECT_THAT(with({{"JOB_COMPLETION_INDEX", "0"}}), HasSubstr("JOB_COMPLETION_INDEX=0"));
+  EXPECT_THAT(with({{"NODE_RANK", "0"}}), AllOf(HasSubstr("NODE_RANK=0"), HasSubstr("PET_NODE_RANK=1")));
+  EXPECT_THAT(with({{"PET_MASTER_PORT", "5"}, {"NNODES", "2"}, {"MASTER_PORT", "6"}}),
+              AllOf(HasSubstr("MASTER_PORT=6"), HasSubstr("PET_MASTER_PORT=5")));
+  EXPECT_THAT(with({{"PET_NPROC_PER_NODE", "zz"}}), HasSubstr("PET_NPROC_PER_NODE=zz"));
+  const Variables sky{{"SKYPILOT_NUM_NODES", "2"}, {"SKYPILOT_NODE_RANK", "0"}, {"SKYPILOT_NODE_IPS", "10.0.0.1"}};
+  EXPECT_THAT(node_error({}, sky, Failure::config), HasSubstr("SKYPILOT_NODE_IPS has 1 address, which contradicts"));
+}
+
+// Its launcher gives the number of ranks also for one node.
+TEST(NodeRole, KeepsTheRanksOfOneNode) {
+  EXPECT_EQ(node_text({}, {{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}, {"PET_NPROC_PER_NODE", "2"}}),
+            "0 of 1 at :29500 ranks 2 from PET_NNODES");
+  // A port alone goes with the host that another variable names.
+  EXPECT_EQ(node_text({}, {{"SKYPILOT_NUM_NODES", "2"},
+                           {"SKYPILOT_NODE_RANK", "0"},
+                           {"SKYPILOT_NODE_IPS", "10.0.0.1 10.0.0.2"},
+                           {"NNODES", "2"},
+                           {"MASTER_PORT", "4001"}}),
+            "0 of 2 at 10.0.0.1:4001 ranks 0 from SKYPILOT_NUM_NODES");
 }
 
 TEST(NodeRole, NamesWhatIsMissingOrWrong) {

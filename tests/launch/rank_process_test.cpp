@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/config_text.h"
+
 namespace convoy {
 namespace {
 
@@ -51,6 +53,25 @@ TEST(RankProcess, SeesAllGpusWithoutAUuid) {
   const ProcessStart start = rank_process("/bin/true", assigned, 0, "channel", {{"CUDA_VISIBLE_DEVICES", "6,7"}});
   EXPECT_EQ(start.environment.at("CUDA_VISIBLE_DEVICES"), "6,7");
   EXPECT_EQ(gpu_index_in(visible_gpus(assigned.job, 0), assigned.job.ranks[0].devices[0]), 4);
+}
+
+TEST(RankProcess, ReadsACompressedAssignment) {
+  RankAssignment sent = assignment_of(std::vector<std::vector<std::string>>(500, {"GPU-a"}));
+  sent.job.config = testing::read_config(testing::valid_config);
+  sent.folder = "/runs/a";
+  const std::string bytes = to_bytes(sent);
+  EXPECT_LT(bytes.size(), 10000u);
+  const RankAssignment received = rank_assignment_from_bytes(bytes);
+  EXPECT_EQ(received.folder, "/runs/a");
+  EXPECT_EQ(received.job.ranks.size(), 500u);
+  EXPECT_EQ(received.job.ranks[499].devices[0].uuid, "GPU-a");
+  EXPECT_EQ(received.job.config.resolved, sent.job.config.resolved);
+  std::string longer = bytes, other = bytes;
+  ++longer[0];
+  ++other[other.size() / 2];
+  for (const std::string& damaged :
+       {std::string(), bytes.substr(0, 8), bytes.substr(0, bytes.size() / 2), longer, other})
+    EXPECT_THROW(rank_assignment_from_bytes(damaged), Error) << damaged.size();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "core/control/channel.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
+#include "tests/support/rank_answers.h"
 
 namespace convoy {
 namespace {
@@ -69,20 +70,7 @@ class StallWatchTest : public ::testing::Test {
     report.position.step = 20;
     report.position.collective = collective;
     report.calls = {{"world", calls, 1, "all_reduce 'b' float32[4] sum"}};
-    channel->watch(protocol::inquiry, [weak = std::weak_ptr<Channel>(channel), report](const std::string&,
-                                                                                       const std::string& value) {
-      const auto alive = weak.lock();
-      if (!alive) return;
-      const Json inquiry = Json::parse(value);
-      alive->post(protocol::where, {{"id", inquiry.at("id")}, {"ranks", Json::array({to_json(report)})}});
-      if (!inquiry.at("stacks").get<bool>()) return;
-      ThreadStack stack;
-      stack.rank = stack.process = report.rank;
-      stack.state = "R";
-      stack.frames = {"/no/such/libmodel.so+0x10"};
-      alive->post(protocol::stacks,
-                  {{"id", inquiry.at("id")}, {"process", report.rank}, {"threads", Json::array({stack})}});
-    });
+    testing::answer_inquiries(channel, report);
     ranks_.push_back(channel);
   }
 

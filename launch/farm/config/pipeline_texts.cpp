@@ -101,6 +101,22 @@ class FarmReader {
         return mistake(halving->location, "strategy.halving",
                        str("pauses runs at points of convoy's training loop, which the program of ", text.name,
                            " does not use; leave halving out"));
+    const bool shorter = std::none_of(texts_.begin(), texts_.end(), [this](const PipelineText& text) {
+      return trains_past(text.config, farm_.halving.first);
+    });
+    if (shorter)
+      mistake(halving->find("first")->location, "strategy.halving.first",
+              str("is ", interval_text(to_json(farm_.halving.first)),
+                  ", and no run trains longer, so no rung would end a run; write an earlier point"));
+  }
+
+  // Also true if the length is not in this unit, or is no number.
+  static bool trains_past(const Node& config, const Interval& point) {
+    const Node* train = config.find("train");
+    const Node* length =
+        train == nullptr ? nullptr : train->find(point.unit == Interval::Unit::epochs ? "epochs" : "max_steps");
+    const Json value = length == nullptr ? Json() : untyped(*length, false);
+    return !value.is_number_integer() || value.get<int64_t>() > point.every;
   }
 
   void refuse_nothing(const Node* pipelines, const Node* grid) {

@@ -63,6 +63,11 @@ SearchedKey axis_of(const Node::Field& field) {
   axis.from = field.value.find("from");
   axis.to = field.value.find("to");
   axis.whole = is_whole(*axis.from) && is_whole(*axis.to);
+  constexpr double exact = 9007199254740992;  // 2^53: doubles hold every integer up to here
+  for (const Node* bound : {axis.from, axis.to})
+    if (axis.whole && std::fabs(*parse_real(bound->text).value) > exact)
+      throw ConfigError(bound->location, path + (bound == axis.from ? ".from" : ".to"), "is ", bound->text,
+                        "; integers of a range have at most 53 bits; write a list of values");
   if (axis.low >= axis.high)
     throw ConfigError(axis.to->location, path + ".to", "is ", axis.to->text, ", must be above `from`, ",
                       axis.from->text);

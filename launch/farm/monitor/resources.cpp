@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 #include <utility>
 
@@ -42,11 +43,7 @@ constexpr double longest_interval = 60;      // seconds between lines
 constexpr double share_of_age = 1.0 / 60.0;  // interval between lines, by age
 constexpr char live_file[] = "resources.json";
 
-int64_t whole(const Json& line, const char* key, int64_t fallback) {
-  return static_cast<int64_t>(number_in(line, key, static_cast<double>(fallback)));
-}
-
-double rounded(double value) { return static_cast<double>(static_cast<int64_t>(value * 1000 + 0.5)) / 1000; }
+double rounded(double value) { return std::floor(value * 1000 + 0.5) / 1000; }
 
 }  // namespace
 
@@ -206,12 +203,12 @@ ResourceSample resource_sample(const Json& line) {
   sample.time = number_in(line, "time", 0);
   sample.cpu = number_in(line, "cpu", 0);
   sample.cpu_seconds = number_in(line, "cpu_seconds", 0);
-  sample.memory = whole(line, "memory_bytes", 0);
-  sample.memory_peak = whole(line, "memory_peak_bytes", 0);
-  sample.mapped = whole(line, "mapped_bytes", 0);
-  sample.processes = static_cast<int>(whole(line, "processes", 0));
+  sample.memory = whole_in(line, "memory_bytes", 0);
+  sample.memory_peak = whole_in(line, "memory_peak_bytes", 0);
+  sample.mapped = whole_in(line, "mapped_bytes", 0);
+  sample.processes = static_cast<int>(whole_in(line, "processes", 0));
   sample.gpu = number_in(line, "gpu", -1);
-  sample.gpu_memory = whole(line, "gpu_memory_bytes", -1);
+  sample.gpu_memory = whole_in(line, "gpu_memory_bytes", -1);
   sample.gpu_of_device = line.contains("gpu_of_device");
   return sample;
 }

@@ -42,8 +42,8 @@ std::string state_of_rank(const std::string& folder) {
 
 void add_progress(const std::string& folder, ViewRow& row) {
   const Json progress = read_json(folder + "/progress.json");
-  row.step = static_cast<int64_t>(number_in(progress, "step", -1));
-  row.steps = static_cast<int64_t>(number_in(progress, "steps", -1));
+  row.step = whole_in(progress, "step", -1);
+  row.steps = whole_in(progress, "steps", -1);
   row.rate = number_in(progress, "samples_per_second", -1);
   row.loss = number_in(progress, "loss", std::nan(""));
   row.remaining = number_in(progress, "remaining_seconds", -1);
@@ -73,7 +73,7 @@ void add_summary(const Json& summary, ViewRow& row) {
 // Sets kind, state and attempts of a row from a journal event.
 void show_event(const Json& event, ViewRow& row) {
   const std::string what = text_in(event, "event");
-  row.attempts = static_cast<int>(number_in(event, "attempt", 0));
+  row.attempts = static_cast<int>(whole_in(event, "attempt", 0));
   const std::string cause = text_in(event, "cause");
   if (what == "started") {
     row.kind = ViewRow::Kind::running;
@@ -83,7 +83,7 @@ void show_event(const Json& event, ViewRow& row) {
     row.state = "done";
   } else if (what == "cancelled" || what == "lost") {
     row.kind = ViewRow::Kind::stopped;
-    row.state = what == "lost" ? str("lost at rung ", static_cast<int>(number_in(event, "rung", 0)) + 1) : "stopped";
+    row.state = what == "lost" ? str("lost at rung ", static_cast<int>(whole_in(event, "rung", 0)) + 1) : "stopped";
   } else if (what == "failed") {
     row.kind = ViewRow::Kind::failed;
     row.state = cause.empty() ? what : "failed: " + cause;
@@ -270,7 +270,7 @@ void RunReader::read_single(const Json& summary, RunView& view) {
   ViewRow row;
   row.name = view.name;
   row.folder = folder_;
-  row.attempts = static_cast<int>(number_in(summary, "attempt", 0)) + 1;
+  row.attempts = static_cast<int>(whole_in(summary, "attempt", 0)) + 1;
   if (!view.over) {
     row.kind = ViewRow::Kind::running;
     row.state = state_of_rank(folder_);

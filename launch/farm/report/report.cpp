@@ -121,7 +121,7 @@ Json settings_of(const std::vector<Json>& rows, bool lower) {
     settings.push_back({{"setting", setting},
                         {"runs", all.size()},
                         {"mean", mean_of(all)},
-                        {"deviation", all.size() > 1 ? Json(spread_test(all, all).deviation) : Json()},
+                        {"deviation", all.size() > 1 ? Json(deviation_of({all})) : Json()},
                         {"least", *std::min_element(all.begin(), all.end())},
                         {"most", *std::max_element(all.begin(), all.end())}});
   }

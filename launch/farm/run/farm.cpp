@@ -348,7 +348,7 @@ std::map<std::string, JournalRecord> read_journal(const std::string& run_folder)
       continue;
     JournalRecord& record = records[line["pipeline"].get<std::string>()];
     const Json& event = line["event"];
-    const auto rung = static_cast<int>(number_in(line, "rung", -1));
+    const auto rung = static_cast<int>(whole_in(line, "rung", -1));
     if (event == "started") {
       ++record.starts;
       record.cancelled = false;

@@ -48,13 +48,14 @@ void FarmSupervisor::advance_rungs() {
   for (const auto& [job, rung] : plan.losers) {
     PipelineState& entry = pipelines_[job];
     entry.lost_at = rung;
+    // One that failed stays failed, and the same command tries it again.
     if (entry.status == PipelineState::Status::paused) {
       entry.status = PipelineState::Status::lost;
       const auto at = std::min(static_cast<size_t>(rung), entry.rung_values.size() - 1);
       entry.result.message =
           str("lost at rung ", rung + 1, " with ", run_.farm.metric, " ", value_text(entry.rung_values[at]));
+      record(entry, "lost", {{"rung", rung}});
     }
-    record(entry, "lost", {{"rung", rung}});
   }
   if (plan.running.empty()) return;
   const Interval point = plan.to_end ? Interval{} : rung_point(run_.farm.halving, plan.rung);

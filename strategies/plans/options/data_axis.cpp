@@ -212,6 +212,24 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   return left_out;
 }
 
+std::string state_of_lost_replica(const JobPlan& job) {
+  const Options& strategy = job.config.strategy.options;
+  const SyncPolicy policy = sync_policy(strategy);
+  const std::string key = "launch.min_ranks";
+  if (policy.ever_local())
+    strategy.fail("sync", "averages parameters, and with ", key,
+                  " a lost rank's own parameters would be missing; set what: gradients, or leave ", key, " out");
+  if (policy.compress != Compression::none)
+    strategy.fail("sync", "compresses gradients, and with ", key,
+                  " the rounding error of a lost rank would be missing; leave compress or ", key, " out");
+  if (wants_sharded_rows(job.config.model.options)) return "model.rows: sharded keeps each row on one rank";
+  return "";
+}
+
+std::string state_of_lost_shard(const JobPlan& job) {
+  return str("strategy ", job.config.strategy.name, " keeps each part of the state on one rank");
+}
+
 void check_sparse_embeddings(const RunConfig& config, bool supported) {
   const Options& model = config.model.options;
   const bool shares = wants_sharded_rows(model);

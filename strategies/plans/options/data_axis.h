@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config/run_config.h"
+#include "core/config/job_plan.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/step_options.h"
 
@@ -21,6 +21,10 @@ Option replica_sync_option();
 // Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis have
 // whole replicas. Throws ConfigError at the key. Returns a line for each key that --set left without effect.
 std::vector<std::string> check_sync(const RunConfig& config, bool copies);
+
+// StrategyEntry::state_of_lost_rank, for replicas and for sharded state.
+std::string state_of_lost_replica(const JobPlan& job);
+std::string state_of_lost_shard(const JobPlan& job);
 
 // Checks a model with `rows: true` against this configuration. `supported`: the strategy supports sparse embeddings.
 // Throws ConfigError at the key that prevents them.

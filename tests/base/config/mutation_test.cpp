@@ -6,6 +6,7 @@
 
 #include "core/base/text.h"
 #include "tests/support/config_text.h"
+#include "tests/support/sanitizer.h"
 
 namespace convoy {
 namespace {
@@ -65,7 +66,7 @@ TEST(ConfigMutation, NeverCrashes) {
   ASSERT_EQ(config_error(rich_config), "no error");
   std::mt19937 random(20240607);
   int refused = 0;
-  constexpr int rounds = 2000;
+  constexpr int rounds = rounds_of(2000);
   for (int i = 0; i < rounds; ++i) {
     const std::string text = damaged(rich_config, random);
     try {
@@ -88,7 +89,7 @@ TEST(ConfigMutation, NeverCrashes) {
 
 TEST(ConfigMutation, OverridesNeverCrash) {
   std::mt19937 random(7);
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < rounds_of(2000); ++i) {
     const std::string assignment = damaged("model.layers.0={a: [1, 2], b: 3}", random);
     try {
       const std::string message = config_error(valid_config, {assignment});

@@ -50,6 +50,8 @@ TEST(Fault, ParsesTheDocumentedForms) {
   EXPECT_EQ(fault_from_text("mismatch:operation").detail, Detail::operation);
   EXPECT_EQ(fault_from_text("mismatch:parameters:rank=1").point, Point::join);
   EXPECT_EQ(fault_from_text("drop-heartbeat").kind, Kind::drop_heartbeat);
+  EXPECT_EQ(fault_from_text("cut-network").seconds, 0);
+  EXPECT_EQ(fault_from_text("cut-network:2s@step=5").seconds, 2);
   EXPECT_EQ(fault_from_text("kill@join").point, Point::join);
   EXPECT_EQ(fault_from_text("kill@save").number, 1);
   const Fault full = fault_from_text("enospc:fsync@save=2:always");

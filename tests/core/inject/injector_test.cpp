@@ -7,6 +7,9 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <filesystem>
@@ -255,6 +258,30 @@ TEST(Injector, FailsOneWriteWithAFullDisk) {
     EXPECT_EQ(std::filesystem::file_size(folder / (part + "3")), 8u);
   }
   std::filesystem::remove_all(folder);
+}
+
+TEST(Injector, CutsTheNetworkForATime) {
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(listener.get(), any, size), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), any, &size), 0);
+  const Descriptor sender(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(sender.get(), any, size), 0);
+  const Descriptor receiver(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const auto arrives = [&](int milliseconds) {
+    pollfd waiting{receiver.get(), POLLIN, 0};
+    return poll(&waiting, 1, milliseconds) == 1;
+  };
+  const auto faults = injector({"cut-network:0.4s@step=3"});
+  faults->reached(InjectPoint::step, 3);
+  ASSERT_EQ(write(sender.get(), "x", 1), 1);
+  EXPECT_FALSE(arrives(200));
+  EXPECT_TRUE(arrives(5000));
 }
 
 }  // namespace

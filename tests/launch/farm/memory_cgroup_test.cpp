@@ -14,6 +14,8 @@
 #include <fstream>
 #include <functional>
 
+#include "tests/support/sanitizer.h"
+
 namespace convoy {
 namespace {
 
@@ -151,6 +153,7 @@ TEST(MemoryCgroup, TheKernelKillsAtTheBound) {
 
 // Pages of a file that are evicted and read again and again would slow it down extremely.
 TEST(MemoryCgroup, KeepsAFileLargerThanTheLimit) {
+  if (sanitized) GTEST_SKIP() << measures_the_sanitizer;
   constexpr int64_t much = 704 << 20;
   std::string why;
   auto group = MemoryCgroup::make("files", 32 << 20, why);

@@ -109,6 +109,8 @@ TEST(Search, NamesWhatIsWrong) {
   EXPECT_THAT(mistake("{random: 2, over: {a: {from: 0, to: 2, scale: log}}}"), HasSubstr("must be above 0"));
   EXPECT_THAT(mistake("{random: 2, over: {a: {from: 1, to: 2, scale: ln}}}"), HasSubstr("must be log or linear"));
   EXPECT_THAT(mistake("{random: 2, over: {a: {from: 1, too: 2}}}"), HasSubstr("did you mean to?"));
+  EXPECT_THAT(mistake("{random: 2, over: {a: {from: 1, to: 9223372036854775807}}}"),
+              HasSubstr("a.to: is 9223372036854775807; integers of a range have at most 53 bits"));
 }
 
 }  // namespace

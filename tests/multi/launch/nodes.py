@@ -135,11 +135,14 @@ def refusals(folder):
 
 
 def stopped(folder):
-    """A TERM for one node, as a platform sends it, stops the job after a step on all nodes, with a checkpoint."""
+    """A second node 1 is refused while the job runs. A TERM for one node, as a platform sends it, stops the job after a step
+    on all nodes, with a checkpoint."""
     output = folder / "stopped"
     sets = [*SETS, "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never", "train.log_every=1"]
     nodes = [Node(host, output, sets=sets, options=options(number)) for number, host in enumerate(HOSTS)]
     runs.training(output, step=20)
+    late = Node("nodea3", output, sets=sets, options=options(1))
+    late.ends(78, within=10, names=["its node 1 is on nodea2", "--node-rank"])
     nodes[1].process.terminate()
     for node in nodes:
         node.ends(143, within=20)

@@ -1,12 +1,12 @@
 """A run resumes with the ids and classes of its checkpoint: other data is refused, or trained with the checkpoint's
 numbers if data.changed is allow. Hosts with other data than rank 0's are refused."""
-import json
 import pathlib
 import random
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import checkpoints
 import runs
 
 RECOMMENDER = """
@@ -35,14 +35,9 @@ def write_visits(path, rows):
 
 
 def names(checkpoint, which):
-    """Reads a stored list without convoy: safetensors are a length, a JSON header, and bytes."""
-    data = (checkpoint / "data.safetensors").read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + length])
-    begin, end = header[f"{which}.bytes"]["data_offsets"]
-    text = data[8 + length + begin:8 + length + end]
-    begin, end = header[f"{which}.ends"]["data_offsets"]
-    ends = data[8 + length + begin:8 + length + end]
+    """Reads a stored list without convoy."""
+    stored = checkpoints.parts((checkpoint / "data.safetensors").read_bytes())
+    text, ends = stored[f"{which}.bytes"][1], stored[f"{which}.ends"][1]
     places = [0] + [int.from_bytes(ends[i:i + 8], "little") for i in range(0, len(ends), 8)]
     return [text[a:b].decode() for a, b in zip(places, places[1:])]
 

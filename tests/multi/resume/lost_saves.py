@@ -26,6 +26,12 @@ with runs.workspace() as folder:
             output, summary = trained("last", 4)
             runs.check(runs.newest_checkpoint(output).name == "step-52", f"{runs.newest_checkpoint(output)}")
 
+            # A run that fails later has the count too.
+            output = folder / f"failed-{ranks}-{background}"
+            runs.run(CONFIG, output, common, ranks, inject=["enospc:write@save=1", "throw@step=40"], expect=70)
+            summary = runs.summary(output)
+            runs.check(summary["status"] == "failed" and summary["failed_saves"] == 1, f"{output}: {summary}")
+
             # The first evaluation is the best, and its checkpoint is lost: of those that were written, the second is.
             worst = "train.keep_best={metric: loss, direction: maximize}"
             output, summary = trained("best", 1, worst)

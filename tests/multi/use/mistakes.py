@@ -107,6 +107,23 @@ with runs.workspace() as work:
         refused(64, ["choose another"], *line, "--to", path, "--force")
         runs.check(path.read_bytes() == content, f"{path} was changed")
 
+    # Parts of a run may be links to another disk.
+    disk, step = work / "disk", runs.newest_checkpoint(visits)
+    disk.mkdir()
+    step.rename(disk / step.name)
+    step.symlink_to(disk / step.name)
+    (visits / "logs").rename(disk / "logs")
+    (visits / "logs").symlink_to(disk / "logs")
+    for kept in (step / "old.csv", disk / step.name / "old.csv", visits / "logs" / "old.csv", visits / "..old.csv"):
+        kept.write_text("kept")
+        for run in (visits, f"{visits}@{step.name}", step):
+            refused(64, ["is a file of the run"], "recommend", run, "--to", kept, "--force")
+        runs.check(kept.read_text() == "kept", f"{kept} was changed")
+    out.write_text("an earlier result")
+    done = convoy("recommend", visits, "--to", out, "--force")
+    runs.check(done.returncode == 0 and out.read_text().startswith("who,"), f"{done.stdout}{done.stderr}")
+    out.unlink()
+
     # Failures of ranks.
     refused(78, ["convoy generate: model mlp does not generate text"], "generate", table, "--prompt", "x")
     refused(78, ["nothing to recommend"], "recommend", table, "--to", out)

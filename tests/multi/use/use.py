@@ -11,6 +11,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import checkpoints
 import runs
 
 TINY = runs.TOP / "configs" / "tiny"
@@ -217,12 +218,7 @@ def fine_tuning(work):
         return (to / "model.safetensors").read_bytes()
 
     def tensors(run):
-        data = weights(run)
-        size = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:8 + size])
-        body = data[8 + size:]
-        return {name: body[entry["data_offsets"][0]:entry["data_offsets"][1]]
-                for name, entry in header.items() if name != "__metadata__"}
+        return {name: part for name, (_, part) in checkpoints.parts(weights(run)).items()}
     before = tensors(start)
     pattern = next(iter(before)).rsplit(".", 1)[0]
     for strategy in ("{name: single}", "{name: ddp}", "{name: fsdp}", "{name: fsdp, shard: parameters}",

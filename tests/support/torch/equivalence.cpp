@@ -122,7 +122,8 @@ class RankTraining {
     strategy_->visit_state([&](const StateEntry& entry) { states_.initial.add(entry); });
     const int64_t rows = subject_.data.rows;
     const int64_t per_epoch = (rows + training_.global_rows - 1) / training_.global_rows;
-    for (int64_t step = 0; step < training_.steps; ++step) {
+    for (int64_t step = training_.first; step < training_.steps; ++step) {
+      if (training_.before) training_.before(context_, *strategy_, step);
       const int64_t begin = step % per_epoch * training_.global_rows;
       const int64_t end = std::min(begin + training_.global_rows, rows);
       const bool last = step + 1 == training_.steps || (training_.epoch_flush && (step + 1) % per_epoch == 0);

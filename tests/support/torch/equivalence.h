@@ -45,6 +45,9 @@ struct Training {
   // reference needs it for layers whose results depend on the share (batch norm).
   int64_t parts = 1;
   bool epoch_flush = true;  // an epoch's last batch ends accumulation
+  int64_t first = 0;        // global batch to begin with
+  // Called on every rank's thread before each global batch; may save or load the strategy.
+  std::function<void(const Context&, Strategy&, int64_t step)> before = {};
 };
 
 // The ranks' states, assembled to whole tensors. Keys are StateEntry::key().

@@ -1,0 +1,156 @@
+// RunAttempt: continues without a killed process (launch.min_ranks).
+#include <signal.h>
+#include <unistd.h>
+
+#include "core/base/log.h"
+#include "core/base/text.h"
+#include "core/control/assignment.h"
+#include "core/files/summary.h"
+#include "launch/job/membership.h"
+#include "launch/job/run_attempt.h"
+
+namespace convoy {
+namespace {
+
+std::string ranks_and(size_t ranks, const std::string& verb) {
+  return str(ranks, ranks == 1 ? " rank " : " ranks ", verb);
+}
+
+}  // namespace
+
+bool RunAttempt::keeps_ranks() const { return assignment_ && continues_without_lost_ranks(*assignment_); }
+
+int RunAttempt::place_of(int process) const {
+  return places_.empty() ? process : places_.at(static_cast<size_t>(process));
+}
+
+void RunAttempt::line(int process, const std::string& text) {
+  const int place = place_of(process);
+  if (place >= 0)
+    supervisor_->line(place, text);
+  else
+    console_.rank_line("", process, text);
+}
+
+void RunAttempt::ended(int process, const ProcessEnd& end) {
+  const int place = place_of(process);
+  if (place < 0) return;
+  const std::optional<Abort> loss = keeps_ranks() ? supervisor_->loss(place, end) : std::nullopt;
+  if (loss && continue_without(place, *loss)) return;
+  supervisor_->ended(place, end);
+}
+
+bool RunAttempt::is_silent(int process, bool started, const std::string& message) {
+  const int place = started ? place_of(process) : process;
+  if (place < 0) return true;  // it has left already
+  if (!keeps_ranks()) return false;
+  const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, message);
+  return loss && continue_without(place, *loss);
+}
+
+bool RunAttempt::continue_without(int process, const Abort& loss) {
+  NextMembership next;
+  try {
+    next = without_process(run_, hosts_, assignment_->job, process);
+  } catch (const ConfigError& error) {
+    console_.log(str("no layout for the ranks that are left, so the job does not continue: ", error.what()));
+    return false;
+  }
+  const auto least = static_cast<size_t>(run_.config.launch.min_ranks);
+  if (next.job.ranks.size() < least || next.job.ranks.empty()) {
+    console_.log(str("launch.min_ranks is ", least, ", and only ", ranks_and(next.job.ranks.size(), "would be"),
+                     " left: the job does not continue"));
+    return false;
+  }
+  const std::vector<RankPlan> before = assignment_->job.ranks;
+  RankAssignment assignment = *assignment_;
+  assignment.job = next.job;
+  ++assignment.membership;
+  assignment.in_memory = next.lost.empty();
+  // A state that no rank has yet is that of the newest checkpoint.
+  if (policy_.newest_checkpoint() >= 0)
+    assignment.job.config = assignment.job.config.changed({{"train", {{"resume", "auto"}}}});
+  JobRequest request = request_;
+  request.processes = static_cast<int>(next.job.processes.size());
+  request.has_agents = request.joins || request.has_agents;
+  request.joins = false;
+  request.hosts.clear();
+  for (const RankPlan& rank : next.job.ranks)
+    request.hosts.push_back(hosts_.hosts.at(static_cast<size_t>(rank.host)).name);
+  std::unique_ptr<JobSupervisor> supervisor;
+  try {
+    supervisor = std::make_unique<JobSupervisor>(loop_, request, events_);
+  } catch (const std::exception& error) {
+    console_.log(str("the job cannot continue without rank ", loss.rank, ": ", error.what()));
+    return false;
+  }
+  lost_at_ = std::chrono::steady_clock::now();
+  request_ = request;
+  retired_.push_back(std::move(supervisor_));
+  supervisor_ = std::move(supervisor);
+  assignment_ = assignment;
+  // The next ranks make new files for their positions.
+  for (const RankPlan& rank : before) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
+  for (size_t started = 0; started < places_.size(); ++started) {
+    int& place = places_[started];
+    if (place < 0) continue;
+    place = next.ranks.at(static_cast<size_t>(place));
+    // A stopped process must end, and so must the others of a replica.
+    if (place < 0 && on_left_) on_left_(static_cast<int>(started));
+  }
+  for (size_t rank = 0; rank < next.ranks.size(); ++rank)
+    if (next.ranks[rank] >= 0)
+      logs_.write(next.ranks[rank],
+                  str("convoy: membership ", assignment.membership + 1, ": the rank that was rank ", rank));
+  Json who = Json::array();
+  for (size_t rank = 0; rank < next.ranks.size(); ++rank)
+    if (next.ranks[rank] < 0) who.push_back(rank);
+  policy_.memberships().push_back({{"membership", assignment.membership + 1},
+                                   {"attempt", assignment.attempt},
+                                   {"step", nullptr},
+                                   {"left", who},
+                                   {"host", loss.host},
+                                   {"why", loss.message},
+                                   {"ranks", next.job.ranks.size()},
+                                   {"lost_state", next.lost.empty() ? Json() : Json(next.lost)},
+                                   {"seconds", nullptr}});
+  ++unfinished_changes_;
+  summary_["membership"] = policy_.memberships();
+  write_summary(folder_.path, summary_);
+  supervisor_->publish(assignment);
+  retired_.back()->retire({{"channel", to_string(supervisor_->address())}, {"ranks", next.ranks}}, loss);
+  return true;
+}
+
+// Rank 0 of the membership has the state, and repeats the step.
+void RunAttempt::continued(const Json& body) {
+  if (unfinished_changes_ == 0) return;
+  Json& changes = policy_.memberships();
+  std::vector<std::string> reasons;
+  for (size_t change = changes.size() - unfinished_changes_; change < changes.size(); ++change) {
+    changes[change]["step"] = body.at("step");
+    changes[change]["state"] = body.at("in_memory").get<bool>() ? "memory" : "checkpoint";
+    reasons.push_back(changes[change]["why"].get<std::string>());
+  }
+  const int64_t step = body.at("step").get<int64_t>();
+  std::string from;
+  if (!body.at("in_memory").get<bool>()) {
+    from = step > 0 ? ", from the newest checkpoint" : ", from the beginning, since there is no checkpoint";
+    if (const Json& lost = changes.back().at("lost_state"); lost.is_string()) from += ": " + lost.get<std::string>();
+  }
+  console_.log(
+      str("membership ", assignment_->membership + 1, ": ", join(reasons, "; "), "; ",
+          ranks_and(assignment_->job.ranks.size(), assignment_->job.ranks.size() == 1 ? "continues" : "continue"),
+          " with step ", step, from));
+  summary_["membership"] = changes;
+  write_summary(folder_.path, summary_);
+}
+
+void RunAttempt::first_step_done() {
+  Json& changes = policy_.memberships();
+  for (; unfinished_changes_ > 0; --unfinished_changes_)
+    changes[changes.size() - unfinished_changes_]["seconds"] = seconds_since(lost_at_);
+  if (run_.config.launch.min_ranks > 0) summary_["membership"] = changes;
+}
+
+}  // namespace convoy

@@ -1,0 +1,43 @@
+#include "launch/job/membership.h"
+
+#include <algorithm>
+
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+
+NextMembership without_process(const PreparedRun& run, const Topology& topology, const JobPlan& job, int process) {
+  const std::vector<int>& gone = job.processes.at(static_cast<size_t>(process)).ranks;
+  const bool has_data_axis = job.mesh.degree("data") > 1;
+  const auto leaves = [&](int rank) {
+    return std::any_of(gone.begin(), gone.end(), [&](int lost) {
+      return lost == rank || (has_data_axis && job.mesh.coordinate(lost, "data") == job.mesh.coordinate(rank, "data"));
+    });
+  };
+  NextMembership next;
+  next.lost = strategy_of(run.config).state_of_lost_rank(job);
+  next.job = job;
+  next.job.ranks.clear();
+  next.job.processes.clear();
+  for (const RankPlan& before : job.ranks) {
+    next.ranks.push_back(leaves(before.rank) ? -1 : static_cast<int>(next.job.ranks.size()));
+    if (next.ranks.back() < 0) continue;
+    RankPlan rank = before;
+    rank.rank = rank.process = next.ranks.back();
+    next.job.processes.push_back({rank.host, {rank.rank}});
+    next.job.ranks.push_back(std::move(rank));
+  }
+  if (has_data_axis) {
+    std::vector<Axis> axes = job.mesh.axes();
+    for (Axis& axis : axes)
+      if (axis.name == "data") --axis.degree;
+    next.job.mesh = Mesh(axes);
+  } else if (!next.job.ranks.empty()) {
+    PreparedRun fewer = run;
+    fewer.config = run.config.changed({{"launch", {{"ranks", next.job.ranks.size()}, {"min_ranks", 0}}}});
+    next.job.mesh = plan_and_place(fewer, topology).job.mesh;
+  }
+  return next;
+}
+
+}  // namespace convoy

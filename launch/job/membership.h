@@ -1,0 +1,26 @@
+// Membership: the ranks of a job between two changes (launch.min_ranks).
+//
+// The supervisor decides who is a member. When a rank process is killed, it serves another control channel for the
+// remaining ranks, publishes their job there, and names it on the channel of the membership before. Ranks that find a
+// peer lost join it in the same process. So each membership has its own channel, groups and agreements.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/config/job_plan.h"
+#include "launch/prepare/prepare.h"
+
+namespace convoy {
+
+struct NextMembership {
+  JobPlan job;
+  std::vector<int> ranks;  // by rank of the membership before: the rank in this one; -1: it has left
+  std::string lost;        // "": the ranks that are left have all state; else why not
+};
+
+// The job without a process. An axis `data` becomes shorter by one: with other axes, the whole replica of a lost rank
+// leaves. Without that axis the strategy plans for the number of ranks that are left, which throws ConfigError if there
+// is no such layout.
+NextMembership without_process(const PreparedRun& run, const Topology& topology, const JobPlan& job, int process);
+
+}  // namespace convoy

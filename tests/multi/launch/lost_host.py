@@ -1,0 +1,54 @@
+"""launch.min_ranks with --hosts: the ranks of one host continue when the other is cut off, or when a rank there is
+killed, and end with the weights of an undisturbed run (fp64, to 1e-12)."""
+# labels: multi faults
+# timeout: 300
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import checkpoints
+import runs
+import simulated_hosts as sim
+
+SETS = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none",
+        "launch.min_ranks=2", "launch.heartbeat=2s", "launch.collective=30s", "launch.rendezvous=60s", "train.log_every=1",
+        "train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps",
+        f"launch.remote_shell=[{sim.HOSTS},rsh]"]
+
+
+def begin(output, inject=()):
+    command = runs.command(runs.TOP / "configs" / "tiny" / "gpt.yaml", output, SETS, 4, inject=inject)
+    return subprocess.Popen(sim.on("nodea1", *command, "--hosts", "nodea1,nodea2"), cwd=runs.TOP, env=runs.environment(),
+                            stdout=open(f"{output}.console", "w"), stderr=subprocess.STDOUT)
+
+
+def ends(output, process, expected, left, ranks):
+    code = runs.end(process, 60)
+    console = pathlib.Path(f"{output}.console").read_text()
+    runs.check(code == 0, f"{output.name}: exit {code}\n{console}")
+    summary = runs.summary(output)
+    changes = summary["membership"]
+    runs.check(sum(len(change["left"]) for change in changes) == left and changes[-1]["ranks"] == ranks and
+               len(summary["ranks"]) == ranks, f"{output.name}: {changes}")
+    runs.check(all("nodea2" in change["why"] for change in changes), f"{output.name}: {changes}")
+    difference = checkpoints.difference(output, expected)
+    runs.check(not difference, f"{output.name}: {difference}")
+    print(f"{output.name}: continued, {[change['seconds'] for change in changes]} s", flush=True)
+
+
+with runs.workspace() as folder, sim.hosts(2):
+    folder.chmod(0o755)
+    undisturbed = folder / "undisturbed"
+    process = begin(undisturbed)
+    runs.check(runs.end(process, 60) == 0, pathlib.Path(f"{undisturbed}.console").read_text())
+
+    output = folder / "killed"
+    ends(output, begin(output, ["kill:rank=3@step=12"]), undisturbed, 1, 3)
+
+    output = folder / "cut"
+    process = begin(output, ["sleep:2s@step=12"])
+    runs.training(output, step=11)
+    sim.tell("cut", "nodea2")
+    ends(output, process, undisturbed, 2, 2)
+    sim.tell("heal", "nodea2")

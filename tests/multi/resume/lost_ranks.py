@@ -1,0 +1,142 @@
+"""launch.min_ranks: a run that loses ranks continues in the processes that are left, and ends with the weights and
+metrics of an undisturbed run (fp64, to 1e-12)."""
+# timeout: 600
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import checkpoints
+import runs
+
+TINY = runs.TOP / "configs" / "tiny"
+COMMON = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none",
+          "launch.min_ranks=2", "train.log_every=1"]
+FAST = 3.0  # seconds from a loss to the next step
+
+
+def compare(title, output, expected):
+    difference = checkpoints.difference(output, expected)
+    runs.check(not difference, f"{title}: {difference}")
+    evaluated = [(r["step"], r["metrics"]) for r in runs.records(output, "evaluate")]
+    wanted = [(r["step"], r["metrics"]) for r in runs.records(expected, "evaluate")]
+    runs.check([step for step, _ in evaluated] == [step for step, _ in wanted], f"{title}: evaluations {evaluated}")
+    for (step, metrics), (_, other) in zip(evaluated, wanted):
+        for name, value in metrics.items():
+            runs.check(abs(value - other[name]) <= 1e-9 * max(1, abs(other[name])), f"{title}: {name} of step {step}")
+    # If some ranks had finished the interrupted step, it is not repeated, and its metrics are lost.
+    steps = [r["step"] for r in runs.records(output, "train")]
+    wanted = [r["step"] for r in runs.records(expected, "train")]
+    lost = sum(len(change["left"]) for change in runs.summary(output)["membership"])
+    runs.check(len(set(steps)) == len(steps) >= len(wanted) - lost and set(steps) <= set(wanted),
+               f"{title}: logged steps {steps}")
+
+
+def recovers(folder, title, config, sets, expected, faults, losses, ranks=4):
+    output = folder / title
+    done = subprocess.run(runs.command(config, output, [*COMMON, *sets], ranks, inject=faults), cwd=runs.TOP,
+                          env=runs.environment(), timeout=90, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    runs.check(done.returncode == 0, f"{title}: exit {done.returncode}\n{done.stdout[-4000:]}")
+    summary = runs.summary(output)
+    runs.check(summary["status"] == "done" and summary["failure"] is None, f"{title}: {summary['failure']}")
+    changes = summary["membership"]
+    runs.check(sum(len(change["left"]) for change in changes) == losses, f"{title}: {changes}")
+    runs.check(changes[-1]["ranks"] == ranks - losses and len(summary["ranks"]) == ranks - losses, f"{title}: {changes}")
+    lines = [line for line in done.stdout.splitlines() if "membership" in line and "continue" in line]
+    runs.check(1 <= len(lines) <= losses, f"{title}: {lines}\n{done.stdout}")
+    for change in changes:
+        runs.check(change["why"] and change["step"] is not None, f"{title}: {change}")
+        if change["seconds"] is not None:
+            runs.check(change["seconds"] <= FAST, f"{title}: {change['seconds']} s until the next step was done")
+    compare(title, output, expected)
+    print(f"{title}: continued, {[change['seconds'] for change in changes]} s")
+    return summary
+
+
+def undisturbed(folder, title, config, sets, ranks=4):
+    runs.run(config, folder / title, [*COMMON, *sets], ranks)
+    return folder / title
+
+
+def moments(folder):
+    config = TINY / "gpt.yaml"
+    sets = ["train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps"]
+    expected = undisturbed(folder, "gpt", config, sets)
+    one = [("first-step", "kill:rank=1@step=0"), ("step", "kill:rank=1@step=20"), ("rank-0", "kill:rank=0@step=20"),
+           ("last-step", "kill:rank=2@step=29"), ("collective", "kill:rank=3@collective=12"),
+           ("evaluation", "kill:rank=1@evaluate=2"), ("last-evaluation", "kill:rank=0@evaluate=3"),
+           ("save", "kill:rank=0@save=2"), ("segv", "segv:rank=1@step=20")]
+    for title, fault in one:
+        recovers(folder, title, config, sets, expected, [fault], 1)
+    recovers(folder, "two", config, sets, expected, ["kill:rank=1@step=8", "kill:rank=2@step=20"], 2)
+    recovers(folder, "two-at-once", config, sets, expected, ["kill:rank=1@step=20", "kill:rank=2@step=20"], 2)
+    recovers(folder, "accumulating", config, [*sets, "strategy.sync.every=2"],
+             undisturbed(folder, "accumulated", config, [*sets, "strategy.sync.every=2"]), ["kill:rank=1@step=21"], 1)
+
+
+def models(folder):
+    for name, sets in (("convnet", ["strategy.batch_norm=sync"]), ("ncf", ["model.rows=true"]), ("ncf", ["model.rows=false"])):
+        config = TINY / f"{name}.yaml"
+        sets = [*sets, "train.max_steps=24", "train.checkpoint_every=7 steps", "train.evaluate_every=8 steps"]
+        title = f"{name}-{sets[0].rpartition(chr(61))[2]}"
+        recovers(folder, f"{title}-lost", config, sets, undisturbed(folder, title, config, sets),
+                 ["kill:rank=1@collective=13"], 1)
+
+
+def random_kills(folder):
+    config = TINY / "mlp.yaml"
+    sets = ["train.epochs=60", "train.checkpoint_every=50 steps", "train.evaluate_every=60 steps"]
+    expected = undisturbed(folder, "mlp", config, sets, ranks=4)
+    for number in range(6):
+        output = folder / f"random-{number}"
+        process = runs.start(config, output, [*COMMON, *sets], ranks=4)
+        ranks = runs.rank_pids(process, 4)
+        runs.training(output)
+        for victim in random.sample(ranks, 2):
+            time.sleep(random.uniform(0, 0.3))
+            os.kill(victim, signal.SIGKILL)
+        code = runs.end(process, 60)
+        console = pathlib.Path(f"{output}.console").read_text()
+        runs.check(code == 0, f"{output}: exit {code}\n{console}")
+        compare(output.name, output, expected)
+    print("random: equal")
+
+
+def too_few(folder):
+    """Below min_ranks the run ends, or restarts with all ranks."""
+    config = TINY / "mlp.yaml"
+    faults = [f"kill:rank={rank}@step=10" for rank in (1, 2, 3)]
+    output = folder / "too-few"
+    runs.run(config, output, COMMON, 4, inject=faults, expect=137)
+    summary = runs.summary(output)
+    runs.check(summary["failure"]["signal"] == 9 and len(summary["membership"]) == 2, f"{summary['failure']}")
+    output = folder / "restarted"
+    summary = runs.run(config, output, [*COMMON, "launch.max_restarts=1", "launch.backoff=0.1s"], 4, inject=faults)
+    runs.check(summary["attempt"] == 1 and len(summary["ranks"]) == 4, f"{summary['attempts']}")
+    compare("restarted", output, undisturbed(folder, "not-restarted", config, []))
+    print("too few: ends, or restarts")
+
+
+def refusals(folder):
+    config = TINY / "mlp.yaml"
+    for title, sets, words in (
+            ("fsdp", ["strategy={name: fsdp}", "train.checkpoint_every=never"], ["train.checkpoint_every", "launch.min_ranks"]),
+            ("mpi", ["backend=mpi"], ["launch.min_ranks", "backend: gloo"]),
+            ("local", ["backend=local"], ["launch.min_ranks", "threads"]),
+            ("per rank", ["train.batch={per_rank: 10}"], ["train.batch", "train.batch.global"]),
+            ("sync", ["strategy.sync={what: parameters, every: 4}"], ["strategy.sync", "launch.min_ranks", "what: gradients"]),
+            ("port", ["launch.port=23456"], ["launch.port"]),
+            ("many", ["launch.min_ranks=5"], ["launch.min_ranks", "4 ranks"])):
+        runs.refused(title, 78, words, runs.command(config, folder / "refused", [*COMMON, *sets], 4))
+
+
+with runs.workspace() as folder:
+    refusals(folder)
+    moments(folder)
+    models(folder)
+    too_few(folder)
+    random_kills(folder)

@@ -1,0 +1,41 @@
+"""Tensors of checkpoints, for script tests; standard library only."""
+import array
+import json
+import struct
+
+import runs
+
+TOLERANCE = 1e-12
+
+
+def parts(data):
+    """Returns {name: (dtype, bytes)} of a safetensors file: a length, a JSON header, and the tensors."""
+    (length,) = struct.unpack("<Q", data[:8])
+    body = data[8 + length:]
+    return {name: (entry["dtype"], body[slice(*entry["data_offsets"])])
+            for name, entry in json.loads(data[8:8 + length]).items() if name != "__metadata__"}
+
+
+def tensors(output):
+    """Returns the numbers of the newest checkpoint, by key: those of float64 tensors, else the bytes."""
+    found = {}
+    for file in runs.newest_checkpoint(output).glob("*.safetensors"):
+        for key, (dtype, part) in parts(file.read_bytes()).items():
+            found[key] = array.array("d", part) if dtype == "F64" else part
+    return found
+
+
+def difference(output, expected):
+    """Returns how the newest checkpoints of two runs differ: "" if equal, float64 to 1e-12."""
+    mine, other = tensors(output), tensors(expected)
+    if mine.keys() != other.keys():
+        return f"other tensors: {sorted(mine.keys() ^ other.keys())}"
+    for key, values in mine.items():
+        if isinstance(values, bytes):
+            if values != other[key]:
+                return f"{key} differs"
+            continue
+        worst = max((abs(a - b) / max(1.0, abs(b)) for a, b in zip(values, other[key])), default=0)
+        if len(values) != len(other[key]) or not worst <= TOLERANCE:
+            return f"{key} differs by {worst}"
+    return ""
