@@ -97,7 +97,7 @@ void Run::Impl::begin_loop(const OpenData& data, const ShareOptions& options) {
   const LoopSettings wanted = settings_of(data, options);
   compare_with_ranks(wanted);
   const Sampler sampler(wanted.rows, wanted.train.batch.rows, wanted.seed, wanted.shuffle, wanted.drop_last);
-  const TrainingLength length = training_length(wanted.train, wanted.epoch_rows, 1);
+  TrainingLength length = training_length(wanted.train, wanted.epoch_rows, 1);
   context.steps_per_epoch = length.steps_per_epoch;
   context.total_steps = length.total_steps;
   if (settings) {
@@ -105,6 +105,7 @@ void Run::Impl::begin_loop(const OpenData& data, const ShareOptions& options) {
     if (!found.empty())
       throw Error(Failure::config,
                   "share: a second call continues the training, and its batches would differ: ", found);
+    length.open_ended = progress->length().open_ended || length.total_steps > progress->length().total_steps;
   }
   progress->set_length(wanted.train, length, data.counts);
   if (!settings) place(wanted);
@@ -313,6 +314,7 @@ void Run::Impl::log(const std::string& name, const at::Tensor& sum, std::optiona
 
 void Run::Impl::leave() {
   if (loop_ended_) return;
+  context.state->phase("end of the loop");  // it may wait there for ranks that have not left it
   if (stepped()) {
     complete();
   } else if (open_) {

@@ -204,7 +204,7 @@ void CollectiveCheck::report_mismatch(int64_t number, const std::vector<std::str
       CommError(Failure::disagreement, difference.odd, "the ranks called different operations as call ", number,
                 " of group ", state_.facts().label, ": ", difference.message,
                 ". Every rank has to make the same calls in the same order; in a program, equally many calls of "
-                "step(), accumulate() and the like"));
+                "step(), accumulate() and the like, and no rank may leave the loop or end before the others"));
 }
 
 void CollectiveCheck::fail(const CommError& error) {

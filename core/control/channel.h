@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/base/json.h"
 
 namespace convoy {
@@ -113,7 +114,12 @@ class ChannelServer {
 
 // `participant`: the first rank of a rank process; -1 - index for a `convoy` process without ranks.
 std::unique_ptr<ChannelServer> serve_channel(const ChannelServerOptions& options, ChannelServerEvents events);
-// Retries until `timeout`. A server of another job, or with another secret, refuses the client with a reason.
+// The server has another job or another secret, or does not take this participant.
+class ChannelRefusal : public CommError {
+ public:
+  using CommError::CommError;
+};
+// Retries until `timeout`; a ChannelRefusal ends it.
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout);
 
@@ -170,7 +176,7 @@ inline constexpr char stop_at[] = "stop/at/";           // + rank: the step befo
 // Topics (Channel::post).
 inline constexpr char heartbeat[] = "beat";       // content of a heartbeat
 inline constexpr char progress[] = "progress";    // JSON of a Record plus {steps, epochs}: rank 0, a few times a second
-inline constexpr char resources[] = "resources";  // JSON {rank, memory_bytes, cpu_s}: each rank, every few seconds
+inline constexpr char resources[] = "resources";  // JSON of resource_report: each rank, every few seconds
 inline constexpr char metrics[] = "metrics";      // JSON of a Record: rank 0, at each evaluation
 inline constexpr char log_line[] = "log";         // JSON {rank, host, line}
 inline constexpr char signalled[] = "signalled";  // {signal}: a rank or an agent received a signal that requests a stop

@@ -131,7 +131,7 @@ class Client : public SupervisedChannel {
 
 // Ends all attempts.
 [[noreturn]] void refuse(const std::string& where, const std::string& reason) {
-  throw CommError(Failure::rendezvous, -1, "control channel at ", where, ": refused: ", reason);
+  throw ChannelRefusal(Failure::rendezvous, -1, "control channel at ", where, ": refused: ", reason);
 }
 
 bool send_all(int fd, const std::string& frame, Deadline deadline, std::string& problem) {

@@ -49,7 +49,7 @@ void TensorBoard::write(const Record& record) {
 void TensorBoard::resources(int64_t step, const Json& report) {
   std::vector<std::pair<std::string, double>> values;
   for (const auto& [key, value] : report.items())
-    if (key != "rank") values.emplace_back("resources/" + key, value_of(value));
+    if (value.is_number() && key != "rank") values.emplace_back("resources/" + key, value_of(value));
   file_.scalars(step, values);
 }
 

@@ -160,6 +160,9 @@ void TrainingProgress::open_sinks() {
 }
 
 void TrainingProgress::start() {
+  if (const int64_t first = context_.config.profile.first; first > length_.total_steps && context_.rank == 0)
+    log::warning(str("profile.steps: step ", first, " comes after the ", length_.total_steps,
+                     " steps that are planned, so there will be no trace; give earlier steps"));
   generators_.seed();
   if (restore_generators_) restore_generators_();
   restore_generators_ = nullptr;
@@ -243,8 +246,10 @@ void TrainingProgress::post_progress(int64_t done, bool log_step) {
   if (!log_step && now - reported_ < std::chrono::milliseconds(250)) return;
   reported_ = now;
   Json progress = to_json(record("train", done));
-  progress["steps"] = length_.total_steps;
-  progress["epochs"] = length_.epoch_of(length_.total_steps);
+  if (!length_.open_ended) {
+    progress["steps"] = length_.total_steps;
+    progress["epochs"] = length_.epoch_of(length_.total_steps);
+  }
   if (std::isfinite(last_loss_)) progress["loss"] = last_loss_;
   progress["times"] = time_parts_of(context_);
   context_.channel->post(protocol::progress, progress);
@@ -258,7 +263,7 @@ Record TrainingProgress::record(const std::string& kind, int64_t done) const {
   const double here = training_seconds();
   record.seconds = train_seconds_before_ + here;
   if (here > 0) record.samples_per_second = static_cast<double>(instances(rows_)) / here;
-  if (done > first_step_)
+  if (done > first_step_ && !length_.open_ended)
     record.remaining_seconds =
         here / static_cast<double>(done - first_step_) * static_cast<double>(length_.total_steps - done);
   return record;

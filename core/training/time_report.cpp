@@ -73,7 +73,8 @@ Json time_report(const Context& context) {
 Json resource_report(const Context& context) {
   return {{"rank", context.rank},
           {"memory_bytes", resident_bytes() / context.process_ranks},
-          {"cpu_s", process_cpu_seconds() / context.process_ranks}};
+          {"cpu_s", process_cpu_seconds() / context.process_ranks},
+          {"times", time_parts_of(context)}};
 }
 
 }  // namespace convoy

@@ -17,7 +17,8 @@ void measure_clock(const Context& context);
 // time_parts_of, "waits_for": [{rank, seconds}, …]}, largest first.
 Json time_report(const Context& context);
 
-// Resources of this rank: {rank, memory_bytes, cpu_s}. Ranks that share a process divide what it uses.
+// Resources of this rank: {rank, memory_bytes, cpu_s, times: as time_parts_of}. Ranks that share a process divide what
+// it uses.
 Json resource_report(const Context& context);
 
 }  // namespace convoy

@@ -50,6 +50,9 @@ Assignments assignments_of(const Catalogues& catalogues) {
   return all;
 }
 
+// The journal of a farm has the pipelines that wait too; they have no folder yet.
+constexpr const char* names_in_journal = R"sed(sed -n 's/.*"pipeline":"\([^"]*\)".*/\1/p')sed";
+
 // The source of the values of an argument.
 enum class Source { nothing, words, keys, folders, files, runs, pipelines };
 
@@ -119,9 +122,7 @@ _convoy_runs() {
   [ ${#COMPREPLY[@]} -gt 0 ] || _convoy_files -d
 }
 _convoy_pipelines() {
-  local found=() each
-  for each in "${positional[0]%/}"/pipelines/*/; do [ ! -d "$each" ] || found+=("$(basename "$each")"); done
-  _convoy_words "${found[*]}"
+  _convoy_words "$(sed -n 's/.*"pipeline":"\([^"]*\)".*/\1/p' "${positional[0]%/}/journal.jsonl" 2>/dev/null | sort -u)"
 }
 # bash splits words at "=" and replaces only the part after the last one.
 _convoy_set() {
@@ -230,7 +231,8 @@ std::string zsh_script(const std::vector<CommandText>& commands, const Catalogue
       << join(assignments.values, " ")
       << ")\n  if [[ $PREFIX == *=* ]]; then compadd -a values; else compadd -S '' -a keys; fi\n}\n"
       << "_convoy_runs() {\n  local -a found\n  found=(runs/*/summary.json(N:h))\n  compadd -a found\n  _files -/\n}\n"
-      << "_convoy_pipelines() {\n  local -a found\n  found=(${line[1]%/}/pipelines/*(N/:t))\n  compadd -a found\n}\n"
+      << "_convoy_pipelines() {\n  local -a found\n  found=(${(f)\"$(" << names_in_journal
+      << " ${line[1]%/}/journal.jsonl 2>/dev/null | sort -u)\"})\n  compadd -a found\n}\n"
       << "_convoy() {\n  local -a line state commands\n  commands=(\n";
   for (const CommandText& command : commands) out << "    " << quoted(command.name + ":" + command.help) << "\n";
   out << "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
@@ -288,7 +290,7 @@ std::string fish_script(const std::vector<CommandText>& commands, const Catalogu
       << "function __convoy_runs\n    for each in runs/*/summary.json\n        string replace /summary.json '' $each\n"
       << "    end\n    __fish_complete_directories\nend\n"
       << "function __convoy_pipelines\n    set -l words (commandline -opc)\n"
-      << "    for each in (string trim -r -c / $words[3])/pipelines/*/\n        basename $each\n    end\nend\n"
+      << "    " << names_in_journal << " (string trim -r -c / $words[3])/journal.jsonl 2>/dev/null | sort -u\nend\n"
       << "function __convoy_positional\n    set -l words (commandline -opc)\n"
       << "    test (count $words) -eq (math 2 + $argv[2]); and test $words[2] = $argv[1]\nend\n"
       << "complete -c convoy -f\n";

@@ -236,7 +236,8 @@ double Moments::deviation() const { return count_ > 0 ? std::sqrt(squares_ / dou
 
 void check_rows(const std::string& path, int64_t rows) {
   if (rows < least_rows)
-    throw Error(Failure::config, path, ": has ", rows, " rows; training needs at least ", least_rows);
+    throw Error(Failure::config, path, ": has ", rows, rows == 1 ? " row" : " rows", "; training needs at least ",
+                least_rows);
 }
 
 void set_length(DataDraft& draft, int64_t rows, int64_t most_batch) {
@@ -248,11 +249,16 @@ void set_length(DataDraft& draft, int64_t rows, int64_t most_batch) {
   if (epochs >= 10) draft.checkpoints = str(epochs / 5, " epochs");
 }
 
-void set_mlp(DataDraft& draft, const Moments* target) {
+void set_mlp(DataDraft& draft, const std::string& path, const Moments* target) {
   draft.model = "mlp";
   draft.model_options = "hidden: [64, 64]";
   draft.optimizer = target == nullptr ? "{name: adam, lr: 3.0e-3}" : "{name: adam, lr: 1.0e-2}";
   if (target == nullptr) return;
+  const double largest = std::max(std::fabs(target->mean()), target->deviation());
+  if (!(largest < double(std::numeric_limits<float>::max()) / 1e3))
+    throw Error(Failure::corrupt_data, path, ": the numbers to predict have mean ", number_text(target->mean()),
+                " and deviation ", number_text(target->deviation()),
+                ", too large to train on; remove wrong values, or divide all by a constant");
   // A learning rate fits outputs of mean 0 and deviation 1. Three digits of the deviation are enough.
   const double unit = std::pow(10, std::floor(std::log10(target->deviation())) - 2);
   draft.model_options += ", output_mean: " + number_text(std::round(target->mean() / unit) * unit) +
@@ -288,7 +294,7 @@ DataDraft arrays_draft(const MappedFile& file, const std::string& target) {
                          classes ? "whole numbers are classes" : "the targets are numbers"});
   if (features.size() == 2) draft.lines.push_back({"scale: standard", "mean 0 and deviation 1, by the training rows"});
   draft.lines.push_back({"evaluate: {fraction: 0.2}", "one fifth of the rows is for evaluation"});
-  set_mlp(draft, classes ? nullptr : &values.moments);
+  set_mlp(draft, pair.target.file.path(), classes ? nullptr : &values.moments);
   if (classes && features.size() == 4) {
     draft.model = "convnet";
     draft.model_options = "channels: [16, 32]";

@@ -29,8 +29,9 @@ class Moments {
 void check_rows(const std::string& path, int64_t rows);
 // Batch size, and length of about two thousand steps.
 void set_length(DataDraft& draft, int64_t rows, int64_t most_batch);
-// Model and optimizer. `target`: of the numbers to predict; null: the target has classes.
-void set_mlp(DataDraft& draft, const Moments* target);
+// Model and optimizer. `target`: of the numbers to predict, in the file `path`; null: the target has classes. Throws
+// Error(corrupt_data) if the numbers are too large for fp32.
+void set_mlp(DataDraft& draft, const std::string& path, const Moments* target);
 
 // `target`: a file of targets for .npy, a tensor for .safetensors. Throws as inspect_data.
 DataDraft arrays_draft(const MappedFile& file, const std::string& target);

@@ -65,6 +65,7 @@ struct Column {
   int64_t missing = 0;
   int64_t missing_line = 0;  // the first one
   bool numbers = true, integers = true;
+  int64_t decimal_commas = 0;                    // values such as 1,5
   Moments moments;                               // if all are numbers
   std::set<std::string, std::less<>> different;  // at most most_categories + 1
 
@@ -76,6 +77,15 @@ struct Table {
   int64_t rows = 0;
   std::vector<Column> columns;
 };
+
+// "1,5" and "-12,25"
+bool has_decimal_comma(std::string_view field) {
+  if (!field.empty() && (field[0] == '-' || field[0] == '+')) field.remove_prefix(1);
+  const size_t comma = field.find(',');
+  return comma != std::string_view::npos && comma > 0 && comma + 1 < field.size() &&
+         field.find_first_not_of("0123456789") == comma &&
+         field.find_first_not_of("0123456789", comma + 1) == std::string_view::npos;
+}
 
 void add_value(Column& column, const DelimitedReader& reader, size_t index) {
   const std::string_view field = reader.field(index);
@@ -89,9 +99,31 @@ void add_value(Column& column, const DelimitedReader& reader, size_t index) {
     else
       column.numbers = column.integers = false;
   }
+  if (!column.numbers && has_decimal_comma(field)) ++column.decimal_commas;
   if (column.integers) column.integers = field.find_first_of(".eE") == std::string_view::npos;
   if (column.different.size() <= most_categories && column.different.find(field) == column.different.end())
     column.different.emplace(field);
+}
+
+// Names of columns and categories go into YAML and JSON files.
+void check_utf8(const std::string& path, const std::string& text) {
+  if (valid_utf8(text) == text) return;
+  throw Error(Failure::corrupt_data, path, ": '", valid_utf8(text),
+              "' is not UTF-8; convert the file: iconv -f LATIN1 -t ", "UTF-8 ", shell_word(path), " > utf8-",
+              shell_word(fs::path(path).filename().string()));
+}
+
+void check_texts(const std::string& path, const Table& table) {
+  for (const Column& column : table.columns) {
+    check_utf8(path, column.name);
+    if (column.numbers) continue;
+    for (const std::string& text : column.different) check_utf8(path, text);
+    const int64_t known = table.rows - column.missing;
+    if (column.decimal_commas * 2 > known)
+      throw Error(Failure::corrupt_data, path, ": column ", column.name, " has decimal commas, as in ",
+                  *std::find_if(column.different.begin(), column.different.end(), has_decimal_comma),
+                  "; write decimal points, or remove the column");
+  }
 }
 
 Table read_table(const MappedFile& file) {
@@ -143,6 +175,7 @@ bool is_classification(const std::string& path, const Table& table, const Column
 DataDraft table_draft(const MappedFile& file, const std::string& target_name) {
   const std::string& path = file.path();
   const Table table = read_table(file);
+  check_texts(path, table);
   const Column& target = target_column(path, table, target_name);
   check_rows(path, table.rows);
   const bool classes = is_classification(path, table, target);
@@ -186,7 +219,7 @@ DataDraft table_draft(const MappedFile& file, const std::string& target_name) {
   if (missing) draft.lines.push_back({"missing: fill", "the mean, or a category of its own"});
   if (numbers) draft.lines.push_back({"scale: standard", "mean 0 and deviation 1, by the training rows"});
   draft.lines.push_back({"evaluate: {fraction: 0.2}", "one fifth of the rows is for evaluation"});
-  set_mlp(draft, classes ? nullptr : &target.moments);
+  set_mlp(draft, path, classes ? nullptr : &target.moments);
   set_length(draft, table.rows * 4 / 5, 256);
   return draft;
 }

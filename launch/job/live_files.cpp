@@ -112,10 +112,18 @@ std::string prometheus_text(const std::string& run, const Json& progress, const 
     for (const auto& [rank, report] : resources)
       out.sample({{"run", run}, {"rank", std::to_string(rank)}}, number_in(report, "cpu_s", 0));
   }
-  if (const Json times = progress.value("times", Json::object()); !times.empty()) {
-    out.family("convoy_rank_seconds_total", "counter", "Wall time of a rank by part.");
-    for (const auto& [part, seconds] : times.items())
-      out.sample({{"run", run}, {"rank", "0"}, {"part", part}}, value_of(seconds));
+  if (!resources.empty()) {
+    out.family(
+        "convoy_rank_seconds_total", "counter",
+        "Wall time of a rank by part. Communication has the waits for other ranks: ranks compare them at the end.");
+    for (const auto& [rank, report] : resources) {
+      Json times = report.value("times", Json::object());
+      const double waits = number_in(times, "waiting", 0);
+      times.erase("waiting");
+      for (const auto& [part, seconds] : times.items())
+        out.sample({{"run", run}, {"rank", std::to_string(rank)}, {"part", part}},
+                   value_of(seconds) + (part == "communication" ? waits : 0));
+    }
   }
   return out.text();
 }
@@ -152,7 +160,7 @@ void LiveFiles::write_prometheus() {
 void LiveFiles::progress(const Json& record) {
   if (record.contains("text")) return;
   const auto now = Clock::now();
-  progress_.update(record);
+  progress_ = record;
   if (now - progress_written_ < write_interval) return;
   progress_written_ = now;
   try {
@@ -168,6 +176,7 @@ void LiveFiles::resources(const Json& report) {
   resources_[report.at("rank").get<int>()] = report;
   Json line = {{"time_s", std::chrono::duration<double>(Clock::now() - began_).count()}};
   line.update(report);
+  line.erase("times");  // summary.json has them
   try {
     const std::string path = folder_ + "/resources.jsonl";
     write_all(open_to_append_lines(path).get(), line.dump() + "\n", path);

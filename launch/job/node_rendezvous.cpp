@@ -211,8 +211,9 @@ class NodeAgent {
     const auto started = std::chrono::steady_clock::now();
     const double limit = run_.config.launch.rendezvous;
     while (!stopped_) {
-      const std::string problem = connect();
+      std::string problem = connect();
       if (problem.empty()) return std::nullopt;
+      if (!refused_.empty()) problem = refused_;  // node 0 may end first
       const double waited = seconds_since(started);
       if (waited > limit) {
         log::error(str(here(), ": node 0 does not answer at ", place_of(role_), " within ", human_seconds(limit),
@@ -237,6 +238,8 @@ class NodeAgent {
           tasks_.post([this, value] { answers_.push_back(Json::parse(value)); });
         });
         return "";
+      } catch (const ChannelRefusal& error) {
+        problem = refused_ = error.what();
       } catch (const Error& error) {
         if (error.kind() != Failure::rendezvous && error.kind() != Failure::peer_lost) throw;
         problem = error.what();
@@ -290,6 +293,7 @@ class NodeAgent {
   const PreparedRun& run_;
   const NodeRole& role_;
   const std::string token_ = random_token();
+  std::string refused_;  // the last reason for which node 0 refused this one
   Host host_;
   std::vector<Json> answers_;
   bool lost_ = false, stopped_ = false;

@@ -65,9 +65,10 @@ ListedRun run_to_report(const std::string& folder) {
 // The farm's result of a pipeline: it may have ended a run that has no failure itself, such as one above its limits.
 void take_outcome(const Json& row, ReportedRun& run) {
   const std::string status = text_in(row, "status"), cause = text_in(row, "cause");
-  if (status != "done" && status != "failed" && status != "stopped") return;
+  if (status != "done" && status != "failed" && status != "stopped" && status != "lost" && status != "paused") return;
   run.listed.status = status;
-  if (status == "done" || cause.empty()) return;
+  if (status != "failed" && status != "stopped") run.summary.erase("failure");  // it was only asked to stop
+  if ((status != "failed" && status != "stopped") || cause.empty()) return;
   if (const auto failure = run.summary.find("failure"); failure == run.summary.end() || !failure->is_object())
     run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
 }
@@ -82,6 +83,14 @@ void add_present_values(const ReportedRun& run, Json& board, Json& row) {
   if (!row.value("value", Json()).is_null() || metric.empty() || run.listed.status != "running") return;
   row["value"] = number_or_null(value_of_metric(run.listed, metric, "last"));
   row["best"] = number_or_null(value_of_metric(run.listed, metric, "best"));
+}
+
+// A line of the table is left: a page with the curves of hundreds of runs would be too large.
+void drop_details(ReportedRun& run) {
+  run.records = {};
+  run.memory.clear();
+  run.cpu.clear();
+  for (const char* key : {"placement", "topology", "breakdown", "attempts", "ranks"}) run.summary.erase(key);
 }
 
 // The runs of a farm, best first, as far as there is room for their curves.
@@ -127,12 +136,21 @@ ReportSources read_sources(const std::vector<std::string>& folders, const Report
     const std::string folder = report_folder_text(named);
     if (known.insert(absolute_path(folder)).second) listed.push_back(run_to_report(folder));
   }
+  size_t without_curves = 0;
   for (ListedRun& run : listed) {
-    if (run.farm || read_summary(run.folder).contains("pipelines"))
+    if (run.farm || read_summary(run.folder).contains("pipelines")) {
       add_farm(std::move(run), limits, sources);
-    else
-      sources.runs.push_back(reported_run(std::move(run)));
+      continue;
+    }
+    const bool full = sources.runs.size() >= limits.curves_of;
+    sources.runs.push_back(reported_run(std::move(run)));
+    if (!full) continue;
+    drop_details(sources.runs.back());
+    ++without_curves;
   }
+  if (without_curves > 0)
+    sources.notes.push_back(str("The page has curves of the first ", limits.curves_of, " runs; ", without_curves,
+                                " are only in its table. Name fewer runs to see theirs."));
   return sources;
 }
 

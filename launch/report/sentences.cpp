@@ -57,6 +57,12 @@ std::string subject_of(const Json& run) {
   return data.empty() ? model : model + " on " + data;
 }
 
+std::string sentence_of(const std::vector<std::string>& parts) {
+  std::string text = join(parts, "; ");
+  text.front() = char(std::toupper(static_cast<unsigned char>(text.front())));
+  return text.back() == '.' ? text : text + ".";
+}
+
 bool has_failed(const Json& run) {
   const std::string status = text_in(run, "status");
   return status == "failed" || status == "ended";
@@ -132,6 +138,14 @@ std::string result_of_run(const Json& run) {
   return join(parts, "; ") + ".";
 }
 
+// How often the run started again after a failure. A stopped run, or a trial between rungs, continues without one.
+size_t restarts_of(const Json& run) {
+  const Json attempts = run.value("attempts", Json::array());
+  return size_t(std::count_if(attempts.begin(), attempts.end(), [](const Json& attempt) {
+    return attempt.is_object() && text_in(attempt.value("failure", Json::object()), "cause") != "stopped";
+  }));
+}
+
 std::string failure_of_run(const Json& run) {
   if (text_in(run, "status") == "ended") return "Its convoy is gone, so it has no result; the same command resumes it.";
   const Json failure = run.value("failure", Json::object());
@@ -143,23 +157,25 @@ std::string failure_of_run(const Json& run) {
   return text + ": " + message + ".";
 }
 
+std::string restarts_text(const Json& run) {
+  const size_t restarts = restarts_of(run);
+  if (restarts == 0) return "";
+  return str("it restarted ", restarts == 1 ? "once after a failure" : str(restarts, " times after failures"));
+}
+
 std::string time_of_run(const Json& run) {
   std::vector<std::string> parts;
   double rate = number_in(run, "samples_per_second", 0);
   if (run.contains("progress")) rate = number_in(run["progress"], "samples_per_second", rate);
   if (rate > 0) parts.push_back(str("it trained ", counted(rate, "sample", "samples"), " per second"));
-  const Json attempts = run.value("attempts", Json::array());
-  if (const size_t restarts = attempts.is_array() ? attempts.size() : 0; restarts > 0)
-    parts.push_back(str("it restarted ", restarts == 1 ? "once" : str(restarts, " times"), " after a failure"));
+  if (const std::string restarts = restarts_text(run); !restarts.empty()) parts.push_back(restarts);
   const double start = number_in(run, "startup_seconds", 0), test = number_in(run, "evaluate_seconds", 0);
   if (start > 0 && test > 0)
     parts.push_back(str("the start took ", duration_text(start), " and evaluations ", duration_text(test)));
   if (run.contains("progress") && number_in(run["progress"], "remaining_seconds", -1) >= 0)
     parts.push_back(str(duration_text(number_in(run["progress"], "remaining_seconds", 0)), " are left"));
   if (parts.empty()) return "It has no measured times yet.";
-  std::string text = join(parts, "; ");
-  text.front() = char(std::toupper(static_cast<unsigned char>(text.front())));
-  return text + ".";
+  return sentence_of(parts);
 }
 
 // --- Several runs ---
@@ -180,9 +196,10 @@ std::string statuses_of(const Json& data) {
     const char *status, *one, *several;
   };
   static const Words words[] = {
-      {"done", " is done", " are done"}, {"running", " is running", " are running"},
-      {"waiting", " waits", " wait"},    {"stopped", " was stopped", " were stopped"},
-      {"failed", " failed", " failed"},  {"ended", " ended without a result", " ended without a result"}};
+      {"done", " is done", " are done"},      {"running", " is running", " are running"},
+      {"waiting", " waits", " wait"},         {"paused", " waits for its rung to end", " wait for their rung to end"},
+      {"lost", " lost early", " lost early"}, {"stopped", " was stopped", " were stopped"},
+      {"failed", " failed", " failed"},       {"ended", " ended without a result", " ended without a result"}};
   std::vector<std::string> parts;
   for (const Words& word : words) {
     const auto count = size_t(std::count(all.begin(), all.end(), word.status));
@@ -334,21 +351,25 @@ std::string failures_of_all(const Json& runs) {
 
 double training_time(const Json& run) { return number_in(run, "train_seconds", ends_of(run, "seconds").second); }
 
+// "a and b continued after a restart"; "" if no run did.
+std::string restarted_runs(const Json& runs) {
+  std::vector<std::string> names;
+  for (const Json& run : runs)
+    if (restarts_of(run) > 0) names.push_back(text_in(run, "name"));
+  if (names.empty()) return "";
+  return str(names.size() > most_named_runs ? str(names.size(), " runs") : enumerated(names),
+             " continued after a restart");
+}
+
 std::string times_of_all(const Json& runs) {
   const Json *longest = nullptr, *shortest = nullptr;
-  std::vector<std::string> restarted;
   for (const Json& run : runs) {
-    const Json attempts = run.value("attempts", Json::array());
-    if (attempts.is_array() && !attempts.empty()) restarted.push_back(text_in(run, "name"));
     if (!(training_time(run) > 0)) continue;
     if (longest == nullptr || training_time(run) > training_time(*longest)) longest = &run;
     if (shortest == nullptr || training_time(run) < training_time(*shortest)) shortest = &run;
   }
   std::string text = "No run failed";
-  if (restarted.size() > most_named_runs)
-    text += str("; ", restarted.size(), " continued after a restart");
-  else if (!restarted.empty())
-    text += str("; ", enumerated(restarted), " continued after a restart");
+  if (const std::string restarted = restarted_runs(runs); !restarted.empty()) text += "; " + restarted;
   const auto speed = [](const Json& run) {
     const double rate = number_in(run, "samples_per_second", 0);
     return duration_text(training_time(run)) +
@@ -368,6 +389,10 @@ std::string advice_in(const Json& runs) {
   return "";
 }
 
+std::string advice_after(const std::string& restarts, const std::string& advice) {
+  return restarts.empty() ? advice : sentence_of({restarts, advice});
+}
+
 }  // namespace
 
 std::vector<std::string> report_sentences(const Json& data) {
@@ -377,7 +402,7 @@ std::vector<std::string> report_sentences(const Json& data) {
     const std::string advice = advice_in(runs);
     return {work_of_run(run), result_of_run(run),
             has_failed(run)   ? failure_of_run(run)
-            : !advice.empty() ? advice
+            : !advice.empty() ? advice_after(restarts_text(run), advice)
                               : time_of_run(run)};
   }
   const std::string failures = failures_of_all(runs), advice = advice_in(runs);
@@ -390,7 +415,10 @@ std::vector<std::string> report_sentences(const Json& data) {
     work = str("The farm ", text_in(data["farms"][0], "name"), running ? " is running " : " ran ",
                work_of_farm(data, 0), statuses.empty() ? "" : "; ", statuses, ".");
   }
-  return {work, results_of_all(data), !failures.empty() ? failures : !advice.empty() ? advice : times_of_all(runs)};
+  return {work, results_of_all(data),
+          !failures.empty() ? failures
+          : !advice.empty() ? advice_after(restarted_runs(runs), advice)
+                            : times_of_all(runs)};
 }
 
 }  // namespace convoy

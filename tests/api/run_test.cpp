@@ -376,6 +376,8 @@ TEST(Run, SupportsALoopOverEpochs) {
   };
   EXPECT_THROW(train("killed", 9, -1), std::runtime_error);
   train("killed", -1, -1);
+  EXPECT_FALSE(lines_in(folder / "killed/metrics.jsonl").back().contains("remaining_seconds"))
+      << "of what it called for";
   EXPECT_TRUE(result.equal(whole));
   EXPECT_EQ(json_in(folder / "killed/summary.json")["samples"], 69);
   EXPECT_GT(lines_in(folder / "killed/metrics.jsonl").front()["metrics"]["loss"], 0) << "logged by step()";

@@ -1,10 +1,18 @@
 """From launch to the end of the first step, two ranks: convoy over gloo and mpi against torchrun"""
+# --hosts: on two simulated hosts, one `convoy run` on each of them against `convoy run --hosts`; it needs root.
+import json
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 import harness
+
+sys.path.insert(0, str(harness.TOP / "tests" / "support"))
+import simulated_hosts
 
 # Known seconds on two idle cores: torchrun, and one process of Python alone. If this machine runs Python more slowly,
 # torchrun's expected value grows by the same factor.
@@ -37,8 +45,42 @@ def convoy(backend):
     return measure
 
 
+def on_hosts(*words):
+    """Seconds from the start of the command, on the first words[0] hosts, until the first step is done."""
+    def measure():
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
+        common = [harness.CONVOY, "run", harness.TOP / "configs/tiny/startup.yaml", "--output", folder / "run",
+                  "--set", "backend=gloo", "--set", "launch.bind=none", "--set", "launch.ranks=2",
+                  "--set", f"launch.remote_shell=[{simulated_hosts.HOSTS},rsh]"]
+        nodes = [subprocess.Popen(simulated_hosts.on(f"nodea{number + 1}", *common, *(word.format(node=number) for word in words[1:])),
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in range(words[0])]
+        for node in nodes:
+            said = node.communicate(timeout=120)[0]
+            if node.returncode != 0:
+                sys.exit(f"benchmark: {node.args}\nended with {node.returncode}:\n{said[-3000:]}")
+        summary = json.loads((folder / "run" / "summary.json").read_text())
+        shutil.rmtree(folder)
+        return summary["startup_seconds"]
+    return measure
+
+
+def node_start(options):
+    with simulated_hosts.hosts(2):
+        figures = harness.interleave(options.rounds, {
+            "--hosts": on_hosts(1, "--hosts", "nodea1,nodea2"),
+            "a convoy on each node": on_hosts(2, "--nodes", "2", "--node-rank", "{node}", "--rendezvous", "nodea1:29713"),
+        })
+    harness.table(figures, "--hosts", "seconds")
+    more = [node - hosts for node, hosts in zip(figures["a convoy on each node"], figures["--hosts"])]
+    return harness.verdict("a convoy on each node: seconds more than --hosts", harness.statistics.median(more), 1.0)
+
+
 if __name__ == "__main__":
-    options = harness.arguments(__doc__, rounds=5).parse_args()
+    parser = harness.arguments(__doc__, rounds=5)
+    parser.add_argument("--hosts", action="store_true", help="node-level start against --hosts")
+    options = parser.parse_args()
+    if options.hosts:
+        sys.exit(0 if node_start(options) else 1)
     convoy("gloo")()  # warm the disk cache for all
     torchrun()
     figures = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"), "convoy mpi": convoy("mpi")},

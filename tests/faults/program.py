@@ -52,6 +52,8 @@ with runs.workspace() as folder:
     run.check("where the ranks are:" in run.console(), "no table of the ranks")
     run, _ = failing(folder, "mesh", 76, "disagreement", known=False, step=None, within=20 + _faults.COLLECTIVE)
     run.check("Job::mesh" in run.console() and "Job::sum" in run.console(), "the two calls are not named")
+    run, _ = failing(folder, "end", 76, "disagreement", known=False, step=None, within=20 + _faults.COLLECTIVE)
+    run.check("barrier 'end of training'" in run.console() and "no rank may leave the loop" in run.console(), "the early end is not named")
     failing(folder, "throw", None, "training", under=_faults.MPIRUN, says=["the program broke"])
     failing(folder, "kill", 137, "signal", under=_faults.MPIRUN, signal_number=9)
 

@@ -133,6 +133,11 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   const std::string good = write_run(
       folder, "b", {{"breakdown", {{"advice", "half of the time waits for data; try data.prefetch=thread"}}}});
   EXPECT_EQ(report_data({good})["sentences"][2], "half of the time waits for data; try data.prefetch=thread.");
+  const Json stop{{"attempt", 0}, {"failure", {{"cause", "stopped"}}}},
+      crash{{"attempt", 1}, {"failure", {{"cause", "signal"}}}};
+  const std::string again =
+      write_run(folder, "c", {{"attempts", Json::array({stop, crash})}, {"breakdown", {{"advice", "41 % waits"}}}});
+  EXPECT_EQ(report_data({again})["sentences"][2], "It restarted once after a failure; 41 % waits.");
   const Json both = report_data({failed, good})["sentences"];
   EXPECT_THAT(both[0].get<std::string>(), HasSubstr("of the runs, 1 is done and 1 failed"));
   EXPECT_EQ(both[2], "1 run has failed: a at step 7 (rank 1 was killed).");
@@ -173,6 +178,12 @@ TEST(Report, ManyRunsStayWithinTheLimit) {
   ReportLimits limits;
   limits.bytes = 100'000;
   EXPECT_THAT(report_text(runs, limits).size(), Lt(limits.bytes));
+  limits.curves_of = 5;
+  const Json data = report_data(runs, limits);
+  EXPECT_EQ(data["runs"].size(), 12u);
+  EXPECT_FALSE(data["runs"][4]["training"].empty());
+  EXPECT_TRUE(data["runs"][5]["training"].empty());
+  EXPECT_THAT(data["notes"].dump(), HasSubstr("curves of the first 5 runs; 7 are only in its table"));
 }
 
 TEST(Report, RefusesFoldersWithoutARun) {

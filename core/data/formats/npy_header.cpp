@@ -35,7 +35,9 @@ Header::Header(DelimitedReader& reader, bool typed, bool present) : present_(pre
         reader.fail(column, "unknown type '", type, "'; valid are ", join(known, ", "));
       }
     }
-    if (name.empty()) reader.fail(column, "a column has no name");
+    if (name.empty())
+      reader.fail(column, "column ", column + 1,
+                  " has no name; give it one, or write the file without row numbers (pandas: index=False)");
     if (has(std::string(name))) reader.fail(column, "two columns are called '", name, "'");
     names_.emplace_back(name);
     types_.push_back(type);

@@ -49,6 +49,7 @@ void add_progress(const std::string& folder, ViewRow& row) {
   row.remaining = number_in(progress, "remaining_seconds", -1);
   if (const auto position = read_state_file(folder + "/logs/rank0.state"))
     row.step = std::max(row.step, position->step);
+  if (row.step > row.steps) row.steps = -1;  // a program has begun another epoch since
 }
 
 // The summary of a run that failed or was killed may lack `steps`.

@@ -109,6 +109,7 @@ void FarmSupervisor::check_folders() {
 
 void FarmSupervisor::start(PipelineLauncher& launcher) {
   launcher_ = &launcher;
+  seconds_before_ = number_in(read_summary(folder_.path), "train_seconds", 0);
   write_whole(folder_.path + "/config.yaml", to_yaml(run_.resolved), false);
   write_summary(folder_.path, summary(nullptr));
   const auto done = std::count_if(pipelines_.begin(), pipelines_.end(), [](const PipelineState& entry) {
@@ -502,7 +503,7 @@ void FarmSupervisor::stop(int signal) {
 
 Json FarmSupervisor::summary(const FarmEnd* end) const {
   return farm_summary(run_, pipelines_, folder_.attempt, static_cast<int>(cluster_.inventory.slots.size()),
-                      end == nullptr ? 0 : seconds_since(start_time_), end);
+                      seconds_before_ + (end == nullptr ? 0 : seconds_since(start_time_)), end);
 }
 
 // Writes a summary early: an outer launcher may kill this process before all pipelines have written checkpoints.

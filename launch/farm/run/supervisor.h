@@ -79,6 +79,7 @@ class FarmSupervisor {
   std::map<int, std::unique_ptr<RankLogs>> logs_;  // of running pipelines
   std::map<std::string, JournalRecord> before_;    // by earlier farms in this folder
   OwnedTasks tasks_;
+  double seconds_before_ = 0;  // of the same farm, before it was continued
   std::chrono::steady_clock::time_point start_time_ = std::chrono::steady_clock::now();
   EventLoop::TimerId wake_ = 0;
   StopRequests requests_;

@@ -116,6 +116,8 @@ TEST_F(View, FollowsAFarm) {
   EXPECT_EQ(view.rows.back().name, "b");
   EXPECT_THAT(cells(view, "b"), HasSubstr("12/12"));
   EXPECT_THAT(cells(view, "c"), HasSubstr("evaluating"));
+  state.step(444);  // the next epoch of a program that asks for one after the other
+  EXPECT_THAT(cells(reader.read(), "c"), HasSubstr(" 444 "));
   EXPECT_FALSE(view.over);
 }
 

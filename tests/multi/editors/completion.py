@@ -72,6 +72,7 @@ CASES = [
     ("convoy list --completion ", {"bash", "zsh", "fish"}, {"model"}),
     ("convoy top runs/", {"runs/a", "runs/b"}, set()),
     ("convoy run o", {"one.yaml"}, {"verify"}),
+    ("convoy cancel runs/a w", {"waits"}, {"done"}),
 ]
 
 with runs.workspace() as folder:
@@ -79,6 +80,8 @@ with runs.workspace() as folder:
         (folder / "runs" / name).mkdir(parents=True)
         (folder / "runs" / name / "summary.json").write_text("{}")
     (folder / "one.yaml").write_text("")
+    (folder / "runs/a/journal.jsonl").write_text("".join(
+        f'{{"attempt":0,"event":"queued","pipeline":"{name}","time":1.5}}\n' for name in ("waits", "done", "waits")))
     scripts = folder / "scripts"
     scripts.mkdir()
     made = {"bash": scripts / "convoy", "zsh": scripts / "_convoy", "fish": scripts / "convoy.fish"}

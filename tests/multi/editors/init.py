@@ -174,6 +174,11 @@ with runs.workspace() as folder:
     table(folder / "names.csv", ("a", "y"), [(row, f"n{row}") for row in range(30)])
     (folder / "ragged.csv").write_text("a,y\n1,2\n1,2,3\n")
     (folder / "empty.csv").write_text("")
+    table(folder / "numbered.csv", ("", "a", "y"), [(row, row % 7, row % 7 * 2.5) for row in range(30)])
+    (folder / "latin.csv").write_bytes("größe,y\n".encode("latin-1") + b"1,2\n2,4\n" * 20)
+    (folder / "latin-words.csv").write_bytes("a,y\n1,süß\n2,sauer\n".encode("latin-1") * 20)
+    (folder / "commas.csv").write_text("a;y\n" + "".join(f"{row};{row},5\n" for row in range(30)))
+    table(folder / "huge.csv", ("a", "y"), [(row, row * 1e299) for row in range(30)])
     array(folder / "nan.npy", "<f4", [1, 2, float("nan")] * 10, (30,), "f")
     array(folder / "few.npy", "<f4", [1, 2, 3], (3,), "f")
     array(folder / "complex.npy", "<c8", [1.0] * 60, (30,), "f")
@@ -194,6 +199,11 @@ with runs.workspace() as folder:
             (["--data", "names.csv", "--target", "y"], 78, ["30 different words"]),
             (["--data", "ragged.csv", "--target", "y"], 65, ["ragged.csv:3:"]),
             (["--data", "empty.csv", "--target", "y"], 65, ["is empty"]),
+            (["--data", "numbered.csv", "--target", "y"], 65, ["numbered.csv:1:1: column 1 has no name", "index=False"]),
+            (["--data", "latin.csv", "--target", "y"], 65, ["'gr??e' is not UTF-8", "iconv"]),
+            (["--data", "latin-words.csv", "--target", "y"], 65, ["'s??' is not UTF-8", "iconv"]),
+            (["--data", "commas.csv", "--target", "y"], 65, ["column y has decimal commas, as in 0,5"]),
+            (["--data", "huge.csv", "--target", "y"], 65, ["too large to train on"]),
             (["--data", "both.safetensors"], 64, ["--target", "inputs, y, two, kind, year, picture, notes"]),
             (["--data", "both.safetensors", "--target", "knd"], 64, ["did you mean kind?"]),
             (["--data", "both.safetensors", "--target", "notes"], 78, ["no other tensor has the 7 rows of notes"]),

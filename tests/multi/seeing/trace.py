@@ -65,6 +65,9 @@ with runs.workspace() as folder:
     output = folder / "short"
     runs.run(TINY / "mlp.yaml", output, [f"profile.steps={FIRST}-{LAST}", f"train.max_steps={LAST}"])
     check_trace("short", output, 1, {"train"})
+    runs.run(TINY / "mlp.yaml", folder / "late", [f"profile.steps={FIRST}-{LAST}", f"train.max_steps={FIRST - 1}"])
+    said = (folder / "late/logs/rank0.log").read_text()
+    runs.check(f"step {FIRST} comes after the {FIRST - 1} steps" in said, f"late steps: {said}")
     for wrong in ("0-3", "7-5", "x", "1-2-3", "1-99999"):
         runs.refused(wrong, 78, ["profile.steps"], runs.command(TINY / "mlp.yaml", folder / "no", [f"profile.steps={wrong}"]))
     print("traces nest, on one clock")

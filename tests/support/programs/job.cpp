@@ -3,8 +3,9 @@
 //   job [--steps N] [--pause SECONDS] [--at STEP] [--rank RANK] [--do ACTION]
 //
 // ACTION happens on that rank before that step: throw, catch (an exception that main catches), exit, leave (_exit(0)),
-// kill, hang, crash, mesh (a different call), return (from main without the end of the job), nested (starts itself as
-// an independent run), second (creates another Job). `again` creates another one after the end of the first.
+// kill, hang, crash, mesh (a different call), end (of the job, before the other ranks), return (from main without the
+// end of the job), nested (starts itself as an independent run), second (creates another Job). `again` creates another
+// one after the end of the first.
 #include <ATen/Functions.h>
 #include <unistd.h>
 
@@ -84,6 +85,7 @@ int run(int argc, char** argv) {
         new convoy::Job(std::move(job));  // its destructor never runs
         return 0;
       }
+      if (wanted.action == "end") break;
       act(wanted.action, job);
     }
     total += job.sum(job.rank() + 1.0).value;
