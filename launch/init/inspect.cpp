@@ -94,8 +94,8 @@ void add_value(Column& column, const DelimitedReader& reader, size_t index) {
     return;
   }
   if (column.numbers) {
-    if (const std::optional<double> number = number_in(reader, index))
-      column.moments.add(*number);
+    if (number_in(reader, index))
+      column.moments.add(float_of(reader, index, "a column of numbers"));  // as the training reads it
     else
       column.numbers = column.integers = false;
   }

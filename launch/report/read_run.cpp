@@ -60,6 +60,12 @@ std::string component_in(const Json& config, const char* key) {
   return found->is_string() ? found->get<std::string>() : text_in(*found, "name");
 }
 
+// Files and target of the data: runs on different ones have metrics that must not be compared.
+std::string rows_of(const Json& config) {
+  const Json data = config.value("data", Json());
+  return data.is_object() ? str(text_in(data, "path"), " ", text_in(data, "target")) : "";
+}
+
 Json ranks_json(const Json& summary) {
   Json ranks = Json::array();
   const auto found = summary.find("ranks");
@@ -95,6 +101,7 @@ Json to_json(const ReportedRun& run, const std::string& label, size_t points) {
             {"strategy", run.listed.strategy},
             {"model", component_in(config, "model")},
             {"data", component_in(config, "data")},
+            {"rows_of", rows_of(config)},
             {"step", run.listed.step},
             {"main_metric", main_metric(run.listed, "")},
             {"metrics", run.listed.metrics},

@@ -292,7 +292,8 @@ std::vector<ComparableRuns> comparable_runs(const Json& data) {
     const std::string metric = text_in(run, "main_metric");
     const double farm = number_in(run, "farm", -1);
     if (ranked.count(farm) != 0) continue;
-    ComparableRuns& group = groups[farm >= 0 ? str(farm) : str("data ", text_in(run, "data"), " ", metric)];
+    ComparableRuns& group =
+        groups[farm >= 0 ? str(farm) : str("data ", text_in(run, "data"), " ", text_in(run, "rows_of"), " ", metric)];
     if (group.runs.empty()) {
       group.metric = metric;
       group.place = farm >= 0 ? " of the farm " + text_in(data["farms"][size_t(farm)], "name")

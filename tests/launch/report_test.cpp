@@ -143,6 +143,18 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   EXPECT_EQ(both[2], "1 run has failed: a at step 7 (rank 1 was killed).");
 }
 
+TEST(Report, RanksOnlyRunsOnTheSameData) {
+  const TemporaryFolder folder;
+  const auto on = [&](const std::string& name, const std::string& path) {
+    const Json data{{"name", "table"}, {"path", path}, {"target", "y"}};
+    return write_run(folder, name, {{"config", {{"model", {{"name", "mlp"}}}, {"data", data}}}});
+  };
+  const std::string a = on("a", "one.csv"), b = on("b", "one.csv"), c = on("c", "two.csv");
+  EXPECT_THAT(report_data({a, b})["sentences"][1].get<std::string>(), HasSubstr("Both runs on table"));
+  EXPECT_THAT(report_data({a, c})["sentences"][1].get<std::string>(),
+              AllOf(HasSubstr("a reached accuracy"), HasSubstr("c reached accuracy")));
+}
+
 TEST(Report, HostileTextsStayInsideTheData) {
   const TemporaryFolder folder;
   const std::string name = "<!--<script>alert(1)<";  // "/" cannot be part of a folder's name

@@ -178,7 +178,8 @@ with runs.workspace() as folder:
     (folder / "latin.csv").write_bytes("größe,y\n".encode("latin-1") + b"1,2\n2,4\n" * 20)
     (folder / "latin-words.csv").write_bytes("a,y\n1,süß\n2,sauer\n".encode("latin-1") * 20)
     (folder / "commas.csv").write_text("a;y\n" + "".join(f"{row};{row},5\n" for row in range(30)))
-    table(folder / "huge.csv", ("a", "y"), [(row, row * 1e299) for row in range(30)])
+    table(folder / "huge.csv", ("a", "y"), [(row, row * 1e36) for row in range(30)])
+    table(folder / "huger.csv", ("a", "y"), [(row * 1e299, row) for row in range(30)])
     array(folder / "nan.npy", "<f4", [1, 2, float("nan")] * 10, (30,), "f")
     array(folder / "few.npy", "<f4", [1, 2, 3], (3,), "f")
     array(folder / "complex.npy", "<c8", [1.0] * 60, (30,), "f")
@@ -204,6 +205,7 @@ with runs.workspace() as folder:
             (["--data", "latin-words.csv", "--target", "y"], 65, ["'s??' is not UTF-8", "iconv"]),
             (["--data", "commas.csv", "--target", "y"], 65, ["column y has decimal commas, as in 0,5"]),
             (["--data", "huge.csv", "--target", "y"], 65, ["too large to train on"]),
+            (["--data", "huger.csv", "--target", "y"], 65, ["huger.csv:3:1: '1e+299' does not fit"]),
             (["--data", "both.safetensors"], 64, ["--target", "inputs, y, two, kind, year, picture, notes"]),
             (["--data", "both.safetensors", "--target", "knd"], 64, ["did you mean kind?"]),
             (["--data", "both.safetensors", "--target", "notes"], 78, ["no other tensor has the 7 rows of notes"]),
