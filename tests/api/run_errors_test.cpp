@@ -107,6 +107,25 @@ TEST(RunMistakes, NamesAParameterThatOneRankChanged) {
   train(-1);
 }
 
+TEST(RunMistakes, NamesARankThatEndsBetweenTwoCallsOfShare) {
+  const TestFolder folder;
+  const auto train = [&] {
+    test_jobs(2, [&](Job& job) {
+      torch::nn::Linear net(3, 1);
+      net->to(at::kDouble);
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01));
+      Replicas replicas(job, *net, sgd);
+      convoy::Run run = job.resume(folder / "run", replicas);
+      for (int64_t epoch = 1; epoch <= 3; ++epoch) {
+        for (ShareBatch& batch : run.share(TestRows(), share_options(epoch, 6)))
+          replicas.step((net(batch.data) - batch.target).square().sum(), batch.rows);
+        if (job.rank() == 1 && epoch == 2) return;
+      }
+    });
+  };
+  expect_error(train, Failure::disagreement, "barrier 'share'");
+}
+
 // The ranks of other axes may hold equal tensors or pieces.
 TEST(RunMistakes, SavesNothingOfAMeshWithOtherAxes) {
   for (const bool saves : {true, false}) {
