@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <thread>
 
 #include "api/thread_stacks.h"
@@ -143,6 +144,7 @@ bool RankProcess::join_next() {
   // A lost host is known after a heartbeat.
   const Timeout limit(static_cast<int64_t>((launch.heartbeat + launch.failure_grace) * 1000));
   const std::shared_ptr<Injector> injector = ranks_.front()->injector();
+  std::exception_ptr failed;
   while (const std::optional<NextMembership::Place> place = next_->wait(limit)) {
     ranks_.clear();
     opened_.clear();
@@ -156,10 +158,13 @@ bool RankProcess::join_next() {
       open(starting_phase);
       if (injector) ranks_.front()->keep_injector(injector);
       return true;
-    } catch (const CommError& error) {
-      if (error.kind() != Failure::peer_lost) throw;  // another rank was lost meanwhile
+    } catch (const Error& error) {
+      // Another rank may have been lost meanwhile; then the supervisor has removed the files of this membership.
+      if (error.kind() != Failure::peer_lost && error.kind() != Failure::io) throw;
+      failed = error.kind() == Failure::io ? std::current_exception() : nullptr;
     }
   }
+  if (failed) std::rethrow_exception(failed);
   return false;
 }
 

@@ -33,6 +33,7 @@ int OverlapChoice::phase() const { return (updates_ - warm_updates) / phase_upda
 
 void OverlapChoice::begin_update() {
   if (!measuring_) return;
+  if (updates_ == warm_updates + phases * phase_updates) return decide();
   overlaps_ = updates_ < warm_updates || phase() % 2 == 0;
   begin_ = Clock::now();
 }
@@ -41,7 +42,7 @@ void OverlapChoice::end_update() {
   if (!measuring_) return;
   if (updates_ >= warm_updates && (updates_ - warm_updates) % phase_updates > 0)
     seconds_[overlaps_].push_back(std::chrono::duration<double>(Clock::now() - begin_).count());
-  if (++updates_ == warm_updates + phases * phase_updates) decide();
+  ++updates_;
 }
 
 void OverlapChoice::decide() {

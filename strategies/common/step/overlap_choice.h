@@ -22,8 +22,10 @@ class OverlapChoice {
   OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group);
 
   bool overlaps() const { return overlaps_; }  // in the update that begins or runs
-  void begin_update();                         // call before the update's first backward
-  void end_update();                           // collective in the last measured update
+  // Call it before the update's first backward. Collective after the last measured update: here and not at its end,
+  // because a rank that loses a peer between the writes of an update and its count would make the update twice.
+  void begin_update();
+  void end_update();
 
  private:
   using Clock = std::chrono::steady_clock;
