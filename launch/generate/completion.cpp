@@ -121,9 +121,6 @@ _convoy_runs() {
   mapfile -t COMPREPLY < <(compgen -W "${found[*]}" -- "$word")
   [ ${#COMPREPLY[@]} -gt 0 ] || _convoy_files -d
 }
-_convoy_pipelines() {
-  _convoy_words "$(sed -n 's/.*"pipeline":"\([^"]*\)".*/\1/p' "${positional[0]%/}/journal.jsonl" 2>/dev/null | sort -u)"
-}
 # bash splits words at "=" and replaces only the part after the last one.
 _convoy_set() {
   case $word in
@@ -187,8 +184,10 @@ std::string bash_script(const std::vector<CommandText>& commands, const Catalogu
     options << "  [" << command.name << "]=" << lines(all) << "\n";
     valued << "  [" << command.name << "]=" << lines(with_value) << "\n";
   }
-  out << bash_start << "_convoy_commands=" << lines(names) << "\n_convoy_keys=" << lines(assignments.keys)
-      << "\n_convoy_values=" << lines(assignments.values) << "\ndeclare -gA _convoy_options=(\n"
+  out << bash_start << "_convoy_pipelines() {\n  _convoy_words \"$(" << names_in_journal
+      << " \"${positional[0]%/}/journal.jsonl\" 2>/dev/null | sort -u)\"\n}\n_convoy_commands=" << lines(names)
+      << "\n_convoy_keys=" << lines(assignments.keys) << "\n_convoy_values=" << lines(assignments.values)
+      << "\ndeclare -gA _convoy_options=(\n"
       << options.str() << ")\ndeclare -gA _convoy_valued=(\n"
       << valued.str() << ")\n_convoy_value() {\n  case \"$1 $2\" in\n"
       << values.str() << "  esac\n}" << bash_end;

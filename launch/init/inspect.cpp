@@ -94,8 +94,8 @@ void add_value(Column& column, const DelimitedReader& reader, size_t index) {
     return;
   }
   if (column.numbers) {
-    if (number_in(reader, index))
-      column.moments.add(float_of(reader, index, "a column of numbers"));  // as the training reads it
+    if (const std::optional<double> number = number_in(reader, index))
+      column.moments.add(checked_float(reader, index, *number));  // as the training reads it
     else
       column.numbers = column.integers = false;
   }
@@ -109,7 +109,7 @@ void add_value(Column& column, const DelimitedReader& reader, size_t index) {
 void check_utf8(const std::string& path, const std::string& text) {
   if (valid_utf8(text) == text) return;
   throw Error(Failure::corrupt_data, path, ": '", valid_utf8(text),
-              "' is not UTF-8; convert the file: iconv -f LATIN1 -t ", "UTF-8 ", shell_word(path), " > utf8-",
+              "' is not UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 ", shell_word(path), " > utf8-",
               shell_word(fs::path(path).filename().string()));
 }
 

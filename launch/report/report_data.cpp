@@ -65,10 +65,11 @@ ListedRun run_to_report(const std::string& folder) {
 // The farm's result of a pipeline: it may have ended a run that has no failure itself, such as one above its limits.
 void take_outcome(const Json& row, ReportedRun& run) {
   const std::string status = text_in(row, "status"), cause = text_in(row, "cause");
-  if (status != "done" && status != "failed" && status != "stopped" && status != "lost" && status != "paused") return;
+  const bool ended_badly = status == "failed" || status == "stopped";
+  if (!ended_badly && status != "done" && status != "lost" && status != "paused") return;
   run.listed.status = status;
-  if (status != "failed" && status != "stopped") run.summary.erase("failure");  // it was only asked to stop
-  if ((status != "failed" && status != "stopped") || cause.empty()) return;
+  if (!ended_badly) run.summary.erase("failure");  // it was only asked to stop
+  if (!ended_badly || cause.empty()) return;
   if (const auto failure = run.summary.find("failure"); failure == run.summary.end() || !failure->is_object())
     run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
 }

@@ -12,11 +12,7 @@ ALONE = "torch, one rank"
 
 
 def arguments(description):
-    parser = harness.arguments(description)
-    parser.add_argument("--steps", type=int, default=20, help="timed in each run (default %(default)s)")
-    parser.add_argument("--warm", type=int, default=20,
-                        help="steps before those; convoy measures overlap in the first 18 (default %(default)s)")
-    return parser.parse_args()
+    return harness.step_arguments(description, steps=20, warm=20).parse_args()
 
 
 def peer(name, options):

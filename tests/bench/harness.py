@@ -28,6 +28,14 @@ def arguments(description, rounds=3):
     return parser
 
 
+def step_arguments(description, steps, warm, rounds=3):
+    """`arguments` of a benchmark that times steps by step_of."""
+    parser = arguments(description, rounds)
+    parser.add_argument("--steps", type=int, default=steps, help="timed in each run (default %(default)s)")
+    parser.add_argument("--warm", type=int, default=warm, help="steps before those; convoy measures overlap in the first 18 (default %(default)s)")
+    return parser
+
+
 def say(text):
     print(text, flush=True)
 

@@ -17,10 +17,7 @@ def convoy(strategy, options, *overrides, ranks=None):
 
 
 if __name__ == "__main__":
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--steps", type=int, default=20, help="timed in each run (default %(default)s)")
-    parser.add_argument("--warm", type=int, default=20, help="steps before those (default %(default)s)")
-    options = parser.parse_args()
+    options = harness.step_arguments(__doc__, steps=20, warm=20).parse_args()
     figures = harness.interleave(options.rounds, {
         ALONE: torch_ddp("alone", options),
         PEER: torch_ddp("ddp", options),

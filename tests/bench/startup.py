@@ -45,15 +45,15 @@ def convoy(backend):
     return measure
 
 
-def on_hosts(*words):
-    """Seconds from the start of the command, on the first words[0] hosts, until the first step is done."""
+def on_hosts(count, *words):
+    """Seconds from the start of the command, on the first `count` hosts, until the first step is done."""
     def measure():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
         common = [harness.CONVOY, "run", harness.TOP / "configs/tiny/startup.yaml", "--output", folder / "run",
                   "--set", "backend=gloo", "--set", "launch.bind=none", "--set", "launch.ranks=2",
                   "--set", f"launch.remote_shell=[{simulated_hosts.HOSTS},rsh]"]
-        nodes = [subprocess.Popen(simulated_hosts.on(f"nodea{number + 1}", *common, *(word.format(node=number) for word in words[1:])),
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in range(words[0])]
+        nodes = [subprocess.Popen(simulated_hosts.on(f"nodea{number + 1}", *common, *(word.format(node=number) for word in words)),
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in range(count)]
         for node in nodes:
             said = node.communicate(timeout=120)[0]
             if node.returncode != 0:

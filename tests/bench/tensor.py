@@ -17,10 +17,7 @@ def peer(ranks, options):
 
 
 if __name__ == "__main__":
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--steps", type=int, default=12, help="timed in each run (default %(default)s)")
-    parser.add_argument("--warm", type=int, default=3, help="steps before those (default %(default)s)")
-    options = parser.parse_args()
+    options = harness.step_arguments(__doc__, steps=12, warm=3).parse_args()
     figures = harness.interleave(options.rounds, {
         ALONE: peer(1, options), PEER: peer(2, options), "convoy, one rank": convoy("gloo", 1, options),
         "gloo, two ranks": convoy("gloo", 2, options), "mpi, two ranks": convoy("mpi", 2, options),

@@ -94,7 +94,10 @@ double number_of(const DelimitedReader& reader, size_t column, const char* optio
 }
 
 float float_of(const DelimitedReader& reader, size_t column, const char* option) {
-  const double number = number_of(reader, column, option);
+  return checked_float(reader, column, number_of(reader, column, option));
+}
+
+float checked_float(const DelimitedReader& reader, size_t column, double number) {
   if (std::abs(number) > double(std::numeric_limits<float>::max()))
     reader.fail(column, "'", reader.field(column), "' does not fit into a 32-bit real; scale the column");
   return float(number);
