@@ -269,6 +269,9 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
   const bool updates = last && postponed_ + 1 == every_;
   part_->state()->step = step_;
   context_.state->phase("forward/backward");
+  // Before all other communication of the step, as the forward of the other ranks.
+  if (drives_ && !forwarded_) part_->pass_over();
+  forwarded_ = false;
   if (nominal_.item<double>() == 0) choose_nominal(loss);
   const double nominal = nominal_.item<double>();
   ++calls_;
@@ -276,8 +279,6 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
   data_->begin(accumulated_ == 0, updates);
   data_->add_loss(loss);
   if (updates) data_->last_backward(0);
-  if (drives_ && !forwarded_) part_->pass_over();
-  forwarded_ = false;
   part_->backward(loss, nominal);
   // The program may call this while its autocast is on.
   if (autocast_dtype(context_.config.precision)) clear_autocast_cache();

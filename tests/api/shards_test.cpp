@@ -107,6 +107,21 @@ TEST(Shards, AccumulateAndClipLikeAProgramWithoutConvoy) {
     }
 }
 
+// From the first step on, and beyond those that measure overlap.
+TEST(Shards, LetARankWithoutRowsSkipItsForward) {
+  Schedule schedule;
+  schedule.batches.assign(24, 2);
+  for (int number : {1, 2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(number));
+    const MakeOptimizer make = optimizers().at("adam");
+    const State plain = plain_program(sequential_net(), make, schedule);
+    EXPECT_SAME(trained_parameters(by_shards(
+                                       3, [] { return sequential_net(); }, make, schedule, stage(number)),
+                                   plain),
+                plain, fp64_tolerance);
+  }
+}
+
 TEST(Shards, AcceptFusedOptimizers) {
   FusedOptimizer fused("adamw", 3e-3);
   fused.eps = 1e-5;
