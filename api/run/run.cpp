@@ -116,6 +116,7 @@ void Run::Impl::save() {
   if (!settings) throw Error(Failure::config, "save: call share first: it decides how steps are counted");
   if (!updated())
     throw Error(Failure::config, "save: gradients are accumulated and would be lost; call it after step()");
+  check_savable();
   save_after(done(), true);
 }
 

@@ -82,7 +82,11 @@ void Run::Impl::compare_with_ranks(const LoopSettings& wanted) {
   if (context.size == 1) return;
   context.world->barrier({"share", {}})->wait();  // names a rank that ends the training instead
   Json mine = wanted.batches();
-  mine.update({{"epochs", wanted.train.epochs}, {"max_steps", wanted.train.max_steps}});
+  mine.update({{"epochs", wanted.train.epochs},
+               {"max_steps", wanted.train.max_steps},
+               {"checkpoint_every", to_json(wanted.train.checkpoint_every)},
+               {"keep_last", wanted.train.keep_last},
+               {"log_every", wanted.train.log_every}});
   const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
   const std::vector<std::string> all =
       context.channel->agree(str("run/share/", comparisons_++), context.rank, context.size, mine.dump(), timeout);
@@ -175,7 +179,7 @@ void Run::Impl::place(const LoopSettings& wanted) {
     saved_ = closed() || (progress->owns(*from_) && from_->trainer.value("world_size", context.size) == context.size);
   }
   trained.impl().set_steps(progress->step());
-  check_savable();
+  if (progress->train().checkpoint_every.unit != Interval::Unit::never) check_savable();
   note_kept();
   note_unsaved();
   if (!closed()) progress->open_sinks();
@@ -199,10 +203,9 @@ void Run::Impl::check_kept_unchanged() {
 
 // Other axes than `data` are the program's: convoy does not know whether their ranks hold equal tensors or pieces.
 void Run::Impl::check_savable() const {
-  if (progress->train().checkpoint_every.unit == Interval::Unit::never) return;
   for (const Axis& axis : context.mesh.axes())
     if (axis.name != "data" && axis.degree > 1)
-      throw Error(Failure::config, "share: Job::mesh has the axis ", axis.name, " of ", axis.degree,
+      throw Error(Failure::config, "a checkpoint: Job::mesh has the axis ", axis.name, " of ", axis.degree,
                   " ranks, and convoy does not know whether they hold equal tensors or pieces, so it cannot save them; "
                   "set checkpoint_every of ShareOptions to Every::never(), and save the tensors yourself");
 }

@@ -15,6 +15,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,7 +37,7 @@ using MeshAxes = std::vector<std::pair<std::string, int>>;
 struct Sum {
   double value = 0;
   double weight = 0;
-  double mean() const { return value / weight; }  // NaN without weight
+  double mean() const { return weight != 0 ? value / weight : std::numeric_limits<double>::quiet_NaN(); }
 };
 
 class Job {

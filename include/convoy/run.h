@@ -23,10 +23,10 @@
 // where text_of writes both to a torch::serialize::OutputArchive. This needs Replicas without local training, which
 // take over values that the program loads into their module.
 // Ownership: the job and the trained object outlive the Run; the Run outlives its Share.
-// Errors: Error(config) for invalid options, or if ranks give different ones. Error(output) with the differences if the
-// run folder belongs to a different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone,
-// too slow, or made a different call. Error(disagreement) before a checkpoint if parameters of Replicas differ between
-// ranks. Exceptions of a data set leave the loop.
+// Errors: Error(config) for invalid options. Error(output) with the differences if the run folder belongs to a
+// different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone, too slow, or made a
+// different call; CommError(disagreement) if ranks give different options. Error(disagreement) before a checkpoint if
+// parameters of Replicas differ between ranks. Exceptions of a data set leave the loop.
 #pragma once
 #include <convoy/job.h>
 #include <convoy/share.h>

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <functional>
 
 #include "tests/support/errors.h"
@@ -21,6 +22,7 @@ TEST(Job, IsOneRankWhenEmbedded) {
   EXPECT_EQ(context_of(job).config.seed, 3u);
   EXPECT_EQ(job.sum(2.0, 5).value, 2.0);
   EXPECT_EQ(job.sum(2.0, 4).mean(), 0.5);
+  EXPECT_TRUE(std::isnan(job.sum(2.0, 0).mean()));
   EXPECT_FALSE(job.arguments().empty());
 }
 

@@ -140,8 +140,10 @@ TEST(RunMistakes, SavesNothingOfAMeshWithOtherAxes) {
         torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01));
         Replicas replicas(job, *net, sgd);
         convoy::Run run = job.resume(training.folder, replicas);
-        for (ShareBatch& batch : run.share(TestRows(), training.options))
+        for (ShareBatch& batch : run.share(TestRows(), training.options)) {
           replicas.step((net(batch.data) - batch.target).square().sum(), batch.rows);
+          if (!saves) expect_error([&] { run.save(); }, Failure::config, "Job::mesh has the axis tensor of 2 ranks");
+        }
       });
     };
     if (saves)

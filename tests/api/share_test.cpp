@@ -9,6 +9,7 @@
 #include <torch/data/transforms/stack.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "tests/api/run_support.h"
@@ -241,13 +242,22 @@ TEST(Share, RefusesInvalidOptions) {
 
 TEST(Share, NamesRanksWithDifferentOptions) {
   const TestFolder folder;
-  const auto differ = [&] {
-    test_jobs(3, [&](Job& job) {
-      Reader reader(job, folder / "run");
-      reader.run.share(10, share_options(1, job.rank() == 2 ? 5 : 4));
-    });
+  const auto differ = [&](const std::function<void(ShareOptions&)>& change) {
+    return [&folder, change] {
+      test_jobs(3, [&](Job& job) {
+        Reader reader(job, folder / "run");
+        ShareOptions options = share_options(1, 4);
+        if (job.rank() == 2) change(options);
+        reader.run.share(10, options);
+      });
+    };
   };
-  expect_error(differ, Failure::disagreement, "rank 2 has other data or options than rank 0: batch_size: 4 -> 5");
+  expect_error(differ([](ShareOptions& options) { options.batch_size = 5; }), Failure::disagreement,
+               "rank 2 has other data or options than rank 0: batch_size: 4 -> 5");
+  expect_error(differ([](ShareOptions& options) { options.checkpoint_every = Every::steps(3); }), Failure::disagreement,
+               "rank 2 has other data or options than rank 0: checkpoint_every");
+  expect_error(differ([](ShareOptions& options) { options.log_every = 7; }), Failure::disagreement, "log_every: ");
+  expect_error(differ([](ShareOptions& options) { options.keep_last = 7; }), Failure::disagreement, "keep_last: ");
 }
 
 struct WrongRows {
