@@ -1,6 +1,7 @@
 // A folder for one test, removed with the object.
 #pragma once
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -25,5 +26,11 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+// False in a root that only its owner may enter, such as that of a container: no other user reaches any folder there.
+inline bool others_reach_folders() {
+  struct stat root {};
+  return stat("/", &root) == 0 && (root.st_mode & (S_IXGRP | S_IXOTH)) != 0;
+}
 
 }  // namespace convoy

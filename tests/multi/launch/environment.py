@@ -1,5 +1,6 @@
 """Launcher variables: those that are used, those that are refused by name, and inherited ones, which are reported."""
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -50,11 +51,13 @@ with runs.workspace() as folder:
            CONVOY_RANK="3", CONVOY_CHANNEL="127.0.0.1,1,job,secret", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="8",
            OMPI_COMM_WORLD_LOCAL_RANK="3", PMIX_RANK="3")
     # Ranks that start separately, the second one later: in a completed folder, and in a refused folder.
+    shutil.copytree(folder / "batch", folder / "other")  # two jobs at once on one folder would see each other's lock
     late = []
     for rank, pause in ((0, 7), (1, 0)):
         where = {"CONVOY_RANK": str(rank), "CONVOY_LOCAL_RANK": str(rank), "CONVOY_WORLD_SIZE": "2"}
-        for title, code, sets in (("a finished folder", 0, SETS), ("a folder of another run", 73, [*SETS, "seed=7"])):
-            line = runs.command(config, folder / "batch", sets, 2)
+        for title, code, name, sets in (("a finished folder", 0, "batch", SETS),
+                                        ("a folder of another run", 73, "other", [*SETS, "seed=7"])):
+            line = runs.command(config, folder / name, sets, 2)
             variables = runs.environment(**where, CONVOY_JOB=f"late{code}")
             late.append((title, code, subprocess.Popen(line, cwd=runs.TOP, env=variables, stdout=subprocess.PIPE,
                                                        stderr=subprocess.STDOUT, text=True)))
