@@ -37,6 +37,11 @@ at::Device device_of(const std::vector<std::string>& shown, const DevicePlan& pl
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu_index_in(shown, plan)));
 }
 
+// A process that joins a running job replaces a rank, as the next attempt would.
+int attempt_of_process(const ProcessAssignment& assignment) {
+  return assignment.attempt + (assignment.membership > 0 ? 1 : 0);
+}
+
 // Selects a new stream for this thread: on the default stream, ranks on one GPU would run one after another.
 void take_own_stream(const at::Device& device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
@@ -80,8 +85,8 @@ Context Rank::start(const Registry& backends) {
   if (injector_)
     injector_->joined(channel_, state_);
   else
-    injector_ = std::make_shared<Injector>(
-        InjectRequest{assignment_.faults, context.rank, context.size, assignment_.attempt, host_, channel_, state_});
+    injector_ = std::make_shared<Injector>(InjectRequest{assignment_.faults, context.rank, context.size,
+                                                         attempt_of_process(assignment_), host_, channel_, state_});
   // Faults are injected by host code, which the launch of a CUDA graph bypasses.
   if (injector_->idle()) context.make_graph = make_device_graph;
   state_->phase(rendezvous_phase);

@@ -39,6 +39,7 @@ Examples:
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
   convoy run configs/ncf_ddp.yaml --hosts node1:4,node2:4
   convoy run configs/ncf_ddp.yaml --nodes 2 --node-rank 1 --rendezvous node0:29500    (on node 1)
+  convoy run --join runs/gpt    (adds a rank to a running job with launch.min_ranks)
   convoy run --ranks 2 -- ./mine --epochs 3    (a program of yours that uses the C++ library)
 
 Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
@@ -179,6 +180,16 @@ int take_program(int argc, char** argv, std::vector<std::string>& program) {
   return static_cast<int>(dashes - argv);
 }
 
+// `--join` concerns a run that has its configuration.
+void check_join(const RunArguments& arguments) {
+  const bool others = !arguments.config.empty() || !arguments.program.empty() || !arguments.overrides.empty() ||
+                      arguments.ranks > 0 || !arguments.output.empty() || !arguments.faults.empty() ||
+                      !arguments.hosts.empty() || arguments.nodes.any();
+  if (others)
+    throw Error(Failure::command_line, "convoy run: --join adds a rank to a run as it is; type only ",
+                "`convoy run --join RUN`");
+}
+
 void check_subject(const RunArguments& arguments) {
   if (arguments.config.empty() && arguments.program.empty())
     throw Error(Failure::command_line,
@@ -202,6 +213,10 @@ int run(int argc, char** argv) {
   run->get_option("CONFIG")->required(false);
   run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")
       ->type_name("DIR")
+      ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
+  std::string joined;
+  run->add_option("--join", joined, "Add a rank to this running job, whose configuration has launch.min_ranks")
+      ->type_name("RUN")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
   add_inject_option(*run, arguments);
   add_hosts_option(*run, arguments);
@@ -376,6 +391,10 @@ int run(int argc, char** argv) {
   if (*top) return top_command(watching);
   if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);
+  if (!joined.empty()) {
+    check_join(arguments);
+    return join_command(joined);
+  }
   check_subject(arguments);
   return run_command(arguments);
 }

@@ -14,17 +14,17 @@ constexpr size_t largest_ratio = 1100;  // of zlib: 1032
 
 Json to_json(const RankAssignment& assignment) {
   return {
-      {"job", to_json(assignment.job)},      {"folder", assignment.folder},      {"attempt", assignment.attempt},
-      {"started", assignment.started},       {"passive", assignment.passive},    {"snapshots", assignment.snapshots},
-      {"inject", Json(assignment.faults)},   {"bench", assignment.bench},        {"use", assignment.use},
-      {"membership", assignment.membership}, {"in_memory", assignment.in_memory}};
+      {"job", to_json(assignment.job)},      {"folder", assignment.folder},       {"attempt", assignment.attempt},
+      {"started", assignment.started},       {"passive", assignment.passive},     {"snapshots", assignment.snapshots},
+      {"inject", Json(assignment.faults)},   {"bench", assignment.bench},         {"use", assignment.use},
+      {"membership", assignment.membership}, {"in_memory", assignment.in_memory}, {"data", assignment.data}};
 }
 
 RankAssignment rank_assignment_from_json(const Json& json) {
   return {
       job_from_json(json.at("job")), json.at("folder"), json.at("attempt"), json.at("started"), json.at("passive"),
       json.at("snapshots"),          json.at("inject"), json.at("bench"),   json.at("use"),     json.at("membership"),
-      json.at("in_memory")};
+      json.at("in_memory"),          json.at("data")};
 }
 
 }  // namespace

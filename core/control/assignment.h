@@ -20,6 +20,7 @@ struct RankAssignment {
   Json use = {};                         // null, or the command that uses a trained run (launch/rank/use/use.h)
   int membership = 0;                    // counts the changes of the job's ranks in this attempt
   bool in_memory = true;                 // the ranks have the state of the membership before this one
+  Json data = {};                        // protocol::checked_data, for processes that join later
 };
 // The value of protocol::job. It is compressed: each of N ranks receives a description of N ranks.
 std::string to_bytes(const RankAssignment& assignment);
@@ -43,6 +44,8 @@ namespace protocol {
 
 // Key: JSON {channel: to_string(ChannelAddress), ranks: [rank in the next membership, or -1, by rank]}
 inline constexpr char next_membership[] = "membership/next";
+// Topic: {fingerprint, host, numbers}: the data set of rank 0 (launch/rank/data_check.h).
+inline constexpr char checked_data[] = "checked data";
 // Topic: {step, in_memory}: rank 0, before the first step of a membership.
 inline constexpr char continued[] = "continued";
 

@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/control/assignment.h"
+#include "core/control/exit_codes.h"
 #include "core/files/summary.h"
 #include "launch/job/membership.h"
 #include "launch/job/run_attempt.h"
@@ -26,17 +27,23 @@ int RunAttempt::place_of(int process) const {
 
 void RunAttempt::line(int process, const std::string& text) {
   const int place = place_of(process);
-  if (place >= 0)
+  if (joining_ && joining_->processes.count(process) > 0)
+    joining_->supervisor->line(joining_->processes.at(process), text);
+  else if (place >= 0)
     supervisor_->line(place, text);
   else
     console_.rank_line("", process, text);
 }
 
 void RunAttempt::ended(int process, const ProcessEnd& end) {
+  if (joining_ && joining_->processes.count(process) > 0)
+    return joining_failed(
+        str("its process ", end_text(end), "; see logs/rank", joining_->processes.at(process), ".log"));
   const int place = place_of(process);
   if (place < 0) return;
   const std::optional<Abort> loss = keeps_ranks() ? supervisor_->loss(place, end) : std::nullopt;
   if (loss && continue_without(place, *loss)) return;
+  drop_joining();  // the job ends
   supervisor_->ended(place, end);
 }
 
@@ -62,21 +69,9 @@ bool RunAttempt::continue_without(int process, const Abort& loss) {
                      " left: the job does not continue"));
     return false;
   }
-  const std::vector<RankPlan> before = assignment_->job.ranks;
-  RankAssignment assignment = *assignment_;
-  assignment.job = next.job;
-  ++assignment.membership;
-  assignment.in_memory = next.lost.empty();
-  // A state that no rank has yet is that of the newest checkpoint.
-  if (policy_.newest_checkpoint() >= 0)
-    assignment.job.config = assignment.job.config.changed({{"train", {{"resume", "auto"}}}});
-  JobRequest request = request_;
-  request.processes = static_cast<int>(next.job.processes.size());
-  request.has_agents = request.joins || request.has_agents;
-  request.joins = false;
-  request.hosts.clear();
-  for (const RankPlan& rank : next.job.ranks)
-    request.hosts.push_back(hosts_.hosts.at(static_cast<size_t>(rank.host)).name);
+  const JobPlan before = assignment_->job;
+  const RankAssignment assignment = next_assignment(next.job, next.lost.empty());
+  const JobRequest request = request_of(next.job);
   std::unique_ptr<JobSupervisor> supervisor;
   try {
     supervisor = std::make_unique<JobSupervisor>(loop_, request, events_);
@@ -84,50 +79,90 @@ bool RunAttempt::continue_without(int process, const Abort& loss) {
     console_.log(str("the job cannot continue without rank ", loss.rank, ": ", error.what()));
     return false;
   }
-  lost_at_ = std::chrono::steady_clock::now();
+  const auto lost_at = std::chrono::steady_clock::now();
+  drop_joining();  // it knows the ranks before
+  supervisor->publish(assignment);
+  Json who = Json::array();
+  std::vector<RankPlan> left;
+  for (size_t rank = 0; rank < next.ranks.size(); ++rank) {
+    if (next.ranks[rank] >= 0) continue;
+    who.push_back(rank);
+    left.push_back(before.ranks[rank]);
+  }
+  vacant_.push_back(std::move(left));
+  record_change({{"membership", assignment.membership + 1},
+                 {"attempt", assignment.attempt},
+                 {"step", nullptr},
+                 {"left", who},
+                 {"host", loss.host},
+                 {"why", loss.message},
+                 {"ranks", next.job.ranks.size()},
+                 {"lost_state", next.lost.empty() ? Json() : Json(next.lost)},
+                 {"seconds", nullptr}},
+                {lost_at, ""});
+  change_membership(std::move(supervisor), assignment, request, next.ranks, loss);
+  replace_lost(0);
+  return true;
+}
+
+JobRequest RunAttempt::request_of(const JobPlan& job) const {
+  JobRequest request = request_;
+  request.processes = static_cast<int>(job.processes.size());
+  request.has_agents = request.joins || request.has_agents;
+  request.joins = false;
+  request.hosts.clear();
+  for (const RankPlan& rank : job.ranks) request.hosts.push_back(hosts_.hosts.at(static_cast<size_t>(rank.host)).name);
+  return request;
+}
+
+RankAssignment RunAttempt::next_assignment(const JobPlan& job, bool in_memory) const {
+  RankAssignment assignment = *assignment_;
+  assignment.job = job;
+  ++assignment.membership;
+  assignment.in_memory = in_memory;
+  assignment.data = checked_data_;
+  // A state that no rank has yet is that of the newest checkpoint.
+  if (policy_.newest_checkpoint() >= 0)
+    assignment.job.config = assignment.job.config.changed({{"train", {{"resume", "auto"}}}});
+  return assignment;
+}
+
+void RunAttempt::record_change(Json change, const UnfinishedChange& unfinished) {
+  policy_.memberships().push_back(std::move(change));
+  unfinished_.push_back(unfinished);
+  summary_["membership"] = policy_.memberships();
+  write_summary(folder_.path, summary_);
+}
+
+// `ranks`: by rank of the membership before, its rank in the next one, or -1. `reason`: ends the waits of the ranks.
+void RunAttempt::change_membership(std::unique_ptr<JobSupervisor> next, const RankAssignment& assignment,
+                                   const JobRequest& request, const std::vector<int>& ranks, const Abort& reason) {
   request_ = request;
   retired_.push_back(std::move(supervisor_));
-  supervisor_ = std::move(supervisor);
+  supervisor_ = std::move(next);
   assignment_ = assignment;
   // The next ranks make new files for their positions.
-  for (const RankPlan& rank : before) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) unlink(str(folder_.path, "/logs/rank", rank, ".state").c_str());
   for (size_t started = 0; started < places_.size(); ++started) {
     int& place = places_[started];
     if (place < 0) continue;
-    place = next.ranks.at(static_cast<size_t>(place));
+    place = ranks.at(static_cast<size_t>(place));
     // A stopped process must end, and so must the others of a replica.
     if (place < 0 && on_left_) on_left_(static_cast<int>(started));
   }
-  for (size_t rank = 0; rank < next.ranks.size(); ++rank)
-    if (next.ranks[rank] >= 0)
-      logs_.write(next.ranks[rank],
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank] >= 0)
+      logs_.write(ranks[rank],
                   str("convoy: membership ", assignment.membership + 1, ": the rank that was rank ", rank));
-  Json who = Json::array();
-  for (size_t rank = 0; rank < next.ranks.size(); ++rank)
-    if (next.ranks[rank] < 0) who.push_back(rank);
-  policy_.memberships().push_back({{"membership", assignment.membership + 1},
-                                   {"attempt", assignment.attempt},
-                                   {"step", nullptr},
-                                   {"left", who},
-                                   {"host", loss.host},
-                                   {"why", loss.message},
-                                   {"ranks", next.job.ranks.size()},
-                                   {"lost_state", next.lost.empty() ? Json() : Json(next.lost)},
-                                   {"seconds", nullptr}});
-  ++unfinished_changes_;
-  summary_["membership"] = policy_.memberships();
-  write_summary(folder_.path, summary_);
-  supervisor_->publish(assignment);
-  retired_.back()->retire({{"channel", to_string(supervisor_->address())}, {"ranks", next.ranks}}, loss);
-  return true;
+  retired_.back()->retire({{"channel", to_string(supervisor_->address())}, {"ranks", ranks}}, reason);
 }
 
 // Rank 0 of the membership has the state, and repeats the step.
 void RunAttempt::continued(const Json& body) {
-  if (unfinished_changes_ == 0) return;
+  if (unfinished_.empty()) return;
   Json& changes = policy_.memberships();
   std::vector<std::string> reasons;
-  for (size_t change = changes.size() - unfinished_changes_; change < changes.size(); ++change) {
+  for (size_t change = changes.size() - unfinished_.size(); change < changes.size(); ++change) {
     changes[change]["step"] = body.at("step");
     changes[change]["state"] = body.at("in_memory").get<bool>() ? "memory" : "checkpoint";
     reasons.push_back(changes[change]["why"].get<std::string>());
@@ -136,7 +171,8 @@ void RunAttempt::continued(const Json& body) {
   std::string from;
   if (!body.at("in_memory").get<bool>()) {
     from = step > 0 ? ", from the newest checkpoint" : ", from the beginning, since there is no checkpoint";
-    if (const Json& lost = changes.back().at("lost_state"); lost.is_string()) from += ": " + lost.get<std::string>();
+    if (const Json lost = changes.back().value("lost_state", Json()); lost.is_string())
+      from += ": " + lost.get<std::string>();
   }
   console_.log(
       str("membership ", assignment_->membership + 1, ": ", join(reasons, "; "), "; ",
@@ -148,9 +184,23 @@ void RunAttempt::continued(const Json& body) {
 
 void RunAttempt::first_step_done() {
   Json& changes = policy_.memberships();
-  for (; unfinished_changes_ > 0; --unfinished_changes_)
-    changes[changes.size() - unfinished_changes_]["seconds"] = seconds_since(lost_at_);
+  for (size_t left = unfinished_.size(); left > 0; --left) {
+    const UnfinishedChange& done = unfinished_[unfinished_.size() - left];
+    Json& change = changes[changes.size() - left];
+    change["seconds"] = seconds_since(done.since);
+    if (done.asked.empty()) continue;
+    requests_->answer(done.asked,
+                      {exit_code::done,
+                       str("rank ", ranks_text(change.at("joined").get<std::vector<int>>()), " takes part since step ",
+                           change.at("step").dump(), ": ", ranks_and(change.at("ranks").get<size_t>(), "train"))});
+  }
+  const bool changed = !unfinished_.empty();
+  unfinished_.clear();
   if (run_.config.launch.min_ranks > 0) summary_["membership"] = changes;
+  if (!changed) return;
+  write_summary(folder_.path, summary_);
+  add_joining();
+  if (!joining_) replace_lost(0);  // further places may be vacant
 }
 
 }  // namespace convoy

@@ -97,8 +97,10 @@ void JobSupervisor::watch_results() {
   };
   channel_->watch(protocol::rank_info, keep([this](const std::string& key, const Json& value) {
                     const int rank = number_after(key, protocol::rank_info);
+                    const bool first = infos_.count(rank) == 0;
                     infos_[rank] = value;
                     if (stalls_) stalls_->set_rank_info(rank, value);
+                    if (first && events_.on_rank_ready) events_.on_rank_ready(rank);
                   }));
   channel_->watch(protocol::result, keep([this](const std::string& key, Json value) {
                     if (key == protocol::result) {
@@ -123,8 +125,14 @@ void JobSupervisor::publish(const RankAssignment& assignment) {
   continues_ = assignment.membership > 0;
   stalls_->begin(assignment.job, assignment.folder, hosts);
   channel_->set(protocol::job, to_bytes(assignment));
-  // Ranks check the same limit themselves; this covers ranks that cannot report.
-  tasks_.after(rendezvous() + milliseconds(500), [this] { check_ranks_started(); });
+  await_ranks();
+}
+
+// Ranks check the same limit themselves; this covers ranks that cannot report.
+void JobSupervisor::await_ranks() {
+  tasks_.after(rendezvous() + milliseconds(500), [this, call = ++awaits_] {
+    if (call == awaits_) check_ranks_started();
+  });
 }
 
 void JobSupervisor::check_ranks_started() {
@@ -236,36 +244,6 @@ bool JobSupervisor::same_config(const Json& body) {
             " and rank 0 were started with different values; start all ranks with the same "
             "configuration and the same --set")});
   return false;
-}
-
-std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& message) const {
-  if (cause_ || stop_signal_ != 0 || end.signal == 0 || !assignment_) return std::nullopt;
-  if (!continues_ && infos_.size() < assignment_->job.ranks.size()) return std::nullopt;
-  // The results of ranks that have ended are those of this membership.
-  for (const Participant& participant : participants_)
-    if (participant.end) return std::nullopt;
-  const int rank = failed_rank_of(process);
-  const int64_t step = step_of(rank);
-  const std::optional<Abort> reported = reported_failure(process);
-  return Abort{Failure::peer_lost,
-               rank,
-               step,
-               end.signal,
-               participants_[static_cast<size_t>(process)].host,
-               !message.empty() ? message
-                                : str(label(process), " ", end_text(end), step >= 0 ? str(" at step ", step) : "",
-                                      reported && !reported->message.empty() ? ": " + reported->message : "")};
-}
-
-void JobSupervisor::end_agents(const Abort& reason) {
-  if (request_.joins) channel_->abort(reason);
-}
-
-void JobSupervisor::retire(const Json& next, const Abort& loss) {
-  retired_ = true;
-  stalls_.reset();
-  channel_->set(protocol::next_membership, next.dump());
-  channel_->abort(loss);
 }
 
 void JobSupervisor::posted(const std::string& topic, const Json& body) {

@@ -47,6 +47,7 @@ struct JobEvents {
   std::function<void(int rank, const std::string& host, const std::string& line)> on_line;
   std::function<void(const std::string& topic, const Json& body)> on_report;  // progress, metrics
   std::function<void()> on_first_step;
+  std::function<void(int rank)> on_rank_ready = nullptr;             // it connects to its peers now
   std::function<void(const std::string& text)> on_notice = nullptr;  // slow collectives, stall reports
   std::function<void(int signal)> on_stop = nullptr;                 // before any rank receives the request
   std::function<void()> on_saved = nullptr;  // all ranks have stopped and saved; processes still run
@@ -64,6 +65,7 @@ class JobSupervisor {
 
   ChannelAddress address() const { return server_->address(); }
   void publish(const RankAssignment& assignment);
+  void await_ranks();  // all ranks must be ready within launch.rendezvous from now
 
   void add_local_agent(int process, const Host& host);  // the caller is the parent of one rank
   void line(int process, const std::string& text);      // output of a local process
@@ -72,6 +74,9 @@ class JobSupervisor {
   // Returns how a rank process died, if the job may continue without it: it was killed, after all ranks had joined, and
   // no other failure or stop ends the job. `message`: replaces the usual one; "": none.
   std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& message = "") const;
+  // True if the ranks of the job may change: all have joined and train, and no failure or stop ends the job.
+  bool may_change() const;
+  bool ends() const;  // a rank has made all its steps
   // Another supervisor takes over the remaining processes. `next` goes to the ranks: protocol::next_membership. From
   // now on this object only keeps the channel open.
   void retire(const Json& next, const Abort& loss);
@@ -136,6 +141,7 @@ class JobSupervisor {
   bool ranks_stopped_ = false;  // ranks report that they stopped early
   bool retired_ = false;
   StopRequests requests_;  // signals of this process
+  int awaits_ = 0;         // calls of await_ranks
   int undecided_ = 0;      // failures whose cause may still arrive
   bool all_joined_ = false;
   bool continues_ = false;  // from an earlier membership: its ranks had joined

@@ -40,4 +40,32 @@ NextMembership without_process(const PreparedRun& run, const Topology& topology,
   return next;
 }
 
+JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added) {
+  const auto refuse = [&](const std::string& reason) {
+    throw ConfigError(location_of(job.config.resolved, "strategy"), "strategy", reason);
+  };
+  JobPlan next = job;
+  std::vector<Axis> axes = job.mesh.axes();
+  if (axes.empty() || axes.front().name != "data")
+    refuse("has no outermost axis `data`, along which a rank could join");
+  ++axes.front().degree;
+  next.mesh = Mesh(axes);
+  if (next.mesh.size() != static_cast<int>(job.ranks.size() + added.size()))
+    refuse(str("needs ", next.mesh.size() - static_cast<int>(job.ranks.size()), " ranks for one more replica, but ",
+               added.size(), " would join"));
+  for (RankPlan rank : added) {
+    rank.rank = static_cast<int>(next.ranks.size());
+    rank.process = static_cast<int>(next.processes.size());
+    next.processes.push_back({rank.host, {rank.rank}});
+    next.ranks.push_back(std::move(rank));
+  }
+  return next;
+}
+
+RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job) {
+  PreparedRun more = run;
+  more.config = run.config.changed({{"launch", {{"ranks", job.ranks.size() + 1}, {"min_ranks", 0}}}});
+  return plan_and_place(more, topology).job.ranks.back();
+}
+
 }  // namespace convoy

@@ -23,4 +23,11 @@ struct NextMembership {
 // is no such layout.
 NextMembership without_process(const PreparedRun& run, const Topology& topology, const JobPlan& job, int process);
 
+// The job with one more replica on these ranks: its axis `data` becomes longer by one. Throws ConfigError if the ranks
+// before would get other numbers.
+JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added);
+
+// Place of a further rank: that of the last one, if the job is planned for one more. Throws ConfigError without one.
+RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job);
+
 }  // namespace convoy

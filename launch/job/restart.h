@@ -51,6 +51,9 @@ class RestartBudget {
   // `checkpoint`: step of the newest checkpoint, -1 without any.
   Decision after(const Abort& cause, int64_t checkpoint);
   bool left() const { return used_ < options_.most; }
+  // A process that replaces a lost one counts as a restart, unless it is ended before it was of use.
+  void take() { ++used_; }
+  void give_back() { --used_; }
   int64_t used() const { return used_; }
   int64_t most() const { return options_.most; }
   int64_t furthest() const { return furthest_; }
@@ -78,6 +81,7 @@ class RestartPolicy {
   const RunFolder& folder() const { return folder_; }
   bool first() const { return budget_.used() == 0; }
   bool may_restart() const { return budget_.left(); }
+  RestartBudget& budget() { return budget_; }
   int64_t newest_checkpoint() const;            // step of the newest by name, or -1
   const Json& ended() const { return ended_; }  // by attempt, oldest first: {attempt, exit_code, failure, checkpoint}
 

@@ -64,7 +64,8 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
       began_(policy.first() ? run.arguments.launched : std::chrono::steady_clock::now()),
       console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet, run.printed_before),
       logs_(folder_.path + "/logs", RankLogs::usual_limit, [this](const std::string& text) { console_.log(text); }),
-      live_(folder_.path, run.config.log.prometheus, began_) {
+      live_(folder_.path, run.config.log.prometheus, began_),
+      tasks_(loop) {
   if (policy.first()) {
     for (const std::string& note : folder_.notes) console_.log(note);
     for (const std::string& warning : run.warnings) console_.log(warning);
@@ -73,6 +74,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   JobEvents events;
   events.on_joined = actions.on_joined;
   events.on_failure = [this, failed = actions.on_failure](const Abort& cause) {
+    drop_joining();
     if (cause.kind == Failure::stopped)
       console_.log("stopping: " + cause.message);
     else
@@ -96,6 +98,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     if (topic == injected_topic) injected(body);
     if (topic == failed_saves_topic) summary_["failed_saves"] = body;
     if (topic == protocol::continued) continued(body);
+    if (topic == protocol::checked_data) checked_data_ = body;
     if (topic == bench_topic) console_.result(bench_line(body));
   };
   events.on_notice = [this](const std::string& text) {
@@ -108,7 +111,10 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
       return is_silent(process, started, message);
     };
   }
-  events.on_stop = [this](int signal) { note_stop(signal); };
+  events.on_stop = [this](int signal) {
+    drop_joining();
+    note_stop(signal);
+  };
   events.on_saved = [this] { write_stopped(supervisor_->outcome()); };
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(began_);
@@ -127,6 +133,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   try {
     request_ = request;
     on_left_ = actions.on_left;
+    start_ = actions.start;
     events_ = events;
     supervisor_ = std::make_unique<JobSupervisor>(loop, request, events);
   } catch (const Error& error) {
@@ -195,6 +202,9 @@ void RunAttempt::begin(const PlacedJob& placed) {
   places_.resize(job.processes.size());
   std::iota(places_.begin(), places_.end(), 0);
   supervisor_->publish(*assignment_);
+  if (!keeps_ranks()) return;
+  requests_.emplace(folder_.path);
+  read_requests();
 }
 
 // Writes what readers of the folder expect before the first step.
@@ -272,6 +282,11 @@ void RunAttempt::publish_exit_code(int exit_code) {
 
 AttemptEnd RunAttempt::finish() {
   loop_.on_signal(nullptr);
+  drop_joining();
+  for (const UnfinishedChange& change : unfinished_)
+    if (!change.asked.empty())
+      requests_->answer(change.asked, {exit_code_of(Failure::output), "the run ended before the rank had made a step"});
+  requests_.reset();
   console_.flush();
   remove_leftover_checkpoints(folder_.path);
   JobOutcome outcome = supervisor_->outcome();

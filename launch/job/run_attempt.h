@@ -4,11 +4,16 @@
 // processes. If it is their parent, it reports their lines and ends by `line` and `ended`: with launch.min_ranks the
 // attempt then continues without killed processes (launch/job/membership.h). Threads: the event loop's.
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "launch/cli/console.h"
 #include "launch/job/job_supervisor.h"
+#include "launch/job/join_requests.h"
 #include "launch/job/live_files.h"
 #include "launch/job/restart.h"
 #include "launch/prepare/prepare.h"
@@ -22,6 +27,9 @@ class RunAttempt {
     std::function<void(const std::vector<Host>&)> on_joined;
     std::function<void(const Abort&)> on_failure;        // the owner must kill its processes
     std::function<void(int process)> on_left = nullptr;  // must be killed: it is in no later membership
+    // Starts a process of the job as number `started`; null: this job cannot get more processes while it runs.
+    std::function<void(int started, const RankAssignment& assignment, int process, const std::string& channel)> start =
+        nullptr;
   };
   // `policy` must outlive this object. Takes `launch`, `config` and `resumes` of the request from `run`. Then the first
   // signal stops the job after a step, and the second one kills it. After `finish`, signals do nothing.
@@ -43,10 +51,48 @@ class RunAttempt {
   AttemptEnd finish();
 
  private:
+  // A rank that joins: its process starts while the others train, on the channel of the next membership.
+  struct Joining {
+    enum class State { starts, trains, dropped };
+    std::shared_ptr<State> state;  // for the callbacks of its supervisor
+    std::unique_ptr<JobSupervisor> supervisor;
+    RankAssignment assignment;
+    JobRequest request;
+    std::map<int, int> processes;  // number when it was started: its process in the next membership
+    std::set<int> awaited;         // ranks that are not ready
+    std::vector<RankPlan> plans;
+    bool replaces = false;  // as a restart
+    std::string why;
+    std::string asked;  // token of the request; "": none
+    std::chrono::steady_clock::time_point since;
+  };
+  // A change of the ranks whose first step is not done.
+  struct UnfinishedChange {
+    std::chrono::steady_clock::time_point since;
+    std::string asked;
+  };
+
   bool keeps_ranks() const;
   int place_of(int process) const;
   bool continue_without(int process, const Abort& loss);
   bool is_silent(int process, bool started, const std::string& message);
+  JobRequest request_of(const JobPlan& job) const;
+  RankAssignment next_assignment(const JobPlan& job, bool in_memory) const;
+  void change_membership(std::unique_ptr<JobSupervisor> next, const RankAssignment& assignment,
+                         const JobRequest& request, const std::vector<int>& ranks, const Abort& reason);
+  void record_change(Json change, const UnfinishedChange& unfinished);
+  std::string cannot_join() const;
+  void begin_joining(const std::vector<RankPlan>& plans, bool replaces, const std::string& why,
+                     const std::string& asked);
+  JobEvents events_of_joining(const std::shared_ptr<Joining::State>& state);
+  std::string joining_text() const;
+  void add_joining();
+  void answer_joining(const JoinAnswer& answer);
+  void joining_failed(const std::string& reason);
+  void drop_joining();
+  void replace_lost(double delay);
+  void read_requests();
+  void add_rank_for(const std::string& asked);
   void continued(const Json& body);
   void first_step_done();
   Json ended_summary(JobOutcome outcome) const;
@@ -75,12 +121,18 @@ class RunAttempt {
   JobRequest request_;
   JobEvents events_;
   std::function<void(int process)> on_left_;
-  std::vector<int> places_;  // by process as started: its process in the job now; -1: it has left
-  // Changes whose first step is not done, in memberships() of the policy, and when their ranks died.
-  size_t unfinished_changes_ = 0;
-  std::chrono::steady_clock::time_point lost_at_;
+  std::vector<int> places_;                   // by process as started: its process in the job now; -1: it has left
+  std::vector<UnfinishedChange> unfinished_;  // the last ones in memberships() of the policy
+  std::function<void(int, const RankAssignment&, int, const std::string&)> start_;
+  std::vector<std::vector<RankPlan>> vacant_;  // places of lost ranks that were not replaced
+  std::unique_ptr<Joining> joining_;
+  std::vector<std::unique_ptr<JobSupervisor>> dropped_;  // of ranks that did not join: a callback may still run
+  int failed_joins_ = 0;                                 // in a row
+  std::optional<JoinRequests> requests_;
+  Json checked_data_;                                    // protocol::checked_data
   std::vector<std::unique_ptr<JobSupervisor>> retired_;  // of earlier memberships: ranks still read their channels
-  std::unique_ptr<JobSupervisor> supervisor_;            // last member: its callbacks use the others
+  std::unique_ptr<JobSupervisor> supervisor_;            // its callbacks use the members before
+  OwnedTasks tasks_;                                     // last member: tasks use the others
 };
 
 // True if nothing is left to train in the folder; prints its notes then.

@@ -89,14 +89,16 @@ AttemptEnd one_attempt(EventLoop& loop, const PreparedRun& run, const PlacedJob&
     agent.kill_after(to_milliseconds(grace));
   };
   actions.on_left = [&](int process) { agent.kill_one(process); };
+  actions.start = [&](int started, const RankAssignment& assignment, int process, const std::string& channel) {
+    agent.start(started, rank_process(run.rank_program, assignment, process, channel, without_ranks(run.variables)));
+  };
   attempt = std::make_unique<RunAttempt>(loop, run, policy, request, actions);
 
   try {
     attempt->begin(placed);
     const std::string channel = to_string(attempt->supervisor().address());
-    const Variables variables = without_ranks(run.variables);
     for (int process = 0; process < request.processes; ++process)
-      agent.start(process, rank_process(run.rank_program, attempt->assignment(), process, channel, variables));
+      actions.start(process, attempt->assignment(), process, channel);
   } catch (const Error& error) {
     attempt->begin_failed(error);
     throw;

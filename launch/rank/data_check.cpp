@@ -5,6 +5,7 @@
 
 #include "core/base/log.h"
 #include "core/checkpoint/stored_files.h"
+#include "core/control/assignment.h"
 
 namespace convoy {
 namespace {
@@ -18,16 +19,18 @@ class DataChecker {
       : data_(data), check_(check), config_(check.config), mine_(data->contents()) {}
 
   DatasetPtr run() {
+    if (!check_.decided.is_null()) return follow(check_.decided);
     std::string numbers;  // the checkpoint whose numbers are used; "": those of the data
     DatasetPtr used = data_;
     if (const auto resumed = check_.first ? resumed_data(config_.train.resume, check_.folder) : std::nullopt) {
       used = resume_data(*resumed);
       if (used != data_) numbers = resumed->path;
     }
-    if (check_.processes == 1) return used;
-    // Ranks start their rendezvous only after all processes have read their data.
     const Json message{
         {"first", check_.first}, {"fingerprint", mine_.fingerprint}, {"host", check_.host}, {"numbers", numbers}};
+    if (check_.first) check_.channel->post(protocol::checked_data, message);
+    if (check_.processes == 1) return used;
+    // Ranks start their rendezvous only after all processes have read their data.
     const std::vector<std::string> all =
         check_.channel->agree(protocol::data, check_.process, check_.processes, message.dump(), reading_limit);
     if (check_.first) return used;

@@ -144,9 +144,15 @@ class RankTraining {
 Components make_checked_components(const ProcessAssignment& assignment, const Registry& registry, Channel& channel) {
   const RunConfig& config = assignment.job.config;
   const bool first = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front() == 0;
-  const DataCheck check{
-      config, assignment.folder, assignment.process, static_cast<int>(assignment.job.processes.size()),
-      first,  host_name(),       &channel,           assignment.use.is_null()};
+  const DataCheck check{config,
+                        assignment.folder,
+                        assignment.process,
+                        static_cast<int>(assignment.job.processes.size()),
+                        first,
+                        host_name(),
+                        &channel,
+                        assignment.data,
+                        assignment.use.is_null()};
   return make_components(config, registry, [&](const DatasetPtr& data) { return check_data(data, check); });
 }
 

@@ -1,0 +1,52 @@
+// JobSupervisor: changes of the ranks of its job (launch.min_ranks).
+#include <signal.h>
+
+#include <algorithm>
+
+#include "core/base/text.h"
+#include "core/control/assignment.h"
+#include "launch/job/job_supervisor.h"
+
+namespace convoy {
+
+std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& message) const {
+  if (end.signal == 0 || !may_change()) return std::nullopt;
+  const int rank = failed_rank_of(process);
+  const int64_t step = step_of(rank);
+  const std::optional<Abort> reported = reported_failure(process);
+  return Abort{Failure::peer_lost,
+               rank,
+               step,
+               end.signal,
+               participants_[static_cast<size_t>(process)].host,
+               !message.empty() ? message
+                                : str(label(process), " ", end_text(end), step >= 0 ? str(" at step ", step) : "",
+                                      reported && !reported->message.empty() ? ": " + reported->message : "")};
+}
+
+bool JobSupervisor::may_change() const {
+  if (cause_ || stop_signal_ != 0 || !assignment_) return false;
+  if (!continues_ && infos_.size() < assignment_->job.ranks.size()) return false;
+  // The results of ranks that have ended are those of this membership.
+  return std::none_of(participants_.begin(), participants_.end(),
+                      [](const Participant& participant) { return participant.end.has_value(); });
+}
+
+bool JobSupervisor::ends() const {
+  if (!assignment_ || result_ || !results_.empty()) return true;
+  return std::any_of(assignment_->job.ranks.begin(), assignment_->job.ranks.end(),
+                     [this](const RankPlan& rank) { return phase_of(rank.rank) == "done"; });
+}
+
+void JobSupervisor::end_agents(const Abort& reason) {
+  if (request_.joins) channel_->abort(reason);
+}
+
+void JobSupervisor::retire(const Json& next, const Abort& loss) {
+  retired_ = true;
+  stalls_.reset();
+  channel_->set(protocol::next_membership, next.dump());
+  channel_->abort(loss);
+}
+
+}  // namespace convoy

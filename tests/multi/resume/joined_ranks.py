@@ -1,0 +1,118 @@
+"""Ranks that join a running job (launch.min_ranks): in the place of a lost one under launch.max_restarts, or by
+`convoy run --join`. The result equals that of an undisturbed run (fp64, to 1e-12)."""
+# timeout: 300
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import checkpoints
+import runs
+
+CONFIG = runs.TOP / "configs" / "tiny" / "gpt.yaml"
+COMMON = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none", "launch.min_ranks=1",
+          "train.log_every=1", "launch.backoff=0.1s"]
+SHORT = ["train.max_steps=30"]
+LONG = ["train.epochs=~", "train.max_steps=100000", "train.evaluate_every=never", "train.checkpoint_every=never"]
+FAST = 5.0  # seconds until a new rank takes part
+
+
+def joins(output):
+    return [change for change in runs.summary(output).get("membership", []) if "joined" in change]
+
+
+def took_part(output, count, seconds=30):
+    runs.wait_for(lambda: len([c for c in joins(output) if c["seconds"] is not None]) >= count, seconds,
+                  f"{count} joined ranks in {output}")
+    for change in joins(output):
+        runs.check(change["seconds"] is None or change["seconds"] <= FAST, f"{change}")
+
+
+def stopped(process, output):
+    process.send_signal(signal.SIGTERM)
+    code = runs.end(process, 30)
+    console = pathlib.Path(f"{output}.console").read_text()
+    runs.check(code == 143, f"{output}: exit {code}\n{console}")
+    return console
+
+
+def replaced(folder):
+    """Rank 0 sleeps after the loss, so that the replacement is ready before the training ends."""
+    expected = folder / "undisturbed"
+    runs.run(CONFIG, expected, [*COMMON, *SHORT], 4)
+    for title, faults, count in (("one", ["kill:rank=1@step=10", "sleep:2s:rank=0@step=12"], 1),
+                                 ("two", ["kill:rank=1@step=5", "sleep:2s:rank=0@step=7", "kill:rank=2@step=18",
+                                          "sleep:2s:rank=3@step=20"], 2)):
+        output = folder / title
+        summary = runs.run(CONFIG, output, [*COMMON, *SHORT, "launch.max_restarts=3"], 4, inject=faults)
+        runs.check(len(joins(output)) == count and summary["membership"][-1]["ranks"] == 4, f"{summary['membership']}")
+        runs.check(summary["attempt"] == 0, f"{title}: {summary['attempts']}")
+        took_part(output, count)
+        difference = checkpoints.difference(output, expected)
+        runs.check(not difference, f"{title}: {difference}")
+        print(f"replaced {title}: {[change['seconds'] for change in joins(output)]} s")
+
+
+def asked(folder):
+    output = folder / "asked"
+    process = runs.start(CONFIG, output, [*COMMON, *LONG], ranks=2)
+    runs.training(output, step=20)
+    for ranks in (3, 4):
+        done = subprocess.run([runs.CONVOY, "run", "--join", output], timeout=60, capture_output=True, text=True)
+        runs.check(done.returncode == 0 and f"{ranks} ranks train" in done.stdout, f"{done}")
+        runs.check(len(runs.rank_pids(process, ranks)) == ranks, "processes")
+    took_part(output, 2)
+    stopped(process, output)
+    print(f"asked: {[change['seconds'] for change in joins(output)]} s")
+    runs.refused("ended", 73, ["no process runs it"], [runs.CONVOY, "run", "--join", output])
+
+
+def dies_while_starting(folder):
+    output = folder / "dies"
+    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=3)
+    before = runs.rank_pids(process, 3)
+    runs.training(output, step=20)
+    os.kill(before[1], signal.SIGKILL)
+    new = runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
+                        10, "a replacement")
+    os.kill(new[0], signal.SIGKILL)
+    took_part(output, 1)
+    console = stopped(process, output)
+    runs.check("did not join" in console, console)
+    print("dies while it starts: the next one joins")
+
+
+def stop_while_starting(folder):
+    output = folder / "stop"
+    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=3)
+    before = runs.rank_pids(process, 3)
+    runs.training(output, step=20)
+    os.kill(before[1], signal.SIGKILL)
+    new = runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
+                        10, "a replacement")
+    stopped(process, output)
+    runs.check(not runs.alive([*before, *new]) and not joins(output), f"{joins(output)}")
+    print("stop while one starts: no trace")
+
+
+def refusals(folder):
+    runs.refused("nothing", 64, ["no such folder"], [runs.CONVOY, "run", "--join", folder / "nothing"])
+    runs.refused("options", 64, ["--join"], [runs.CONVOY, "run", "--join", folder, "--ranks", "3"])
+    for title, sets, words in (("fixed", ["launch.min_ranks=0"], ["launch.min_ranks"]),
+                               ("shards", ["strategy={name: fsdp}", "train.checkpoint_every=1000 steps"],
+                                ["cannot receive the state"])):
+        output = folder / title
+        process = runs.start(CONFIG, output, [*COMMON, *LONG, *sets], ranks=2)
+        runs.training(output, step=20)
+        runs.refused(title, 78, words, [runs.CONVOY, "run", "--join", output])
+        stopped(process, output)
+
+
+with runs.workspace() as folder:
+    replaced(folder)
+    asked(folder)
+    dies_while_starting(folder)
+    stop_while_starting(folder)
+    refusals(folder)
