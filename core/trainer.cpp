@@ -48,7 +48,8 @@ class Training {
     if (components_.kept == nullptr) return trained();
     try {
       TrainingResult result = trained();
-      keep();  // a rank may be lost before all have reported their results
+      keep();
+      end_membership(context_);
       return result;
     } catch (const CommError&) {
       keep();

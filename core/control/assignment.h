@@ -44,6 +44,10 @@ namespace protocol {
 
 // Key: JSON {channel: to_string(ChannelAddress), ranks: [rank in the next membership, or -1, by rank]}
 inline constexpr char next_membership[] = "membership/next";
+// Key: set once, by compare_set: `complete` by a rank when all have trained to the end, or `changes` by the supervisor.
+inline constexpr char membership_end[] = "membership/end";
+inline constexpr char complete[] = "complete";
+inline constexpr char changes[] = "changes";
 // Topic: {fingerprint, host, numbers}: the data set of rank 0 (launch/rank/data_check.h).
 inline constexpr char checked_data[] = "checked data";
 // Topic: {step, in_memory}: rank 0, before the first step of a membership.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/control/assignment.h"
 
 namespace convoy {
 namespace {
@@ -98,6 +99,12 @@ std::optional<Json> take_over(const Context& context, Strategy& strategy, const 
   if (!std::all_of(copies.begin(), copies.end(), is_furthest))
     broadcast(*context.axis("data"), entries, static_cast<int>(first - copies.begin()));
   return all[static_cast<size_t>(source)].at("trainer");
+}
+
+void end_membership(const Context& context) {
+  context.world->barrier({"end of training", {}})->wait();
+  if (context.channel->compare_set(protocol::membership_end, "", protocol::complete) != protocol::complete)
+    throw CommError(Failure::peer_lost, -1, "the ranks of the job change after the last step");
 }
 
 }  // namespace convoy

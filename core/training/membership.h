@@ -33,4 +33,8 @@ std::vector<StateEntry> kept_entries(Strategy& strategy);
 // finished an update whose other pieces are lost. The caller calls Strategy::state_restored.
 std::optional<Json> take_over(const Context& context, Strategy& strategy, const KeptTraining& kept);
 
+// Collective, after the last step: from its return the ranks of the job change no more. Without it a rank could end
+// while the others continue with other ranks. Throws CommError(peer_lost) if the ranks change first.
+void end_membership(const Context& context);
+
 }  // namespace convoy

@@ -79,6 +79,7 @@ bool RunAttempt::continue_without(int process, const Abort& loss) {
     console_.log(str("the job cannot continue without rank ", loss.rank, ": ", error.what()));
     return false;
   }
+  if (!supervisor_->begin_change()) return false;
   const auto lost_at = std::chrono::steady_clock::now();
   drop_joining();  // it knows the ranks before
   supervisor->publish(assignment);

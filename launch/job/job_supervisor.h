@@ -77,6 +77,8 @@ class JobSupervisor {
   // True if the ranks of the job may change: all have joined and train, and no failure or stop ends the job.
   bool may_change() const;
   bool ends() const;  // a rank has made all its steps
+  // Decides that the ranks change; `retire` must follow. Returns false if they have all trained to the end already.
+  bool begin_change();
   // Another supervisor takes over the remaining processes. `next` goes to the ranks: protocol::next_membership. From
   // now on this object only keeps the channel open.
   void retire(const Json& next, const Abort& loss);

@@ -121,7 +121,7 @@ JobEvents RunAttempt::events_of_joining(const std::shared_ptr<Joining::State>& s
 // Changes the membership when the new ranks are ready, unless the job still makes an earlier change, or ends.
 void RunAttempt::add_joining() {
   if (!joining_ || !joining_->awaited.empty() || !unfinished_.empty()) return;
-  if (!supervisor_->may_change() || supervisor_->ends()) return drop_joining();
+  if (!supervisor_->may_change() || supervisor_->ends() || !supervisor_->begin_change()) return drop_joining();
   const std::unique_ptr<Joining> joining = std::move(joining_);
   *joining->state = Joining::State::trains;
   std::vector<int> ranks(assignment_->job.ranks.size());

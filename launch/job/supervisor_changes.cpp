@@ -38,6 +38,14 @@ bool JobSupervisor::ends() const {
                      [this](const RankPlan& rank) { return phase_of(rank.rank) == "done"; });
 }
 
+bool JobSupervisor::begin_change() {
+  try {
+    return channel_->compare_set(protocol::membership_end, "", protocol::changes) == protocol::changes;
+  } catch (const CommError&) {
+    return false;  // a rank has reported a failure, which ends the job
+  }
+}
+
 void JobSupervisor::end_agents(const Abort& reason) {
   if (request_.joins) channel_->abort(reason);
 }

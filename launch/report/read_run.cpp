@@ -106,9 +106,10 @@ Json to_json(const ReportedRun& run, const std::string& label, size_t points) {
             {"main_metric", main_metric(run.listed, "")},
             {"metrics", run.listed.metrics},
             {"samples_per_step", run.records.samples_per_step}};
-  json.update(copied_keys(summary, {"backend", "world_size", "parameters", "epochs", "steps", "samples",
-                                    "train_seconds", "samples_per_second", "startup_seconds", "evaluate_seconds",
-                                    "exit_code", "attempt", "attempts", "placement", "topology", "breakdown"}));
+  json.update(
+      copied_keys(summary, {"backend", "world_size", "parameters", "epochs", "steps", "samples", "train_seconds",
+                            "samples_per_second", "startup_seconds", "evaluate_seconds", "exit_code", "attempt",
+                            "attempts", "membership", "placement", "topology", "breakdown"}));
   if (const auto failure = summary.find("failure"); failure != summary.end() && failure->is_object())
     json["failure"] = copied_keys(*failure, {"rank", "step", "signal", "cause", "message", "host"});
   json["ranks"] = ranks_json(summary);

@@ -91,7 +91,8 @@ void drop_details(ReportedRun& run) {
   run.records = {};
   run.memory.clear();
   run.cpu.clear();
-  for (const char* key : {"placement", "topology", "breakdown", "attempts", "ranks"}) run.summary.erase(key);
+  for (const char* key : {"placement", "topology", "breakdown", "attempts", "membership", "ranks"})
+    run.summary.erase(key);
 }
 
 // The runs of a farm, best first, as far as there is room for their curves.

@@ -157,10 +157,21 @@ std::string failure_of_run(const Json& run) {
   return text + ": " + message + ".";
 }
 
-std::string restarts_text(const Json& run) {
-  const size_t restarts = restarts_of(run);
-  if (restarts == 0) return "";
-  return str("it restarted ", restarts == 1 ? "once after a failure" : str(restarts, " times after failures"));
+// "it restarted once after a failure, went on without a lost rank and took in a new rank"; launch.min_ranks changes the
+// ranks.
+std::string interruptions_text(const Json& run) {
+  std::vector<std::string> parts;
+  if (const size_t restarts = restarts_of(run); restarts > 0)
+    parts.push_back(str("restarted ", restarts == 1 ? "once after a failure" : str(restarts, " times after failures")));
+  size_t left = 0, joined = 0;
+  for (const Json& change : run.value("membership", Json::array())) {
+    if (!change.is_object()) continue;
+    left += change.value("left", Json::array()).size();
+    joined += change.value("joined", Json::array()).size();
+  }
+  if (left > 0) parts.push_back(str("went on without ", left == 1 ? "a lost rank" : str(left, " lost ranks")));
+  if (joined > 0) parts.push_back(str("took in ", joined == 1 ? "a new rank" : str(joined, " new ranks")));
+  return parts.empty() ? "" : "it " + enumerated(parts);
 }
 
 std::string time_of_run(const Json& run) {
@@ -168,7 +179,7 @@ std::string time_of_run(const Json& run) {
   double rate = number_in(run, "samples_per_second", 0);
   if (run.contains("progress")) rate = number_in(run["progress"], "samples_per_second", rate);
   if (rate > 0) parts.push_back(str("it trained ", counted(rate, "sample", "samples"), " per second"));
-  if (const std::string restarts = restarts_text(run); !restarts.empty()) parts.push_back(restarts);
+  if (const std::string text = interruptions_text(run); !text.empty()) parts.push_back(text);
   const double start = number_in(run, "startup_seconds", 0), test = number_in(run, "evaluate_seconds", 0);
   if (start > 0 && test > 0)
     parts.push_back(str("the start took ", duration_text(start), " and evaluations ", duration_text(test)));
@@ -403,7 +414,7 @@ std::vector<std::string> report_sentences(const Json& data) {
     const std::string advice = advice_in(runs);
     return {work_of_run(run), result_of_run(run),
             has_failed(run)   ? failure_of_run(run)
-            : !advice.empty() ? advice_after(restarts_text(run), advice)
+            : !advice.empty() ? advice_after(interruptions_text(run), advice)
                               : time_of_run(run)};
   }
   const std::string failures = failures_of_all(runs), advice = advice_in(runs);

@@ -18,8 +18,10 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
+#include "core/control/assignment.h"
 #include "core/control/channel.h"
 #include "core/rank_state/state_file.h"
+#include "core/training/membership.h"
 
 namespace convoy {
 namespace {
@@ -120,7 +122,9 @@ class TrainerTest : public ::testing::Test {
     config.train.evaluate_every = {Interval::Unit::epochs, 1};
     config.train.checkpoint_every = {Interval::Unit::epochs, 1};
     if (change) change(config);
-    return train(context, {std::make_shared<NumbersToFit>(), {}, &strategy, after_update_});
+    TrainingComponents components{std::make_shared<NumbersToFit>(), {}, &strategy, after_update_};
+    components.kept = kept_;
+    return train(context, components);
   }
 
   // A new run with these settings, in a new folder.
@@ -140,35 +144,8 @@ class TrainerTest : public ::testing::Test {
   int process_ranks_ = 1;
   std::shared_ptr<Channel> channel_;
   std::function<void(int64_t)> after_update_;
+  KeptTraining* kept_ = nullptr;
 };
-
-TEST(TrainingLength, CountsASmallerLastBatchAsAStep) {
-  TrainConfig train;
-  train.epochs = 3;
-  train.batch.rows = 4;
-  EXPECT_EQ(training_length(train, 10, 2).steps_per_epoch, 3);
-  EXPECT_EQ(training_length(train, 10, 2).total_steps, 9);
-  train.batch.per_rank = true;
-  EXPECT_EQ(training_length(train, 10, 2).global_rows, 8);
-  EXPECT_EQ(training_length(train, 10, 2).steps_per_epoch, 2);
-  train.max_steps = 5;
-  EXPECT_EQ(training_length(train, 10, 2).total_steps, 5);
-  EXPECT_NE(length_note(train, training_length(train, 10, 2)).find("train.max_steps ends"), std::string::npos);
-  train.max_steps = 50;
-  EXPECT_NE(length_note(train, training_length(train, 10, 2)).find("train.epochs, 3, ends"), std::string::npos);
-  train.max_steps = 6;
-  EXPECT_EQ(length_note(train, training_length(train, 10, 2)),
-            "train.epochs, 3, and train.max_steps both end this run after 6 steps");
-  train.max_steps = 50;
-  train.epochs = 0;
-  EXPECT_EQ(training_length(train, 10, 2).total_steps, 50);
-  EXPECT_EQ(length_note(train, training_length(train, 10, 2)), "");
-  train.max_steps = 0;
-  train.epochs = 100000000;
-  const int64_t most = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(training_length(train, most, 1).steps_per_epoch, (most - 1) / training_length(train, 1, 1).global_rows + 1);
-  EXPECT_EQ(training_length(train, most, 1).total_steps, most);
-}
 
 // Three steps an epoch.
 TEST_F(TrainerTest, AnEpochWithoutWeightIsAnError) {
@@ -284,6 +261,29 @@ TEST_F(TrainerTest, ContinuesWhereTheLastRunEnded) {
   EXPECT_EQ(second.steps.front(), 4);
   EXPECT_EQ(second.total.item<double>(), 2 * 45.0);
   EXPECT_EQ(result.summary["samples"], 2 * 10 * 5);
+}
+
+// The supervisor decides after the last step, and before the ranks have noticed that it was the last one.
+TEST_F(TrainerTest, KeepsItsStateIfTheRanksChangeAfterTheLastStep) {
+  KeptTraining kept;
+  kept_ = &kept;
+  Counting first;
+  first.on_step = [&](int64_t step) {
+    if (step == 5) channel_->compare_set(protocol::membership_end, "", protocol::changes);
+  };
+  try {
+    run(first);
+    ADD_FAILURE() << "the rank would end, and the others would wait for it";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), Failure::peer_lost) << error.what();
+  }
+  EXPECT_EQ(kept.steps, 6);
+  Counting second;
+  const TrainingResult result = run(second);
+  EXPECT_TRUE(second.steps.empty());
+  EXPECT_EQ(second.total.item<double>(), 2 * 45.0);
+  EXPECT_EQ(result.summary["steps"], 6);
+  EXPECT_EQ(channel_->compare_set(protocol::membership_end, "", protocol::changes), protocol::complete);
 }
 
 TEST_F(TrainerTest, ResumeNeverStartsFromScratch) {

@@ -138,6 +138,10 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   const std::string again =
       write_run(folder, "c", {{"attempts", Json::array({stop, crash})}, {"breakdown", {{"advice", "41 % waits"}}}});
   EXPECT_EQ(report_data({again})["sentences"][2], "It restarted once after a failure; 41 % waits.");
+  const Json lost{{"left", {1}}, {"why", "rank 1 was killed"}}, new_rank{{"joined", {3}}, {"why", "rank 3 joins"}};
+  const std::string changed = write_run(folder, "d", {{"membership", Json::array({lost, lost, new_rank})}});
+  EXPECT_THAT(report_data({changed})["sentences"][2].get<std::string>(),
+              HasSubstr("it went on without 2 lost ranks and took in a new rank"));
   const Json both = report_data({failed, good})["sentences"];
   EXPECT_THAT(both[0].get<std::string>(), HasSubstr("of the runs, 1 is done and 1 failed"));
   EXPECT_EQ(both[2], "1 run has failed: a at step 7 (rank 1 was killed).");

@@ -223,6 +223,18 @@ function resourcesSection() {
 
 // --- Attempts ---
 
+// Ranks that left or joined while the run trained (launch.min_ranks).
+function changesTable() {
+  const rows = data.runs.flatMap((run, i) => (Array.isArray(run.membership) ? run.membership : []).map((change) => [
+    runName(i, "span"), number(isNumber(change.attempt) ? change.attempt + 1 : null), number(change.step),
+    [["left", change.left], ["joined", change.joined]].filter(([, ranks]) => Array.isArray(ranks) && ranks.length > 0)
+      .map(([verb, ranks]) => `${ranks.length === 1 ? "rank" : "ranks"} ${ranks.join(", ")} ${verb}`).join("; "),
+    number(change.ranks), isNumber(change.seconds) ? duration(change.seconds) : "–", el("td", {class: "long"}, change.why || "–")]));
+  if (rows.length === 0) return [];
+  return [el("h3", {}, "Changes of the ranks"), el("div", {class: "scroll"},
+    table(["run", "attempt", "step", "change", "ranks after it", "time to the next step", "reason"], rows, [1, 2, 4, 5]))];
+}
+
 function attemptsSection() {
   const rows = [];
   data.runs.forEach((run, i) => {
@@ -242,9 +254,9 @@ function attemptsSection() {
   });
   if (rows.length === 0)
     return section("attempts", "Restarts and failures", el("p", {class: "note"},
-      data.runs.some((run) => run.status === "running") ? "No run has failed or restarted." : "Every run ended in its first attempt."));
+      data.runs.some((run) => run.status === "running") ? "No run has failed or restarted." : "Every run ended in its first attempt."), ...changesTable());
   return section("attempts", "Restarts and failures", el("div", {class: "scroll"},
-    table(["run", "attempt", "ranks", "end", "step", "rank", "message", "continued from"], rows, [1, 2, 4, 5])));
+    table(["run", "attempt", "ranks", "end", "step", "rank", "message", "continued from"], rows, [1, 2, 4, 5])), ...changesTable());
 }
 
 // --- Differences ---

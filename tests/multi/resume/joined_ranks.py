@@ -84,6 +84,39 @@ def dies_while_starting(folder):
     print("dies while it starts: the next one joins")
 
 
+def another_is_lost_while_starting(folder):
+    """The replacement knows the ranks before the second loss, so it is dropped, and others start for both places."""
+    output = folder / "another"
+    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=4)
+    before = runs.rank_pids(process, 4)
+    runs.training(output, step=20)
+    os.kill(before[1], signal.SIGKILL)
+    runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
+                  10, "a replacement")
+    os.kill(before[2], signal.SIGKILL)
+    took_part(output, 2)
+    changes = runs.summary(output)["membership"]
+    runs.check(changes[-1]["ranks"] == 4, f"{changes}")
+    stopped(process, output)
+    print("another rank is lost meanwhile: both are replaced")
+
+
+def asked_near_the_end(folder):
+    """Asks at different moments of the last steps: the run is always done, and the answer says what happened."""
+    answers = set()
+    for number, step in enumerate((850, 1000, 1050, 1090)):
+        output = folder / f"end{number}"
+        process = runs.start(CONFIG, output, [*COMMON, *LONG, "train.max_steps=1100"], ranks=2)
+        runs.training(output, step=step)
+        done = subprocess.run([runs.CONVOY, "run", "--join", output], timeout=60, capture_output=True, text=True)
+        code = runs.end(process, 60)
+        runs.check(code == 0, f"{output}: exit {code}\n" + pathlib.Path(f"{output}.console").read_text())
+        runs.check(runs.summary(output)["steps"] == 1100, f"{runs.summary(output)['steps']} steps")
+        runs.check((done.returncode == 0) == ("take" in done.stdout) and done.returncode in (0, 73), f"{done}")
+        answers.add(done.returncode)
+    print(f"asked near the end: exit codes {sorted(answers)}")
+
+
 def stop_while_starting(folder):
     output = folder / "stop"
     process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=3)
@@ -114,5 +147,7 @@ with runs.workspace() as folder:
     replaced(folder)
     asked(folder)
     dies_while_starting(folder)
+    another_is_lost_while_starting(folder)
+    asked_near_the_end(folder)
     stop_while_starting(folder)
     refusals(folder)
