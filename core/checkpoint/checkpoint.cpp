@@ -216,6 +216,13 @@ struct Checkpoints::Save {
   SaveRequest request;
   SaveCoordination coordination;
   std::vector<StateEntry> entries;
+  std::string lane = "";  // of its thread in the trace
+
+  int64_t bytes() const {
+    int64_t bytes = 0;
+    for (const StateEntry& entry : entries) bytes += static_cast<int64_t>(entry.tensor.nbytes());
+    return bytes;
+  }
 };
 
 struct Checkpoints::Background {
@@ -239,6 +246,8 @@ void Checkpoints::finish(Save& save) {
   const SaveRequest& request = save.request;
   SaveCoordination& coordination = save.coordination;
   const std::string folder = directory_.temporary_path(request.step, coordination.token());
+  TraceLog& trace = context_.times->log();
+  const TraceLog::Open whole(trace, save.lane, str("save after step ", request.step), "checkpoint");
   try {
     coordination.on_first("open", [&] {
       directory_.sweep();
@@ -246,9 +255,13 @@ void Checkpoints::finish(Save& save) {
       return std::string();
     });
     Written mine;
-    coordination.on_all("write", [&] { mine = write_pieces(save.entries, context_, folder, files_); });
+    coordination.on_all("write", [&] {
+      const TraceLog::Open slice(trace, save.lane, "write", "checkpoint", save.bytes());
+      mine = write_pieces(save.entries, context_, folder, files_);
+    });
     const std::vector<std::string> texts = coordination.to_first("list", to_text(mine, request.rank_state));
     coordination.on_first("publish", [&] {
+      const TraceLog::Open slice(trace, save.lane, "publish", "checkpoint");
       Manifest manifest{request.step, request.trainer, context_.config.resolved, {}, {}};
       for (size_t rank = 0; rank < texts.size(); ++rank) {
         const Json json = Json::parse(texts[rank]);
@@ -288,9 +301,7 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
   at::NoGradGuard no_grad;
   const auto save =
       std::make_shared<Save>(Save{request, SaveCoordination(context_, "save"), entries_to_save(strategy, false)});
-  int64_t bytes = 0;
-  for (const StateEntry& entry : save->entries) bytes += static_cast<int64_t>(entry.tensor.nbytes());
-  if (bytes > most_bytes) {
+  if (save->bytes() > most_bytes) {
     copies_.clear();
     return finish(*save);
   }
@@ -298,6 +309,7 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
   auto background = std::make_unique<Background>();
   background->patience = std::chrono::duration<double>(context_.config.launch.failure_grace);
   save->coordination.continue_in_background(background->cancelled);
+  save->lane = "checkpoint";
   const auto work = [this, save, running = background.get()]() noexcept {
     pthread_setname_np(pthread_self(), "checkpoint");
     at::NoGradGuard none;
@@ -311,6 +323,7 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
   try {
     background->thread = std::thread(work);
   } catch (const std::system_error&) {  // a limit of threads
+    save->lane.clear();
     return finish(*save);
   }
   background_ = std::move(background);

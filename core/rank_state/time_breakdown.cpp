@@ -61,6 +61,36 @@ void CollectiveTimes::waited(int64_t number, int64_t from, int64_t to) {
   }
 }
 
+// --- Trace ---
+
+TraceLog::Open::Open(TraceLog& log, std::string lane, std::string name, const char* category, int64_t bytes)
+    : log_(log) {
+  std::lock_guard lock(log.mutex_);
+  slice_ =
+      log.open_.insert(log.open_.end(), {std::move(lane), std::move(name), category, steady_nanoseconds(), 0, bytes});
+}
+
+TraceLog::Open::~Open() {
+  std::lock_guard lock(log_.mutex_);
+  slice_->from = std::max(slice_->from, log_.recorded_from_);
+  slice_->to = steady_nanoseconds();
+  if (log_.recorded_from_ > 0) log_.slices_.push_back(std::move(*slice_));
+  log_.open_.erase(slice_);
+}
+
+void TraceLog::record(bool on) {
+  std::lock_guard lock(mutex_);
+  const int64_t now = steady_nanoseconds();
+  if (recorded_from_ > 0 && !on) {
+    for (TraceSlice slice : open_) {
+      slice.from = std::max(slice.from, recorded_from_);
+      slice.to = now;
+      slices_.push_back(std::move(slice));
+    }
+  }
+  recorded_from_ = on ? now : 0;
+}
+
 // --- Parts ---
 
 TimeBreakdown::TimeBreakdown() : owner_(std::this_thread::get_id()), changed_(steady_nanoseconds()) {}
@@ -111,6 +141,7 @@ std::string TimeBreakdown::lane() const {
 
 void TimeBreakdown::record(bool on) {
   phase_from_ = 0;
+  trace_.record(on);
   recording_.store(on ? &trace_ : nullptr, std::memory_order_release);
 }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,20 @@ struct TraceSlice {
 // TraceLog: slices of time that one rank records while its steps are traced. Thread-safe.
 class TraceLog {
  public:
+  // A slice that lasts as long as this object. Of one that began before the recording, or ends after it, the log has
+  // the part between.
+  class Open {
+   public:
+    Open(TraceLog& log, std::string lane, std::string name, const char* category, int64_t bytes = -1);
+    ~Open();
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    TraceLog& log_;
+    std::list<TraceSlice>::iterator slice_;
+  };
+  void record(bool on);
   // Slices of one lane nest, or do not overlap.
   void add(TraceSlice slice) {
     std::lock_guard lock(mutex_);
@@ -52,6 +67,8 @@ class TraceLog {
  private:
   std::mutex mutex_;
   std::vector<TraceSlice> slices_;
+  std::list<TraceSlice> open_;
+  int64_t recorded_from_ = 0;  // 0: it does not record
 };
 
 // --- Times of a rank ---
@@ -133,6 +150,7 @@ class TimeBreakdown {
   // The trace to which any thread may add slices now; usually null. Valid as long as this object.
   TraceLog* trace() const { return recording_.load(std::memory_order_acquire); }
   std::vector<TraceSlice> slices() { return trace_.take(); }
+  TraceLog& log() { return trace_; }
   // Lane of the calling thread in the trace.
   std::string lane() const;
   int64_t changed() const { return changed_; }  // moment of the last change

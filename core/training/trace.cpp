@@ -82,7 +82,10 @@ void StepTrace::begin_step(int64_t number) {
     if (number == steps.last + 1) return write();
   }
   if (number < steps.first || number > steps.last) return;
-  if (times.trace() == nullptr) times.record(true);
+  if (times.trace() == nullptr) {
+    times.record(true);
+    if (context_.devices.front().is_cuda()) kernels_ = KernelTrace::begin(context_.devices.front());
+  }
   times.phase(TimePart::other);
   step_ = number;
   began_ = times.changed();
@@ -99,6 +102,9 @@ void StepTrace::end() {
 
 void StepTrace::write() {
   context_.times->record(false);
+  if (kernels_)
+    for (TraceSlice& slice : kernels_->end()) context_.times->log().add(std::move(slice));
+  kernels_.reset();
   measure_clock(context_);
   SaveCoordination coordination(context_, "trace");
   const std::vector<std::string> texts = coordination.to_first("slices", slices_of(context_).dump());

@@ -2,8 +2,10 @@
 // clock of the control channel's server.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "core/context.h"
+#include "core/training/kernel_trace.h"
 
 namespace convoy {
 
@@ -21,7 +23,8 @@ class StepTrace {
   void write();
 
   const Context& context_;
-  int64_t step_ = 0, began_ = 0;  // number and begin of the current step; 0: it is not traced
+  int64_t step_ = 0, began_ = 0;          // number and begin of the current step; 0: it is not traced
+  std::unique_ptr<KernelTrace> kernels_;  // null: the rank has no GPU, or another one of the process records
 };
 
 }  // namespace convoy

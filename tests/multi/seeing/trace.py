@@ -61,6 +61,17 @@ with runs.workspace() as folder:
     check_trace("pipeline", folder / "pipeline", 2, {"train", "backward"})
     runs.run(TINY / "mlp.yaml", folder / "devices", [*sets, "strategy.name=model_parallel"], 1)
     check_trace("model_parallel", folder / "devices", 1, {"train"})
+    # A thread writes a checkpoint after each step; the trace has what it did during the traced steps.
+    output = folder / "saves"
+    runs.run(TINY / "gpt.yaml", output, [*sets, "strategy.name=ddp", "train.checkpoint_every=1 steps", "train.max_steps=12",
+                                         "train.checkpoint_async=true"], 2)
+    slices = check_trace("saves", output, 2, {"save", "write"})
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in json.loads((output / "trace.json").read_text())["traceEvents"]
+             if e["name"] == "thread_name"}
+    saves = [event for event in slices if event["cat"] == "checkpoint"]
+    runs.check({lanes[event["pid"], event["tid"]] for event in saves} == {"checkpoint"}, f"lanes of saves: {lanes}")
+    runs.check(all(event["args"]["bytes"] > 0 for event in saves if event["name"] == "write" and event["pid"] == 0), "bytes")
+    runs.check(any(event["name"] == "publish" and event["pid"] == 0 for event in saves), "rank 0 publishes")
     # The training ends before the last traced step.
     output = folder / "short"
     runs.run(TINY / "mlp.yaml", output, [f"profile.steps={FIRST}-{LAST}", f"train.max_steps={LAST}"])
