@@ -111,6 +111,15 @@ std::string bash_values(const Values& values) {
 
 constexpr const char* bash_start = R"SCRIPT(# Completion of convoy for bash; made by `convoy list --completion bash`.
 _convoy_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$word"); }
+# Names from folders and files: unlike `compgen -W`, it expands nothing in them.
+_convoy_names() {
+  local each shown
+  COMPREPLY=()
+  for each in "$@"; do
+    printf -v shown %q "$each"
+    if [[ $each == "$word"* || $shown == "$word"* ]]; then COMPREPLY+=("$shown"); fi
+  done
+}
 _convoy_files() {
   compopt -o filenames 2>/dev/null
   mapfile -t COMPREPLY < <(compgen "$1" -- "$word")
@@ -118,7 +127,7 @@ _convoy_files() {
 _convoy_runs() {
   local found=() each
   for each in runs/*/summary.json; do [ ! -e "$each" ] || found+=("${each%/summary.json}"); done
-  mapfile -t COMPREPLY < <(compgen -W "${found[*]}" -- "$word")
+  _convoy_names "${found[@]}"
   [ ${#COMPREPLY[@]} -gt 0 ] || _convoy_files -d
 }
 # bash splits words at "=" and replaces only the part after the last one.
@@ -184,10 +193,11 @@ std::string bash_script(const std::vector<CommandText>& commands, const Catalogu
     options << "  [" << command.name << "]=" << lines(all) << "\n";
     valued << "  [" << command.name << "]=" << lines(with_value) << "\n";
   }
-  out << bash_start << "_convoy_pipelines() {\n  _convoy_words \"$(" << names_in_journal
-      << " \"${positional[0]%/}/journal.jsonl\" 2>/dev/null | sort -u)\"\n}\n_convoy_commands=" << lines(names)
-      << "\n_convoy_keys=" << lines(assignments.keys) << "\n_convoy_values=" << lines(assignments.values)
-      << "\ndeclare -gA _convoy_options=(\n"
+  out << bash_start << "_convoy_pipelines() {\n  local names\n  mapfile -t names < <(" << names_in_journal
+      << " \"${positional[0]%/}/journal.jsonl\" 2>/dev/null | sort -u)\n  _convoy_names "
+         "\"${names[@]}\"\n}\n_convoy_commands="
+      << lines(names) << "\n_convoy_keys=" << lines(assignments.keys)
+      << "\n_convoy_values=" << lines(assignments.values) << "\ndeclare -gA _convoy_options=(\n"
       << options.str() << ")\ndeclare -gA _convoy_valued=(\n"
       << valued.str() << ")\n_convoy_value() {\n  case \"$1 $2\" in\n"
       << values.str() << "  esac\n}" << bash_end;

@@ -75,6 +75,26 @@ CASES = [
     ("convoy cancel runs/a w", {"waits"}, {"done"}),
 ]
 
+HOSTILE = ("$(touch made)", "`touch made`", "with space", "quote'd")
+
+
+def names_are_only_names(made, folder):
+    """Names of folders and pipelines are data: nothing in them is executed, and each is one candidate."""
+    place = folder / "hostile"
+    journal = place / "runs/farm/journal.jsonl"
+    for name in (*HOSTILE, "farm"):
+        (place / "runs" / name).mkdir(parents=True)
+        (place / "runs" / name / "summary.json").write_text("{}")
+    journal.write_text("".join(f'{{"event":"queued","pipeline":"{name}"}}\n' for name in HOSTILE))
+    for name, complete in (("bash", bash), ("fish", fish), ("zsh", zsh)):
+        if not shutil.which(name):
+            continue
+        for line, words in (("convoy report ", len(HOSTILE) + 1), ("convoy cancel runs/farm ", len(HOSTILE))):
+            found = complete(made[name], line, place)
+            runs.check(name != "bash" or len(found) == words, f"{name}: '{line}' gives {found}")
+            runs.check(not list(place.rglob("made")), f"{name}: '{line}' executed a name")
+
+
 with runs.workspace() as folder:
     for name in ("a", "b"):
         (folder / "runs" / name).mkdir(parents=True)
@@ -102,6 +122,7 @@ with runs.workspace() as folder:
             runs.check(not unwanted & found or name == "zsh", f"{name}: '{line}' also gives {unwanted & found}")
         print(f"{name}: {len(CASES) + 2} lines are completed")
 
+    names_are_only_names(made, folder)
     page = folder / "convoy.1"
     page.write_text(listed("--man"))
     text = page.read_text()
