@@ -265,8 +265,7 @@ DataDraft interactions_draft(const MappedFile& file, bool typed) {
   }
   size_t most = 0;
   for (const auto& each : items_of) most = std::max(most, each.second.size());
-  const auto candidates = std::min<int64_t>(99, int64_t(items.size()) - int64_t(most));
-  if (candidates < 1)
+  if (most == items.size())
     throw Error(Failure::config, path, ": a user has all ", items.size(),
                 " items, so none is left to rank against them; give data with more items");
   DataDraft draft;
@@ -283,7 +282,12 @@ DataDraft interactions_draft(const MappedFile& file, bool typed) {
   draft.lines.push_back(columns.time.empty()
                             ? DataDraft::Line{"holdout: random", "one of each user is for evaluation"}
                             : DataDraft::Line{"holdout: latest", "the latest of each user is for evaluation"});
-  draft.lines.push_back({str("candidates: ", candidates), "evaluation ranks it among so many drawn items"});
+  // Beside those of the user and the held-out one.
+  const auto candidates = std::min<int64_t>(99, int64_t(items.size()) - int64_t(most) - 1);
+  if (candidates > 0)
+    draft.lines.push_back({str("candidates: ", candidates), "evaluation ranks it among so many drawn items"});
+  else
+    draft.lines.push_back({"ranking: full", "evaluation ranks it among all items"});
   draft.model = "ncf";
   set_length(draft, rows, 256);
   return draft;

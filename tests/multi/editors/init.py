@@ -123,7 +123,13 @@ with runs.workspace() as folder:
     clicks = [(user, item, at) for user in range(40) for at, item in enumerate(DRAW.sample(range(60), 8))]
     (folder / "clicks.inter").write_text("user_id:token\titem_id:token\ttimestamp:float\n" +
                                          "".join(f"u{u}\ti{i}\t{t}\n" for u, i, t in clicks))
-    trains(folder, "clicks", ["candidates: 52", "holdout: latest"], "--data", "clicks.inter", sets=["train.epochs=2"])
+    trains(folder, "clicks", ["candidates: 51", "holdout: latest"], "--data", "clicks.inter", sets=["train.epochs=2"])
+    # A user who has nearly all items leaves few or none to draw.
+    for name, most, line in (("dense", 7, "candidates: 2"), ("denser", 9, "ranking: full")):
+        few = [(user, item) for user in range(5) for item in range(most if user == 2 else 5)] + [(4, 9)]
+        (folder / f"{name}.inter").write_text("user_id:token\titem_id:token\n" + "".join(f"u{u}\ti{i}\n" for u, i in few) +
+                                              "u0\ti8\nu1\ti7\n")
+        trains(folder, name, [line], "--data", f"{name}.inter", sets=["train.epochs=2"])
     table(folder / "ratings.csv", ("userId", "movieId"), [(u, i) for u, i, _ in clicks])
     trains(folder, "ratings", ["holdout: random", "user: userId"], "--data", "ratings.csv", sets=["train.epochs=2"])
 
