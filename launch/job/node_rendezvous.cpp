@@ -157,9 +157,11 @@ void NodeRendezvous::left(int participant) {
   if (found != guests_.end()) found->second.left = true;
 }
 
-void NodeRendezvous::finish(int code) {
+void NodeRendezvous::finish(int code, const std::string& reason) {
+  Json end{{"code", code}};
+  if (!reason.empty()) end["problem"] = reason;
   for (auto& [participant, guest] : guests_)
-    if (!guest.left) answer(guest, {{"code", code}});
+    if (!guest.left) answer(guest, end);
   loop_.run_until(
       [this] {
         return std::all_of(guests_.begin(), guests_.end(), [](const auto& entry) { return entry.second.left; });

@@ -160,10 +160,11 @@ class RoleReader {
     if (!nodes_.value) return;
     const std::string node = value_in(variables_, platform.node_variable);
     if (!node.empty()) take(node_, platform.node_variable, count_in(platform.node_variable, node, 0));
-    if (value_in(variables_, platform.nodes_variable).empty() && typed_.nodes == 0) return;
-    const std::string host = value_in(variables_, platform.host_variable);
-    take_host(platform, platform.first_of_list ? first_of(platform, words_of(host)) : host);
-    take_port(platform);
+    if (*nodes_.value > 1) {
+      const std::string host = value_in(variables_, platform.host_variable);
+      take_host(platform, platform.first_of_list ? first_of(platform, words_of(host)) : host);
+      take_port(platform);
+    }
     const std::string ranks = value_in(variables_, platform.ranks_variable);
     // These words leave the number to convoy.
     if (!ranks.empty() && ranks != "auto" && ranks != "gpu" && ranks != "cpu")

@@ -57,6 +57,8 @@ TEST(NodeRole, EachPlatformAloneIsEnough) {
                            {"SKYPILOT_NODE_RANK", "2"},
                            {"SKYPILOT_NODE_IPS", "10.0.0.5\n10.0.0.6\n10.0.0.7"}}),
             "2 of 3 at 10.0.0.5:29500 ranks 0 from SKYPILOT_NUM_NODES");
+  EXPECT_EQ(node_text({}, {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}}),
+            "0 of 2 at a:5 ranks 0 from PET_NNODES");
   EXPECT_EQ(node_text({}, {{"NNODES", "2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}}),
             "0 of 2 at a:5 ranks 0 from NNODES");
   // An Indexed Job knows its number; node 0 has the same name with 0.
@@ -99,6 +101,7 @@ TEST(NodeRole, PlatformsMustAgree) {
   EXPECT_THAT(with({{"NNODES", "3"}}), AllOf(HasSubstr("NNODES=3"), HasSubstr("PET_NNODES=2")));
   EXPECT_THAT(with({{"NNODES", "2"}, {"NODE_RANK", "0"}}),
               AllOf(HasSubstr("NODE_RANK=0"), HasSubstr("PET_NODE_RANK=1")));
+  EXPECT_THAT(with({{"MASTER_ADDR", "b"}}), AllOf(HasSubstr("PET_MASTER_ADDR"), HasSubstr("names b")));
   EXPECT_THAT(with({{"NNODES", "2"}, {"MASTER_ADDR", "b"}}), AllOf(HasSubstr("PET_MASTER_ADDR"), HasSubstr("names b")));
   EXPECT_THAT(with({{"JOB_COMPLETION_INDEX", "0"}}), HasSubstr("JOB_COMPLETION_INDEX=0"));
   EXPECT_THAT(with({{"NODE_RANK", "0"}}), AllOf(HasSubstr("NODE_RANK=0"), HasSubstr("PET_NODE_RANK=1")));

@@ -127,6 +127,10 @@ def refusals(folder):
         node = Node("nodea2", folder / "bad", variables=variables)
         node.ends(78, within=5, names=names)
         runs.check(node.seconds < 1.5, f"{variables}: refused after {node.seconds:.1f} s")
+    one = [Node(host, folder / "one", sets=[*SHORT, "launch.ranks=1", "strategy.name=single"], options=options(number))
+           for number, host in enumerate(HOSTS)]
+    for node in one:
+        node.ends(64, within=10, names=["one rank", "--ranks 2", "strategy.name=ddp"])
     mpi = [Node(host, folder / "mpi", sets=[*SHORT, "backend=mpi"], options=options(number))
            for number, host in enumerate(HOSTS)]
     for node in mpi:
