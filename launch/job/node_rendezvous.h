@@ -40,8 +40,8 @@ class NodeRendezvous {
   const RemoteHello* hello(int node) const;     // null: the node has not joined this attempt
   const std::optional<Error>& problem() const;  // why the job cannot start: contradictory nodes
   void send_plan(int node, const RemotePlan& plan);
-  // Ends all nodes with the exit code. `reason`: they print it; "": the output of their ranks has it. Waits a short time
-  // until they have left.
+  // Ends all nodes with the exit code. `reason`: they print it; "": the output of their ranks has it. Waits a short
+  // time until they have left.
   void finish(int code, const std::string& reason = "");
 
  private:

@@ -206,11 +206,10 @@ class HostsRun {
     PlacedJob placed = plan_and_place(run_, topology, wanted);
     for (size_t process = 0; process < placed.job.processes.size(); ++process)
       call(placed.job.processes[process].host).processes.push_back(static_cast<int>(process));
-    const std::string& strategy = run_.config.strategy.name;
     if (placed.job.ranks.size() == 1 && calls_.size() > 1)
       throw Error(Failure::command_line, source_, ": the job has one rank, and each of the ", calls_.size(),
                   rendezvous_ != nullptr ? " nodes" : " hosts", " needs one at least; type --ranks ", calls_.size(),
-                  strategy == "single" ? ", and --set strategy.name=ddp: strategy single has one rank" : "");
+                  " with a strategy of several ranks, such as --set strategy.name=ddp");
     for (const Call& one : calls_)
       if (one.processes.empty())
         throw Error(Failure::command_line, source_, ": ", one.name, " gets none of the ", placed.job.ranks.size(),
