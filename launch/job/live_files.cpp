@@ -194,8 +194,7 @@ void LiveFiles::progress(const Json& record) {
   const std::string failure = write_prometheus();
   if (failure.empty() || warned_) return;
   warned_ = true;
-  warn_(str("log.prometheus: ", failure, "; the run goes on and tries again, and until then the file has old values; ",
-            "make room there, or let convoy write there"));
+  warn_(str("log.prometheus: ", failure, "; the run goes on and tries again, and until then the file has old values"));
 }
 
 void LiveFiles::evaluated(const Json& record) { evaluated_ = record; }
