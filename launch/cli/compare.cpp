@@ -72,7 +72,7 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
   for (const ListedRun& run : runs) configs.push_back(without_locations(run.config));
   std::vector<std::string> keys;
   for (const Json& config : configs)
-    for (const Difference& difference : differences(configs.front(), config, {"name"}))
+    for (const Difference& difference : differences(configs.front(), config, {"name", "train.pause_after"}))
       if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
   std::vector<std::pair<std::string, std::vector<Json>>> table;
   for (const std::string& key : keys) {

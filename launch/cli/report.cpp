@@ -12,10 +12,12 @@ namespace {
 void write_report(const ReportArguments& arguments) {
   check_output_ending(arguments.output, {".html", ".htm"}, "-o");
   check_output_path(arguments.output, arguments.force, "-o");
-  const std::string page = report_page(report_text(arguments.runs), false);
+  const ReportText text = report_text(arguments.runs);
+  const std::string page = report_page(text.json, false);
   OutputFile file(arguments.output, arguments.force);
   file.write(page);
   file.commit();
+  for (const std::string& note : text.notes) std::cerr << "convoy: " << terminal_safe(note) << '\n';
   std::cout << arguments.output << ": " << human_bytes(page.size()) << "; open it in a browser\n" << std::flush;
 }
 
@@ -31,7 +33,7 @@ int report_command(const ReportArguments& arguments) {
   ServeRequest request;
   if (arguments.port >= 0) request.port = arguments.port;
   report_data(arguments.runs);  // reports mistakes before the port is opened
-  request.data = [&arguments] { return report_text(arguments.runs); };
+  request.data = [&arguments] { return report_text(arguments.runs).json; };
   request.ready = [](const std::string& url) {
     std::cout << "the report is at " << url << " (Ctrl-C ends it)\n" << std::flush;
   };

@@ -108,7 +108,7 @@ std::optional<ListedRun> listed_run(const std::string& folder) {
   run.step = whole_in(summary, "steps", -1);
   if (run.step < 0) {
     const Json progress = parsed_json(read_file_if_any(folder + "/progress.json"));
-    run.step = whole_in(progress, "step", -1);
+    run.step = whole_in(progress, "step", whole_in(object_of_key(summary, "failure"), "step", -1));
   }
   run.metrics = run.farm ? Json::object() : object_of_key(summary, "metrics");
   if (!run.farm && run.metrics.empty()) run.metrics = recorded_metrics(folder + "/metrics.jsonl");

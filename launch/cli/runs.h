@@ -63,8 +63,8 @@ struct CompareArguments {
 // Returns 0. Error(command_line) if a folder holds no run, or if fewer than two remain.
 int compare_command(const CompareArguments& arguments, std::ostream& out);
 
-// Keys of the configurations that differ between any two of the runs, except `name`, with the value of each run; null:
-// that run has no such key.
+// Keys of the configurations that differ between any two of the runs, except `name` and train.pause_after, with the
+// value of each run; null: that run has no such key.
 std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs);
 
 // --- Statistics of compare. Pure ---

@@ -1,7 +1,9 @@
 #include "launch/job/live_files.h"
 
+#include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -107,10 +109,12 @@ std::string prometheus_text(const std::string& run, const Json& progress, const 
   if (!resources.empty()) {
     out.family("convoy_rank_memory_bytes", "gauge", "Resident memory of a rank.");
     for (const auto& [rank, report] : resources)
-      out.sample({{"run", run}, {"rank", std::to_string(rank)}}, number_in(report, "memory_bytes", 0));
+      if (report.contains("memory_bytes"))
+        out.sample({{"run", run}, {"rank", std::to_string(rank)}}, number_in(report, "memory_bytes", 0));
     out.family("convoy_rank_cpu_seconds_total", "counter", "CPU time of a rank.");
     for (const auto& [rank, report] : resources)
-      out.sample({{"run", run}, {"rank", std::to_string(rank)}}, number_in(report, "cpu_s", 0));
+      if (report.contains("cpu_s"))
+        out.sample({{"run", run}, {"rank", std::to_string(rank)}}, number_in(report, "cpu_s", 0));
   }
   if (!resources.empty()) {
     out.family(
@@ -130,11 +134,27 @@ std::string prometheus_text(const std::string& run, const Json& progress, const 
 
 // --- Files ---
 
-LiveFiles::LiveFiles(std::string folder, const std::string& prometheus, Clock::time_point began)
+LiveFiles::LiveFiles(std::string folder, const std::string& prometheus, Clock::time_point began, Warn warn)
     : folder_(std::move(folder)),
       run_(name_of_folder(folder_)),
       prometheus_(path_for(prometheus, run_)),
-      began_(began) {}
+      began_(began),
+      warn_(std::move(warn)) {}
+
+// Adds the time before the rank's clock to its start-up, like the summary (take_breakdown). It is measured once for
+// each clock, so that the part never decreases.
+void LiveFiles::add_start(int rank, Json& report) {
+  const auto times = report.find("times");
+  if (times == report.end() || !times->is_object()) return;
+  double sum = 0;
+  for (const auto& [part, seconds] : times->items()) sum += seconds.is_number() ? seconds.get<double>() : 0;
+  const auto [known, is_new] = starts_.try_emplace(rank);
+  RankStart& start = known->second;
+  if (is_new || sum < start.measured)
+    start.unmeasured = std::max(0.0, std::chrono::duration<double>(Clock::now() - began_).count() - sum);
+  start.measured = sum;
+  (*times)["start_up"] = number_in(*times, "start_up", 0) + start.unmeasured;
+}
 
 std::string LiveFiles::prometheus_text() const {
   return convoy::prometheus_text(run_, progress_, evaluated_, resources_, exit_code_);
@@ -149,11 +169,13 @@ void LiveFiles::begin() {
   }
 }
 
-void LiveFiles::write_prometheus() {
-  if (prometheus_.empty()) return;
+std::string LiveFiles::write_prometheus() {
+  if (prometheus_.empty()) return "";
   try {
     write_whole(prometheus_, prometheus_text(), false);
-  } catch (const Error&) {
+    return "";
+  } catch (const Error& error) {
+    return error.what();
   }
 }
 
@@ -161,19 +183,26 @@ void LiveFiles::progress(const Json& record) {
   if (record.contains("text")) return;
   const auto now = Clock::now();
   progress_ = record;
+  add_start(0, progress_);
   if (now - progress_written_ < write_interval) return;
   progress_written_ = now;
   try {
-    write_whole(folder_ + "/progress.json", record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", false);
+    write_whole(folder_ + "/progress.json", progress_.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n",
+                false);
   } catch (const Error&) {
   }
-  write_prometheus();
+  const std::string failure = write_prometheus();
+  if (failure.empty() || warned_) return;
+  warned_ = true;
+  warn_(str("log.prometheus: ", failure, "; the run goes on and tries again, and until then the file has old values"));
 }
 
 void LiveFiles::evaluated(const Json& record) { evaluated_ = record; }
 
 void LiveFiles::resources(const Json& report) {
-  resources_[report.at("rank").get<int>()] = report;
+  const int rank = report.at("rank").get<int>();
+  resources_[rank] = report;
+  add_start(rank, resources_[rank]);
   Json line = {{"time_s", std::chrono::duration<double>(Clock::now() - began_).count()}};
   line.update(report);
   line.erase("times");  // summary.json has them
@@ -184,9 +213,24 @@ void LiveFiles::resources(const Json& report) {
   }
 }
 
-void LiveFiles::end(int exit_code) {
+void LiveFiles::end(int exit_code, const Json& breakdown) {
   exit_code_ = exit_code;
-  write_prometheus();
+  for (const Json& rank : breakdown.is_object() ? breakdown.value("ranks", Json::array()) : Json::array()) {
+    Json times = rank;
+    times.erase("rank");
+    times.erase("waits_for");
+    Json& report = resources_[static_cast<int>(number_in(rank, "rank", 0))];
+    const double shown = number_in(report.value("times", Json()), "start_up", 0);  // a counter must not decrease
+    times["start_up"] = std::max(number_in(times, "start_up", 0), shown);
+    report["times"] = times;
+  }
+  if (!write_prometheus().empty()) {
+    const bool removed = unlink(prometheus_.c_str()) == 0 || errno == ENOENT;  // which makes room for the new one
+    if (const std::string failure = write_prometheus(); !failure.empty())
+      warn_(str("log.prometheus: the end of the run cannot be written: ", failure, "; ",
+                removed ? "the file is removed, because it said that the run goes on"
+                        : "the file still says that the run goes on: remove it"));
+  }
   unlink((folder_ + "/progress.json").c_str());  // its content is in the summary
 }
 

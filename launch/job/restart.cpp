@@ -76,11 +76,18 @@ RestartPolicy::RestartPolicy(RunFolder folder, const RestartOptions& options)
   // If a supervisor was killed, its attempt has not recorded its end.
   const int last = before.value("attempt", 0);
   const bool noted = !ended_.empty() && ended_.back().value("attempt", -1) == last;
-  if (!noted && before.contains("failure") && before["failure"].is_object())
-    ended_.push_back({{"attempt", last},
-                      {"exit_code", before.value("exit_code", Json())},
-                      {"failure", before["failure"]},
-                      {"checkpoint", nullptr}});
+  if (noted || !before.contains("failure") || !before["failure"].is_object()) return;
+  add_ended(last, before.value("exit_code", Json()), before["failure"]);
+  if (before.value("paused", false)) ended_.back()["paused"] = true;
+}
+
+void RestartPolicy::add_ended(int attempt, const Json& exit_code, const Json& failure) {
+  const int64_t checkpoint = newest_checkpoint();
+  ended_.push_back({{"attempt", attempt},
+                    {"exit_code", exit_code},
+                    {"failure", failure},
+                    {"checkpoint", checkpoint >= 0 ? Json(checkpoint) : Json()}});
+  while (ended_.size() > most_kept) ended_.erase(ended_.begin());
 }
 
 int64_t RestartPolicy::newest_checkpoint() const {
@@ -95,11 +102,7 @@ int64_t RestartPolicy::newest_checkpoint() const {
 AttemptEnd RestartPolicy::failed(JobOutcome& outcome, bool started) {
   const Abort cause = outcome.cause.value_or(Abort{});
   const int64_t checkpoint = newest_checkpoint();
-  ended_.push_back({{"attempt", folder_.attempt},
-                    {"exit_code", outcome.exit_code},
-                    {"failure", failure_json(cause)},
-                    {"checkpoint", checkpoint >= 0 ? Json(checkpoint) : Json()}});
-  while (ended_.size() > most_kept) ended_.erase(ended_.begin());
+  add_ended(folder_.attempt, outcome.exit_code, failure_json(cause));
   // There is no restart if ranks have never started. After a first start, a missing host is a reason to wait.
   if (!started && budget_.used() == 0) return {outcome.exit_code, std::nullopt};
   const RestartBudget::Decision decision = budget_.after(cause, checkpoint);

@@ -82,8 +82,10 @@ class RestartPolicy {
   bool first() const { return budget_.used() == 0; }
   bool may_restart() const { return budget_.left(); }
   RestartBudget& budget() { return budget_; }
-  int64_t newest_checkpoint() const;            // step of the newest by name, or -1
-  const Json& ended() const { return ended_; }  // by attempt, oldest first: {attempt, exit_code, failure, checkpoint}
+  int64_t newest_checkpoint() const;  // step of the newest by name, or -1
+  // By attempt, oldest first: {attempt, exit_code, failure, checkpoint: step at which the next one continues, or null;
+  // paused: true after train.pause_after}.
+  const Json& ended() const { return ended_; }
 
   Json& injected() { return injected_; }        // faults of --inject that happened, in order
   Json& memberships() { return memberships_; }  // changes of the ranks (launch.min_ranks), in order
@@ -94,6 +96,8 @@ class RestartPolicy {
   std::string note(const JobOutcome& outcome, const AttemptEnd& end) const;  // line for the console
 
  private:
+  void add_ended(int attempt, const Json& exit_code, const Json& failure);
+
   RunFolder folder_;
   RestartBudget budget_;
   Json ended_ = Json::array(), injected_ = Json::array(), memberships_ = Json::array();

@@ -64,7 +64,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
       began_(policy.first() ? run.arguments.launched : std::chrono::steady_clock::now()),
       console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet, run.printed_before),
       logs_(folder_.path + "/logs", RankLogs::usual_limit, [this](const std::string& text) { console_.log(text); }),
-      live_(folder_.path, run.config.log.prometheus, began_),
+      live_(folder_.path, run.config.log.prometheus, began_, [this](const std::string& text) { console_.log(text); }),
       tasks_(loop) {
   if (policy.first()) {
     for (const std::string& note : folder_.notes) console_.log(note);
@@ -290,7 +290,7 @@ AttemptEnd RunAttempt::finish() {
   console_.flush();
   remove_leftover_checkpoints(folder_.path);
   JobOutcome outcome = supervisor_->outcome();
-  live_.end(outcome.exit_code);
+  live_.end(outcome.exit_code, ended_summary(outcome).value("breakdown", Json()));
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
   if (supervisor_->stopping()) end.again.reset();  // a stopped run has no further attempt

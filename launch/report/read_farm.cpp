@@ -12,6 +12,8 @@
 namespace convoy {
 namespace {
 
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
 // Calls `line` with each complete line of a JSON Lines file that is an object.
 void for_each_object(const std::string& path, const std::function<void(const Json&)>& use) {
   for (const std::string& line : split(read_file_if_any(path), '\n')) {
@@ -44,8 +46,7 @@ Json schedule_of(const std::string& folder, bool running, size_t most, double& o
                     {"attempt", number_in(event, "attempt", 1)},
                     {"from", six_digits(time - origin)}};
   });
-  if (running)
-    last = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - origin;
+  if (running) last = unix_now() - origin;
   for (auto& [name, bar] : open) {
     bar["to"] = six_digits(last);
     bar["end"] = "running";
@@ -65,19 +66,40 @@ void read_pipeline_resources(const std::string& folder, double origin, ReportedF
   });
 }
 
-// The leaderboard of the summary; of a farm that runs, from the summaries of its pipelines.
+// Status of a pipeline whose farm runs or was killed. The farm's summary has the status at the farm's start.
+std::string present_status(const std::string& at_start, const std::string& event, const std::string& run_status) {
+  static const std::map<std::string, std::string> statuses{
+      {"queued", "waiting"}, {"preempted", "waiting"}, {"retry", "waiting"}, {"cancelled", "stopped"},
+      {"paused", "paused"},  {"lost", "lost"},         {"done", "done"},     {"failed", "failed"}};
+  if (const auto status = statuses.find(event); status != statuses.end()) return status->second;
+  return run_status.empty() ? at_start : run_status;
+}
+
+PipelineResult present_result(const std::string& farm, const Json& pipeline, const JournalRecord& record) {
+  PipelineResult result;
+  result.name = text_in(pipeline, "name");
+  result.folder = text_in(pipeline, "folder");
+  result.attempts = std::max(int(whole_in(pipeline, "attempts", 0)), record.starts);
+  const std::optional<ListedRun> run = listed_run(farm + "/" + result.folder);
+  result.status = present_status(text_in(pipeline, "status"), record.event, run ? run->status : "");
+  if (result.status == "lost") result.lost_at = record.lost_at;
+  if (!run) return result;
+  result.summary = read_summary(run->folder);
+  if (result.status == "failed") result.cause = text_in(result.summary.value("failure", Json()), "cause");
+  result.summary["metrics"] = run->metrics;  // those so far, if it has not ended
+  return result;
+}
+
+// The leaderboard of the summary; of a farm that has not written one, from the folders of its pipelines.
 Json leaderboard_of(const std::string& folder, const Json& summary) {
   if (const auto found = summary.find("leaderboard");
       found != summary.end() && found->is_object() && found->contains("rows") && (*found)["rows"].is_array())
     return *found;
   std::vector<PipelineResult> results;
   const Json pipelines = summary.value("pipelines", Json::array());
-  for (const Json& pipeline : pipelines) {
-    if (!pipeline.is_object()) continue;
-    const std::string place = text_in(pipeline, "folder");
-    results.push_back({text_in(pipeline, "name"), text_in(pipeline, "status"), int(whole_in(pipeline, "attempts", 0)),
-                       text_in(pipeline, "cause"), place, read_summary(folder + "/" + place)});
-  }
+  std::map<std::string, JournalRecord> journal = read_journal(folder);
+  for (const Json& pipeline : pipelines)
+    if (pipeline.is_object()) results.push_back(present_result(folder, pipeline, journal[text_in(pipeline, "name")]));
   const Json strategy = summary.value("config", Json::object()).value("strategy", Json::object());
   const std::string direction = text_in(strategy, "direction");
   return leaderboard(results, {text_in(strategy, "metric"), direction.empty() ? "auto" : direction});
@@ -119,11 +141,15 @@ Json to_json(const ReportedFarm& farm, const ReportLimits& limits) {
     rows.push_back(row);
     rows.back().erase("metrics");  // the runs have them
   }
+  const double began = number_in(farm.summary, "started", std::nan(""));
+  const bool runs = farm.listed.status == "running" && std::isfinite(began);
+  const double seconds = runs ? number_in(farm.summary, "train_seconds", 0) + (unix_now() - began)
+                              : farm_seconds(farm.listed.folder, farm.summary);
   Json json{{"name", farm.listed.name},
             {"folder", farm.listed.folder},
             {"status", farm.listed.status},
             {"pipelines", all.size()},
-            {"seconds", number_or_null(number_in(farm.summary, "train_seconds", std::nan("")))},
+            {"seconds", seconds},
             {"slots", number_or_null(number_in(farm.summary, "world_size", std::nan("")))},
             {"metric", farm.leaderboard.value("metric", Json())},
             {"direction", farm.leaderboard.value("direction", Json())},

@@ -84,6 +84,14 @@ ReportedRun reported_run(ListedRun listed) {
   run.summary = read_summary(run.listed.folder);
   run.records = read_records(run.listed.folder + "/metrics.jsonl");
   read_resources(run.listed.folder + "/resources.jsonl", run);
+  for (const auto& [file, curves] :
+       {std::pair{"/metrics.jsonl", "of its metrics"}, std::pair{"/resources.jsonl", "of its memory and CPU"}})
+    if (const std::string path = run.listed.folder + file, why = why_unreadable(path); !why.empty())
+      run.notes.push_back(str(path, " cannot be read: ", why, "; the page has no curves ", curves));
+  if (const int64_t damaged = run.records.damaged; damaged > 0)
+    run.notes.push_back(str(run.listed.folder, "/metrics.jsonl: ", damaged,
+                            damaged == 1 ? " line is no record" : " lines are no records",
+                            "; something else has changed the file, and the curves lack these"));
   const double samples = number_in(run.summary, "samples", 0), steps = number_in(run.summary, "steps", 0);
   if (samples > 0 && steps > 0) run.records.samples_per_step = samples / steps;
   // Few points are enough: a page has no more than this of a curve.

@@ -27,11 +27,18 @@ struct ReportLimits {
 
 // {version, written, sentences: [3], runs: […], farms: […], differences: {keys, runs}, notes: […]}; page/*.js reads it.
 // `folders`: run folders and farms; "a/" and "a" are one. Error(command_line): no folder, or no run in it.
-// Error(corrupt_data): summary.json is none of convoy.
+// Error(corrupt_data): summary.json is none of convoy. Error(io): this user may not read it.
 Json report_data(const std::vector<std::string>& folders, const ReportLimits& limits = {});
 
-// The same as text: JSON with fewer points per curve until it has at most limits.bytes.
-std::string report_text(const std::vector<std::string>& folders, const ReportLimits& limits = {});
+struct ReportText {
+  std::string json;
+  std::vector<std::string> notes;  // the key of the data
+};
+// The same as text, with fewer points per curve until it has at most limits.bytes.
+ReportText report_text(const std::vector<std::string>& folders, const ReportLimits& limits = {});
+
+// Returns why a file that exists cannot be read, such as "Permission denied"; else "".
+std::string why_unreadable(const std::string& path);
 
 // Three sentences about the runs: what ran, with which result, and how fast or why it failed. From the other keys of
 // the data.
@@ -45,6 +52,7 @@ struct ReportedRun {
   RecordedRun records;
   std::vector<std::pair<std::string, Curve>> memory, cpu;  // bytes and busy cores over seconds, by rank or pipeline
   int farm = -1;                                           // index in `farms`; -1: none
+  std::vector<std::string> notes;                          // on files of which the page lacks something
 };
 ReportedRun reported_run(ListedRun listed);
 // `points`: of each curve. `label`: unique in the page.

@@ -1,3 +1,7 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,6 +13,7 @@
 #include "core/base/version.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "core/files/summary.h"
 #include "launch/cli/text_table.h"
 #include "launch/report/report.h"
@@ -28,6 +33,15 @@ struct ReportSources {
 std::string report_folder_text(std::string folder) {
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder;
+}
+
+// Another user's run, or a file that has lost its mode.
+void refuse_unreadable(const std::string& folder) {
+  const std::string file = folder + "/summary.json", why = why_unreadable(file);
+  if (why.empty()) return;
+  const bool enters = access(folder.c_str(), X_OK) == 0;
+  throw Error(Failure::io, "convoy report: ", enters ? file : folder, " cannot be read: ", why,
+              "; run convoy as its owner, or type as that user: chmod -R a+rX ", shell_word(folder));
 }
 
 [[noreturn]] void refuse_folder(const std::string& folder) {
@@ -52,6 +66,7 @@ std::string report_folder_text(std::string folder) {
 }
 
 ListedRun run_to_report(const std::string& folder) {
+  refuse_unreadable(folder);
   std::optional<ListedRun> run = listed_run(folder);
   if (!run) refuse_folder(folder);
   if (run->status == "unreadable")
@@ -66,24 +81,12 @@ ListedRun run_to_report(const std::string& folder) {
 void take_outcome(const Json& row, ReportedRun& run) {
   const std::string status = text_in(row, "status"), cause = text_in(row, "cause");
   const bool ended_badly = status == "failed" || status == "stopped";
-  if (!ended_badly && status != "done" && status != "lost" && status != "paused") return;
+  if (!ended_badly && status != "done" && status != "lost" && status != "paused" && status != "waiting") return;
   run.listed.status = status;
   if (!ended_badly) run.summary.erase("failure");  // it was only asked to stop
   if (!ended_badly || cause.empty()) return;
   if (const auto failure = run.summary.find("failure"); failure == run.summary.end() || !failure->is_object())
     run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
-}
-
-// Values for a pipeline of a farm that runs: its leaderboard has those of ended pipelines only.
-void add_present_values(const ReportedRun& run, Json& board, Json& row) {
-  const std::string status = text_in(row, "status");
-  if (status == "waiting" || status == "running") row["status"] = run.listed.status;
-  if (!board.value("metric", Json()).is_string() && !main_metric(run.listed, "").empty())
-    board["metric"] = main_metric(run.listed, "");
-  const std::string metric = text_in(board, "metric");
-  if (!row.value("value", Json()).is_null() || metric.empty() || run.listed.status != "running") return;
-  row["value"] = number_or_null(value_of_metric(run.listed, metric, "last"));
-  row["best"] = number_or_null(value_of_metric(run.listed, metric, "best"));
 }
 
 // A line of the table is left: a page with the curves of hundreds of runs would be too large.
@@ -100,7 +103,13 @@ void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sourc
   ReportedFarm farm = reported_farm(std::move(listed), limits);
   size_t left_out = 0;
   for (Json& row : farm.leaderboard["rows"]) {
-    std::optional<ListedRun> run = listed_run(farm.listed.folder + "/" + text_in(row, "folder"));
+    const std::string folder = farm.listed.folder + "/" + text_in(row, "folder");
+    std::optional<ListedRun> run = listed_run(folder);
+    const std::string why = why_unreadable(folder + "/summary.json");
+    if (!why.empty() || (run && run->status == "unreadable"))
+      sources.notes.push_back(str(folder, "/summary.json ",
+                                  why.empty() ? "is damaged, or no summary of convoy" : "cannot be read: " + why,
+                                  "; the page lacks this pipeline's curves"));
     if (!run || run->status == "unreadable") continue;
     if (sources.runs.size() >= limits.curves_of) {
       ++left_out;
@@ -110,7 +119,6 @@ void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sourc
     ReportedRun reported = reported_run(std::move(*run));
     reported.farm = int(sources.farms.size());
     take_outcome(row, reported);
-    add_present_values(reported, farm.leaderboard, row);
     if (reported.memory.empty())
       if (const Curve* memory = find_curve(farm.memory, reported.listed.name))
         reported.memory.emplace_back("pipeline", downsampled(*memory, 200));
@@ -198,6 +206,17 @@ size_t long_curves(const ReportSources& sources) {
   return count;
 }
 
+std::vector<std::string> notes_of(const ReportSources& sources) {
+  constexpr size_t most = 20;
+  std::vector<std::string> notes = sources.notes;
+  for (const ReportedRun& run : sources.runs) notes.insert(notes.end(), run.notes.begin(), run.notes.end());
+  if (notes.size() <= most) return notes;
+  const size_t more = notes.size() - most;
+  notes.resize(most);
+  notes.push_back(str("and ", more, " more notes"));
+  return notes;
+}
+
 Json composed(const ReportSources& sources, const ReportLimits& limits, size_t points) {
   const std::vector<std::string> labels = labels_of(sources);
   Json data{{"version", version},
@@ -208,7 +227,7 @@ Json composed(const ReportSources& sources, const ReportLimits& limits, size_t p
   for (size_t i = 0; i < sources.runs.size(); ++i) data["runs"].push_back(to_json(sources.runs[i], labels[i], points));
   for (const ReportedFarm& farm : sources.farms) data["farms"].push_back(to_json(farm, limits));
   data["differences"] = differences_json(sources, limits);
-  data["notes"] = sources.notes;
+  data["notes"] = notes_of(sources);
   data["sentences"] = report_sentences(data);
   return data;
 }
@@ -220,17 +239,22 @@ size_t first_points(const ReportSources& sources, const ReportLimits& limits) {
 
 }  // namespace
 
+std::string why_unreadable(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  return file.valid() || errno == ENOENT || errno == ENOTDIR ? "" : error_text(errno);
+}
+
 Json report_data(const std::vector<std::string>& folders, const ReportLimits& limits) {
   const ReportSources sources = read_sources(folders, limits);
   return composed(sources, limits, first_points(sources, limits));
 }
 
-std::string report_text(const std::vector<std::string>& folders, const ReportLimits& limits) {
+ReportText report_text(const std::vector<std::string>& folders, const ReportLimits& limits) {
   ReportLimits now = limits;
   ReportSources sources = read_sources(folders, now);
   for (size_t points = first_points(sources, now);; points = points * 3 / 4) {
     std::string text = composed(sources, now, points).dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() <= limits.bytes || now.curves_of < 2) return text;
+    if (text.size() <= limits.bytes || now.curves_of < 2) return {std::move(text), notes_of(sources)};
     if (points > fewest_points) continue;
     // Many runs: fewer of them get curves.
     now.curves_of /= 2;

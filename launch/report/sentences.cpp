@@ -277,14 +277,22 @@ struct ComparableRuns {
   std::vector<std::pair<std::string, double>> runs;  // name and value, best first
 };
 
+void sort_best_first(ComparableRuns& group) {
+  std::stable_sort(group.runs.begin(), group.runs.end(), [lower = group.lower_is_better](const auto& a, const auto& b) {
+    return lower ? a.second < b.second : a.second > b.second;
+  });
+}
+
 // The leaderboard of a farm that ranks by a metric: strategy.metric may differ from the main metric of its runs.
 ComparableRuns ranked_by(const Json& farm) {
   ComparableRuns group;
   group.place = " of the farm " + text_in(farm, "name");
   group.metric = text_in(farm, "metric");
+  group.lower_is_better = text_in(farm, "direction") == "minimize";
   for (const Json& row : farm["rows"])
     if (const double value = number_in(row, "value", missing_number); std::isfinite(value))
       group.runs.emplace_back(text_in(row, "pipeline"), value);
+  sort_best_first(group);  // a leaderboard is sorted by status first
   return group;
 }
 
@@ -314,10 +322,7 @@ std::vector<ComparableRuns> comparable_runs(const Json& data) {
     if (group.metric == metric) group.runs.emplace_back(text_in(run, "name"), main_value(run, "best"));
   }
   for (auto& [key, group] : groups) {
-    std::stable_sort(group.runs.begin(), group.runs.end(),
-                     [lower = group.lower_is_better](const auto& a, const auto& b) {
-                       return lower ? a.second < b.second : a.second > b.second;
-                     });
+    sort_best_first(group);
     sorted.push_back(std::move(group));
   }
   std::stable_sort(sorted.begin(), sorted.end(),
@@ -347,18 +352,25 @@ std::string results_of_all(const Json& data) {
 }
 
 std::string failures_of_all(const Json& runs) {
-  std::vector<std::string> texts;
+  std::vector<std::string> texts, ended;
   size_t failed = 0;
   for (const Json& run : runs) {
-    if (!has_failed(run) || ++failed > 2) continue;
+    if (text_in(run, "status") == "ended") ended.push_back(text_in(run, "name"));
+    if (text_in(run, "status") != "failed" || ++failed > 2) continue;
     const Json failure = run.value("failure", Json::object());
     const double step = number_in(failure, "step", -1);
     texts.push_back(str(text_in(run, "name"), step >= 0 ? " at step " + count_text(step) : "", " (",
                         clause(text_in(failure, "message", text_in(failure, "cause", "no cause is recorded"))), ")"));
   }
-  if (failed == 0) return "";
   if (failed > 2) texts.push_back(str(failed - 2, " more"));
-  return str(failed, failed == 1 ? " run has failed: " : " runs have failed: ", enumerated(texts), ".");
+  std::vector<std::string> parts;
+  if (failed > 0)
+    parts.push_back(str(failed, failed == 1 ? " run has failed: " : " runs have failed: ", enumerated(texts)));
+  if (!ended.empty())
+    parts.push_back(str(ended.size() > most_named_runs ? str(ended.size(), " runs") : enumerated(ended),
+                        " ended without a result: ", ended.size() == 1 ? "its" : "their",
+                        " convoy is gone, and the same command resumes ", ended.size() == 1 ? "it" : "them"));
+  return parts.empty() ? "" : join(parts, "; ") + ".";
 }
 
 double training_time(const Json& run) { return number_in(run, "train_seconds", ends_of(run, "seconds").second); }

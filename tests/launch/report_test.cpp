@@ -142,9 +142,82 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   const std::string changed = write_run(folder, "d", {{"membership", Json::array({lost, lost, new_rank})}});
   EXPECT_THAT(report_data({changed})["sentences"][2].get<std::string>(),
               HasSubstr("it went on without 2 lost ranks and took in a new rank"));
+  const std::string gone = write_run(folder, "e", {{"status", "running"}});
+  EXPECT_EQ(report_data({failed, gone})["sentences"][2],
+            "1 run has failed: a at step 7 (rank 1 was killed); e ended without a result: its convoy is gone, and the "
+            "same command resumes it.");
   const Json both = report_data({failed, good})["sentences"];
   EXPECT_THAT(both[0].get<std::string>(), HasSubstr("of the runs, 1 is done and 1 failed"));
   EXPECT_EQ(both[2], "1 run has failed: a at step 7 (rank 1 was killed).");
+}
+
+// A pipeline of the farm below with this value so far, or at its end.
+void write_pipeline(const TemporaryFolder& folder, const std::string& name, double value, const Json& more) {
+  Json summary{{"steps", nullptr}, {"metrics", Json::object()}};
+  summary.update(more);
+  write_run(folder, "farm/pipelines/" + name, summary,
+            str(R"({"kind":"evaluate","step":9,"metrics":{"accuracy":)", value, "}}\n"));
+}
+
+TEST(Report, AFarmThatWasKilledHasTheResultsSoFar) {
+  const TemporaryFolder folder;
+  const Json stop{{"cause", "stopped"}, {"message", "paused after step 9"}};
+  write_pipeline(folder, "running", 0.416, {{"status", "running"}});
+  write_pipeline(folder, "good", 0.984, {{"status", "done"}});
+  write_pipeline(folder, "paused", 0.5, {{"status", "stopped"}, {"paused", true}, {"failure", stop}});
+  write_pipeline(folder, "bad", 0.3, {{"status", "done"}});
+  Json pipelines = Json::array();
+  std::ofstream journal(folder / "farm/journal.jsonl");
+  double time = 1000;
+  for (const char* name : {"running", "good", "paused", "bad"}) {
+    pipelines.push_back({{"name", name}, {"folder", str("pipelines/", name)}, {"status", "waiting"}});
+    journal << Json{{"time", time += 2}, {"pipeline", name}, {"event", "started"}} << "\n";
+  }
+  journal << R"({"time":1010,"pipeline":"paused","event":"paused","rung":0})"
+          << "\n"
+          << R"({"time":1014.5,"pipeline":"bad","event":"done"})"
+          << "\n";
+  journal.close();
+  std::ofstream(folder / "farm/summary.json")
+      << Json{{"status", "running"}, {"train_seconds", 3}, {"started", 1000}, {"pipelines", pipelines}};
+  const Json data = report_data({folder / "farm"}), &farm = data["farms"][0];
+  std::vector<std::string> rows;
+  for (const Json& row : farm["rows"])
+    rows.push_back(str(row["pipeline"].get<std::string>(), " ", row["status"].get<std::string>(), " ", row["place"]));
+  EXPECT_THAT(rows, ElementsAre("good done 1", "bad done 2", "paused paused null", "running ended null"));
+  EXPECT_EQ(farm["seconds"], 17.5);
+  EXPECT_EQ(data["sentences"][1], "good has the best accuracy of the 4 runs of the farm farm, 0.984 (the worst: 0.3).");
+  EXPECT_EQ(data["runs"][2]["status"], "paused");
+  EXPECT_FALSE(data["runs"][2].contains("failure"));
+}
+
+TEST(Report, NamesFilesThatCannotBeRead) {
+  const TemporaryFolder folder;
+  const std::string run = write_run(folder, "a", Json::object(), "\x80\xff\n{]\n");
+  EXPECT_THAT(report_data({run})["notes"].dump(), HasSubstr("2 lines are no records"));
+  // Root may read every file, but follows no link to itself.
+  const auto hide = [&](const std::string& file) {
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(file, file);
+  };
+  hide(run + "/metrics.jsonl");
+  EXPECT_THAT(report_text({run}).notes, ElementsAre(AllOf(HasSubstr(run + "/metrics.jsonl cannot be read: "),
+                                                          HasSubstr("no curves of its metrics"))));
+  hide(run + "/summary.json");
+  EXPECT_THAT(error_of([&] { report_data({run}); }),
+              AllOf(HasSubstr("io"), HasSubstr("summary.json cannot be read: "), HasSubstr("chmod -R a+rX " + run)));
+}
+
+TEST(Report, AFailedRunHasTheStepOfItsFailure) {
+  const TemporaryFolder folder;
+  const Json failure{{"step", 20}, {"cause", "signal"}, {"message", "killed"}};
+  const auto pausing = [](const char* point) { return Json{{"train", {{"pause_after", point}}}, {"seed", 1}}; };
+  const std::string a = write_run(
+      folder, "a", {{"status", "failed"}, {"steps", nullptr}, {"failure", failure}, {"config", pausing("1 epoch")}});
+  const std::string b = write_run(folder, "b", {{"config", pausing("3 epochs")}});
+  const Json data = report_data({a, b});
+  EXPECT_EQ(data["runs"][0]["step"], 20);
+  EXPECT_TRUE(data["differences"]["keys"].empty()) << "a farm's halving sets train.pause_after";
 }
 
 TEST(Report, RanksOnlyRunsOnTheSameData) {
@@ -164,7 +237,7 @@ TEST(Report, HostileTextsStayInsideTheData) {
   const std::string name = "<!--<script>alert(1)<";  // "/" cannot be part of a folder's name
   const Json metrics{{"</script><script>alert(2)</script>", {{"last", 1}, {"best", 1}}}, {"{{data}}", {{"best", 2}}}};
   const std::string run = write_run(folder, name, {{"name", "</script>"}, {"metrics", metrics}});
-  const std::string page = report_page(report_text({run}), false);
+  const std::string page = report_page(report_text({run}).json, false);
   EXPECT_THAT(page, AllOf(Not(HasSubstr("<script>alert")), HasSubstr("\\u003cscript>alert(2)"), HasSubstr("{{data}}")));
   const size_t begin = page.find('>', page.find("id=\"data\"")) + 1, end = page.find("</script>", begin);
   const Json data = parsed_json(page.substr(begin, end - begin));
@@ -193,7 +266,7 @@ TEST(Report, ManyRunsStayWithinTheLimit) {
   for (int i = 0; i < 12; ++i) runs.push_back(write_run(folder, str("run", i), Json::object(), lines));
   ReportLimits limits;
   limits.bytes = 100'000;
-  EXPECT_THAT(report_text(runs, limits).size(), Lt(limits.bytes));
+  EXPECT_THAT(report_text(runs, limits).json.size(), Lt(limits.bytes));
   limits.curves_of = 5;
   const Json data = report_data(runs, limits);
   EXPECT_EQ(data["runs"].size(), 12u);

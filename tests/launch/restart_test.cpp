@@ -163,11 +163,22 @@ TEST_F(RestartPolicyTest, CountsRestartsOfEarlierCommands) {
                   {"failure", {{"cause", "internal"}, {"step", 7}}},
                   {"attempts", {{{"attempt", 0}, {"exit_code", 70}, {"failure", nullptr}}}}};
   write_summary(path_, summary);
+  std::filesystem::create_directories(path_ + "/checkpoints/step-5");
   RestartPolicy attempts(folder(2), {});
   ASSERT_EQ(attempts.ended().size(), 2u);
   EXPECT_EQ(attempts.ended()[1].at("attempt"), 1);
   EXPECT_EQ(attempts.ended()[1].at("exit_code"), 137);
   EXPECT_EQ(attempts.ended()[1].at("failure").at("step"), 7);
+  EXPECT_EQ(attempts.ended()[1].at("checkpoint"), 5);
+  EXPECT_FALSE(attempts.ended()[1].contains("paused"));
+}
+
+TEST_F(RestartPolicyTest, DistinguishesAPauseFromAStop) {
+  write_summary(path_, {{"attempt", 0}, {"paused", true}, {"failure", {{"cause", "stopped"}}}});
+  const Json ended = RestartPolicy(folder(1), {}).ended();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].at("paused"), true);
+  EXPECT_TRUE(ended[0].at("checkpoint").is_null());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
 #include "core/data/formats/delimited.h"
+#include "core/files/files.h"
 #include "core/files/summary.h"
 #include "launch/cli/console.h"
 #include "launch/cli/runs.h"
@@ -79,12 +80,13 @@ Json row_of(const PipelineResult& result, const std::string& metric) {
   return row;
 }
 
-enum Group { rated, lost, unrated, others };
+enum Group { rated, lost, unfinished, unrated, others };
 
 Group group_of(const Json& row) {
   const bool has_value = !row["value"].is_null();
   if (row["status"] == "done") return has_value ? rated : unrated;
-  return row["status"] == "lost" && has_value ? lost : others;
+  if (!has_value || row["status"] == "failed" || row["status"] == "stopped") return others;
+  return row["status"] == "lost" ? lost : unfinished;
 }
 
 bool is_seed(const std::string& key) { return key == "seed" || ends_in(key, ".seed"); }
@@ -186,7 +188,7 @@ Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOr
   for (const PipelineResult& result : results) rows.push_back(row_of(result, by.metric));
   std::stable_sort(rows.begin(), rows.end(), [lower](const Json& a, const Json& b) {
     if (group_of(a) != group_of(b)) return group_of(a) < group_of(b);
-    if (group_of(a) > lost) return false;
+    if (group_of(a) > unfinished) return false;
     if (group_of(a) == lost && a["stage"] != b["stage"]) return a["stage"].get<int>() > b["stage"].get<int>();
     const double left = a["value"].get<double>(), right = b["value"].get<double>();
     return lower ? left < right : left > right;
@@ -293,6 +295,20 @@ Json to_json(const PipelineState& entry, const Json& summary) {
                {"metrics", summary.value("metrics", Json::object())}};
   if (entry.lost_at >= 0) json["stage"] = entry.lost_at + 1;
   return json;
+}
+
+double farm_seconds(const std::string& folder, const Json& summary) {
+  const double before = number_in(summary, "train_seconds", 0), began = number_in(summary, "started", std::nan(""));
+  if (std::isnan(began)) return before;
+  double last = began;
+  for (const char* file : {"/journal.jsonl", "/metrics.jsonl"}) {
+    const std::string text = read_file_if_any(folder + file);
+    const size_t end = text.rfind('\n');
+    if (end == std::string::npos || end == 0) continue;
+    const size_t begin = text.rfind('\n', end - 1) + 1;  // npos + 1 is 0
+    last = std::max(last, number_in(parsed_json(text.substr(begin, end - begin)), "time", last));
+  }
+  return before + (last - began);
 }
 
 FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal) {

@@ -35,7 +35,8 @@ Json last_metric(const Json& summary, const std::string& metric);
 // parameters, train_seconds, samples_per_second, folder, metrics: {name: {last, best, best_step}}, grid: {key path:
 // value}, stage: rung at which it was lost}], settings: [{setting, runs, mean, deviation, least, most}]}.
 // Done pipelines come first, sorted by `value`, the metric of the final model; then those that halving ended, later
-// rungs first; then done ones without that metric; then the rest, in the given order. Unknown numbers and metrics that
+// rungs first; then those that have not ended, sorted by the value so far; then done ones without that metric; then the
+// rest, in the given order. Unknown numbers and metrics that
 // are not finite are null. `settings` is there if several done pipelines differ in seeds only: the sample's mean and
 // deviation of `value` over them, in the order of the means.
 Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order);
@@ -62,6 +63,10 @@ FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal);
 // this folder.
 Json farm_summary(const FarmRun& run, const std::vector<PipelineState>& pipelines, int attempt, int slots,
                   double seconds, const FarmEnd* end);
+
+// Seconds of all starts in this folder. `started` is in the summary of a farm that has not ended: the unix time of its
+// last start, which counts until the last record.
+double farm_seconds(const std::string& folder, const Json& summary);
 
 // "2 run (ncf, gpt), 3 wait, 1 is done"
 std::string farm_progress(const std::vector<PipelineState>& pipelines);

@@ -349,6 +349,7 @@ std::map<std::string, JournalRecord> read_journal(const std::string& run_folder)
     JournalRecord& record = records[line["pipeline"].get<std::string>()];
     const Json& event = line["event"];
     const auto rung = static_cast<int>(whole_in(line, "rung", -1));
+    if (event.is_string() && event != "priority") record.event = event.get<std::string>();
     if (event == "started") {
       ++record.starts;
       record.cancelled = false;

@@ -206,6 +206,7 @@ struct JournalRecord {
   std::vector<std::optional<double>> rung_values;
   int lost_at = -1;        // rung; -1: none
   bool cancelled = false;  // by `convoy cancel`, and not started since
+  std::string event;       // the last one, except `priority`
 };
 // By name of the pipeline; empty without a journal.
 std::map<std::string, JournalRecord> read_journal(const std::string& run_folder);

@@ -109,9 +109,11 @@ void FarmSupervisor::check_folders() {
 
 void FarmSupervisor::start(PipelineLauncher& launcher) {
   launcher_ = &launcher;
-  seconds_before_ = number_in(read_summary(folder_.path), "train_seconds", 0);
+  seconds_before_ = farm_seconds(folder_.path, read_summary(folder_.path));
   write_whole(folder_.path + "/config.yaml", to_yaml(run_.resolved), false);
-  write_summary(folder_.path, summary(nullptr));
+  Json started = summary(nullptr);
+  started["started"] = unix_seconds();
+  write_summary(folder_.path, started);
   const auto done = std::count_if(pipelines_.begin(), pipelines_.end(), [](const PipelineState& entry) {
     return entry.status == PipelineState::Status::done || entry.status == PipelineState::Status::lost;
   });

@@ -243,10 +243,10 @@ function attemptsSection() {
     attempts.forEach((attempt, n) => {
       const failure = attempt.failure || {};
       rows.push([runName(i, "span"), number(isNumber(attempt.attempt) ? attempt.attempt + 1 : null), number(run.world_size),
-        el("td", {class: "failed"}, failure.cause || "failed"), number(failure.step), number(failure.rank),
+        attempt.paused ? "paused" : el("td", {class: failure.cause === "stopped" ? "stopped" : "failed"}, failure.cause || "failed"), number(failure.step), number(failure.rank),
         el("td", {class: "long"}, failure.message || "–"), listed && n === attempts.length - 1 ? "–" : isNumber(attempt.checkpoint) && attempt.checkpoint >= 0 ? `step ${number(attempt.checkpoint)}` : "the beginning"]);
     });
-    const failure = run.failure;
+    const failure = run.status === "ended" ? {message: "its convoy is gone; the same command resumes it"} : run.failure;
     if (!listed && (attempts.length > 0 || failure || run.attempt > 0))
       rows.push([runName(i, "span"), number((run.attempt ?? 0) + 1), number(run.world_size), el("td", {class: run.status}, run.status),
         number(failure ? failure.step : run.steps), number(failure && failure.rank),

@@ -2,6 +2,7 @@
 # timeout: 240
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,9 @@ with runs.workspace() as folder:
     runs.check("rung 1 of 2: 9 pipelines train to 1 epoch" in text and "lost: rung 2" in text, text)
     runs.check(len({json.dumps(row[6], sort_keys=True) for row in rows}) == 9, f"equal settings: {rows}")
 
+    attempts = runs.summary(folder / "two" / "pipelines" / rows[0][1])["attempts"]
+    runs.check([(one["paused"], one["checkpoint"] > 0) for one in attempts] == [(True, True)] * 2, f"pauses: {attempts}")
+
     convoy("run", "search.yaml", "--output", "one", "--set", "strategy.max_parallel=1")
     runs.check(outcome("one") == rows, f"another number of slots: {outcome('one')}\n{rows}")
 
@@ -75,7 +79,16 @@ with runs.workspace() as folder:
         farm.send_signal(number)
         farm.wait(60)
         runs.check(farm.returncode in (0, 143, -9), f"{name}: {farm.returncode}")
+        if name == "killed":
+            convoy("report", name, "-o", "killed.html")
+            page = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', (folder / "killed.html").read_text(), re.S).group(1))
+            states = {row["status"] for row in page["farms"][0]["rows"]}
+            runs.check("lost" in states and not states & {"stopped", "failed"}, f"{page['farms'][0]['rows']}")
+            runs.check(not any("failure" in run for run in page["runs"]), f"a pause is no failure: {page['runs']}")
+        times = [json.loads(line)["time"] for line in journal.read_text().splitlines()]
         convoy("run", "search.yaml", "--output", name)
+        seconds, before = runs.summary(folder / name)["train_seconds"], times[-1] - times[0]
+        runs.check(seconds > before, f"{name}: the farm took {seconds} s, and its first part {before} s")
         runs.check(outcome(name) == rows, f"{name}: {outcome(name)}\n{rows}")
 
     # Grid and search together: each setting is trained with each seed, and their mean is reported.

@@ -76,6 +76,9 @@ with runs.workspace() as folder:
         check_breakdown(f"pipeline {name}", folder / "farm" / "pipelines" / name, 1)
         text = (folder / f"{name}.prom").read_text()
         runs.check(f'convoy_up{{run="{name}"}} 0' in text, f"{name}.prom: {text}")
+        shown = float(re.search(r'part="start_up"} (\S+)', text).group(1))
+        summed = runs.summary(folder / "farm" / "pipelines" / name)["breakdown"]["ranks"][0]["start_up"]
+        runs.check(abs(shown - summed) < 0.2, f"{name}: start-up {shown} s, {summed} s in the summary")
 
     runs.refused("one file for two pipelines", 78, ["log.prometheus", "{name}"],
                  runs.command(farm, folder / "no", ["log.prometheus=" + str(folder / "x.prom")]))
