@@ -10,6 +10,7 @@
 #include "api/job_impl.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
+#include "core/control/assignment.h"
 
 namespace convoy {
 namespace {
@@ -55,7 +56,9 @@ Job::~Job() {
   if (impl_->ended) return;
   if (std::uncaught_exceptions() > impl_->exceptions) {
     // A rank that lost a peer is no cause.
-    const std::optional<Abort> cause = impl_->context.channel->aborted();
+    const std::shared_ptr<Channel>& channel = impl_->context.channel;  // null: after a lost peer
+    const std::optional<Abort> cause =
+        channel ? channel->aborted() : Abort{Failure::peer_lost, -1, -1, 0, "", "a peer was lost"};
     impl_->fail(cause ? TranslatedException{Failure::peer_lost, cause->message}
                       : TranslatedException{Failure::training,
                                             "an exception left the scope of the Job; the output of the program has "
@@ -81,15 +84,38 @@ void Job::finish() {
   impl_->leave();
 }
 
+void Job::Impl::enter_loop(bool enters) {
+  in_loop = enters;
+  joined = joined && enters;
+  if (continues()) context.channel->set(str(protocol::in_loop, context.rank), enters ? "1" : "0");
+}
+
+void check_others_call(const Job::Impl& job, const char* call) {
+  if (job.joins())
+    throw Error(Failure::config, call,
+                ": this rank joins a running job (launch.min_ranks), whose other ranks are in Run::each_batch and do "
+                "not make this call; communicate in the body of each_batch only");
+}
+
 int Job::rank() const { return impl_->context.rank; }
 int Job::size() const { return impl_->context.size; }
 int Job::local_rank() const { return impl_->context.local_rank; }
 c10::Device Job::device() const { return impl_->context.devices.front(); }
 const std::vector<std::string>& Job::arguments() const { return impl_->arguments; }
-CommunicatorPtr Job::world() const { return impl_->context.world; }
+CommunicatorPtr Job::world() const {
+  check_others_call(*impl_, "Job::world");
+  return impl_->context.world;
+}
 
 std::map<std::string, CommunicatorPtr> Job::mesh(const MeshAxes& axes) {
   Context& context = impl_->context;
+  check_others_call(*impl_, "Job::mesh");
+  if (impl_->continues())
+    for (const auto& [name, degree] : axes)
+      if (name != "data" && degree > 1)
+        throw Error(Failure::config, "Job::mesh(", mesh_text(axes), "): launch.min_ranks is ",
+                    context.config.launch.min_ranks, ", and the axis ", name,
+                    " would lose a rank that no other replaces; use the axis data only, or set launch.min_ranks=0");
   check_equal(*context.world, "Job::mesh", mesh_text(axes));
   std::vector<Axis> described;
   for (const auto& [name, degree] : axes) described.push_back({name, degree});
@@ -113,6 +139,7 @@ std::map<std::string, CommunicatorPtr> Job::mesh(const MeshAxes& axes) {
 }
 
 Sum Job::sum(double value, double weight) const {
+  check_others_call(*impl_, "Job::sum");
   at::Tensor sums = at::tensor({value, weight}, at::kDouble).to(device());
   impl_->context.world->all_reduce(sums, ReduceOp::sum, {"Job::sum", {}})->wait();
   sums = sums.to(at::kCPU);

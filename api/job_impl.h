@@ -38,6 +38,19 @@ struct Job::Impl {
   // True if a failure of finish() in the destructor ends this process.
   virtual bool supervised() const = 0;
 
+  // --- Changes of the ranks (launch.min_ranks) ---
+  // True if the job continues without lost ranks.
+  virtual bool continues() const { return false; }
+  // True if this process joined while the others trained, and has not entered Run::each_batch.
+  bool joins() const { return joined && !in_loop; }
+  // Collective. Connects a process that joins: the others are in Run::each_batch, and meet it in Replicas.
+  virtual void connect() {}
+  // After a lost peer: joins the next membership and replaces `context`. Nothing else may refer to groups of the old
+  // one. Returns false if the job ends.
+  virtual bool join_next() { return false; }
+  // Announces to the supervisor that this rank enters or leaves Run::each_batch.
+  void enter_loop(bool enters);
+
   Context context;  // steps_per_epoch, total_steps and folder may be set by Run
   std::vector<std::string> arguments;
   TrainingResult result{false, Json::object(), Json::object()};  // set by Run
@@ -48,8 +61,13 @@ struct Job::Impl {
   int trained = 0;       // number of Trained objects created so far
   bool has_run = false;  // Job::resume was called
   int exceptions = 0;    // number in flight when the job was created
+  bool joined = false;   // this process joined a running job
+  bool in_loop = false;  // Run::each_batch runs
   Lifetime lifetime;
 };
+
+// Throws if this process joins a running job: the other ranks would not make this call.
+void check_others_call(const Job::Impl& job, const char* call);
 
 inline Context& context_of(const Job& job) { return job.impl().context; }
 

@@ -15,6 +15,7 @@
 #include "backends/catalogue/catalogue.h"
 #include "backends/registry.h"
 #include "core/base/log.h"
+#include "core/control/assignment.h"
 #include "core/control/exit_codes.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/files/files.h"
@@ -116,9 +117,10 @@ class SupervisedImpl : public Job::Impl {
     try {
       CONVOY_CHECK(process_->ranks().size() == 1, "a program is one rank, and its process has ",
                    process_->ranks().size());
-      context = rank().start(registry_);
+      joined = process_->assignment().membership > 0;
+      context = joined ? rank().prepare() : rank().start(registry_);
       injector = rank().injector();
-      context.state->phase("running");
+      if (!joined) context.state->phase("running");
     } catch (...) {
       end_process(rank().fail(translate_exception(Failure::training)));
     }
@@ -134,13 +136,37 @@ class SupervisedImpl : public Job::Impl {
     injector.reset();
   }
 
-  void end() override { rank().end(context, result); }
-  int fail(const TranslatedException& failure) noexcept override { return rank().fail(failure); }
+  void end() override {
+    check_others_call(*this, "Job::finish");
+    rank().end(context, result);
+  }
+  int fail(const TranslatedException& failure) noexcept override {
+    if (process_->ranks().empty()) return exit_code_of(failure.kind);  // between two memberships of the job
+    return rank().fail(failure);
+  }
   void leave() noexcept override {
     on_early_end(nullptr);
     ended = true;
   }
   bool supervised() const override { return true; }
+
+  bool continues() const override { return continues_without_lost_ranks(process_->assignment()); }
+  void connect() override {
+    if (context.world) return;
+    rank().join(context, registry_);
+    context.state->phase("running");
+  }
+  bool join_next() override {
+    context.world.reset();
+    context.axes.clear();
+    context.channel.reset();
+    injector.reset();
+    if (!process_->join_next()) return false;
+    context = rank().start(registry_);
+    injector = rank().injector();
+    context.state->phase("running");
+    return true;
+  }
 
  private:
   Rank& rank() { return *process_->ranks().front(); }

@@ -73,6 +73,12 @@ void Rank::attribute_crashes() const { set_crash_rank(state_.get(), plan_.rank);
 std::string Rank::state_path() const { return str(assignment_.folder, "/logs/rank", plan_.rank, ".state"); }
 
 Context Rank::start(const Registry& backends) {
+  Context context = prepare();
+  join(context, backends);
+  return context;
+}
+
+Context Rank::prepare() {
   attribute_crashes();
   stall_reporter_->add(plan_.rank, records_);
   state_->phase(starting_phase);
@@ -80,7 +86,6 @@ Context Rank::start(const Registry& backends) {
   if (assignment_.job.processes[static_cast<size_t>(plan_.process)].ranks.size() > 1) bind_this_thread(plan_.cores);
   at::set_num_threads(plan_.threads);
   Context context = make_context();
-  report_info(context);
   if (shares_gpu()) take_own_stream(context.devices.front());
   if (injector_)
     injector_->joined(channel_, state_);
@@ -89,10 +94,14 @@ Context Rank::start(const Registry& backends) {
                                                          attempt_of_process(assignment_), host_, channel_, state_});
   // Faults are injected by host code, which the launch of a CUDA graph bypasses.
   if (injector_->idle()) context.make_graph = make_device_graph;
+  return context;
+}
+
+void Rank::join(Context& context, const Registry& backends) {
+  report_info(context);
   state_->phase(rendezvous_phase);
   injector_->reached(InjectPoint::join, 0);
   connect(context, backends);
-  return context;
 }
 
 Context Rank::make_context() {

@@ -1,7 +1,8 @@
 // Rank: one rank of a supervised job, from its state file to its result. It connects the rank with the others and
 // reports its end. convoy-rank and Job use it.
 //
-// Call order: open; start; then end, or fail at any time. `start` and later calls come from the rank's thread.
+// Call order: open; start, or prepare and join; then end, or fail at any time. `prepare` and later calls come from the
+// rank's thread.
 #pragma once
 #include <functional>
 #include <memory>
@@ -33,8 +34,11 @@ class Rank {
   // Attributes crashes of the calling thread to this rank.
   void attribute_crashes() const;
 
-  // Binds this thread, and connects the rank with the others.
-  Context start(const Registry& backends);
+  // Binds this thread. The context has no groups yet.
+  Context prepare();
+  // Reports that this rank is ready, and connects it with the others.
+  void join(Context& context, const Registry& backends);
+  Context start(const Registry& backends);  // prepare and join
   std::shared_ptr<Injector> injector() const { return injector_; }
   // Before `start`: this process was another rank of the job before its ranks changed.
   void keep_injector(std::shared_ptr<Injector> injector) { injector_ = std::move(injector); }

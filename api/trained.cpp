@@ -128,7 +128,14 @@ torch::nn::Module& Trained::module() const { return impl_->module(); }
 // One of `optimizer` and `fused` is null.
 TrainedRequest request_of(const Job& job, torch::nn::Module& module, torch::optim::Optimizer* optimizer,
                           const FusedOptimizer* fused) {
-  return {module, optimizer, fused, job.impl().trained++, job.impl().lifetime.users()};
+  Job::Impl& impl = job.impl();
+  if (impl.continues() && impl.trained > 0)
+    throw Error(
+        Failure::config, "launch.min_ranks is ", impl.context.config.launch.min_ranks,
+        ", and the job has a Replicas already: Run::each_batch keeps the state of one for the next ranks; train "
+        "both modules as one, or set launch.min_ranks=0");
+  impl.connect();
+  return {module, optimizer, fused, impl.trained++, impl.lifetime.users(), impl.continues()};
 }
 
 std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const TrainedRequest& request,
@@ -142,11 +149,18 @@ std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const Train
     replicated.number = number;
     return std::make_unique<ReplicatedData>(own, parts, replicated);
   };
-  return std::make_unique<Trained::Impl>(context, request, settings_of(options, request.fused), kind);
+  TrainedSettings settings = settings_of(options, request.fused);
+  settings.continues = request.continues;
+  return std::make_unique<Trained::Impl>(context, request, settings, kind);
 }
 
 std::unique_ptr<Trained::Impl> make_shards(const Context& context, const TrainedRequest& request,
                                            const ShardOptions& options) {
+  if (request.continues)
+    throw ConfigError({"ShardOptions", 0, 0}, "stage", "is ", options.stage, ", but launch.min_ranks is ",
+                      context.config.launch.min_ranks,
+                      ", and each rank of Shards has a part of the state that the others lack; take Replicas, or set "
+                      "launch.min_ranks=0 and launch.max_restarts");
   const bool sequential = dynamic_cast<torch::nn::SequentialImpl*>(&request.module) != nullptr;
   Trained::Impl::Kind kind;
   kind.by_children = true;

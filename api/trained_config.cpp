@@ -155,6 +155,11 @@ RunConfig checked_config(const RunConfig& job, const TrainedSettings& settings, 
   config.strategy = {name, all.section("strategy")};
   check_sync(config, !settings.shards);
   if (settings.shards) check_shard_effects(config.strategy.options);
+  if (settings.continues) {
+    JobPlan plan;
+    plan.config = config;
+    state_of_lost_replica(plan);
+  }
   return config;
 }
 

@@ -13,6 +13,7 @@ namespace convoy {
 struct TrainedSettings {
   std::string source;  // for messages: "ReplicaOptions"
   bool shards = false;
+  bool continues = false;  // the job continues without lost ranks
   Json strategy;
   Json optimizer;  // fused optimizer, with `name`; null: a torch optimizer
   std::optional<double> clip_norm;

@@ -8,6 +8,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "convoy/model_of.h"
@@ -117,40 +118,105 @@ Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const
       context_(context_for(context, request, settings)),
       kept_(request.module.weak_from_this().lock()),
       module_(request.module),
-      drives_(kind.drives),
-      adopts_(kind.adopts),
-      loss_check_(context_),
-      coverage_(context_),
+      kind_(kind),
+      optimizer_(request.optimizer),
       nominal_(at::zeros({1}, at::kDouble)) {
+  if (request.continues && optimizer_ != nullptr && !TorchOptimizer::knows(*optimizer_))
+    throw Error(Failure::config, "launch.min_ranks is ", context_.config.launch.min_ranks,
+                ", and convoy does not know ",
+                "the members of this optimizer's class, so a rank could not send its state to another one; take SGD, ",
+                "Adam, AdamW, Adagrad, RMSprop or a class derived from them, or set launch.min_ranks=0");
+  set_up();
+  set_steps(0);
+}
+
+void Trained::Impl::set_up() {
+  loss_check_.emplace(context_);
+  coverage_.emplace(context_);
   PartRequest part;
   part.keep_dtypes = true;
-  part_.emplace(context_, std::make_shared<BuiltModel>(blocks_of(module_, kind.by_children)), nullptr, part);
+  part_.emplace(context_, std::make_shared<BuiltModel>(blocks_of(module_, kind_.by_children)), nullptr, part);
   if (part_->parameters().empty())
     throw Error(Failure::config,
                 "no parameter of the module requires a gradient; call requires_grad_(true) on those to "
                 "train");
   const std::vector<ModelPart*> parts{&*part_};
-  make_optimizer(request);
+  make_optimizer();
   const Options& strategy = context_.config.strategy.options;
   OptimizerFactory factory;
   if (torch_optimizer_) factory = [optimizer = torch_optimizer_] { return optimizer->layout(); };
-  data_ = kind.data(context_, parts, strategy, std::move(factory));
+  data_ = kind_.data(context_, parts, strategy, std::move(factory));
   const SyncPolicy policy = sync_policy(strategy);
   every_ = policy.every;
   follows_ = context_.devices.front().is_cpu() && !policy.ever_local();
-  set_steps(0);
   note_memory();
   result_.metrics = {{"loss", at::zeros({}, at::kDouble), at::zeros({}, at::kDouble), true}};
 }
 
 Trained::Impl::~Impl() = default;
 
-void Trained::Impl::make_optimizer(const TrainedRequest& request) {
-  if (request.optimizer == nullptr) return;
+void Trained::Impl::detach() {
+  skipped_ = nullptr;
+  data_.reset();
+  torch_optimizer_.reset();
+  part_.reset();
+  coverage_.reset();
+  homes_.clear();
+  context_.world.reset();
+  context_.axes.clear();
+  context_.channel.reset();
+}
+
+void Trained::Impl::attach(const Context& job) {
+  RunConfig config = std::move(context_.config);
+  context_ = job;
+  context_.config = std::move(config);
+  accumulated_ = postponed_ = skips_ = 0;
+  checks_ = 0;
+  forwarded_ = adopted_ = all_reached_ = false;
+  set_up();
+}
+
+std::vector<double> Trained::Impl::learning_rates() const {
+  if (optimizer_ == nullptr) return {end_of_step().rate()};
+  std::vector<double> rates;
+  for (const auto& group : optimizer_->param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void Trained::Impl::set_learning_rates(const std::vector<double>& rates) {
+  if (optimizer_ == nullptr) return end_of_step().set_base_rate(rates.at(0));
+  for (size_t group = 0; group < rates.size(); ++group)
+    optimizer_->param_groups().at(group).options().set_lr(rates[group]);
+}
+
+void Trained::Impl::skip_calls(int64_t calls, std::function<void()> done) {
+  skips_ = calls;
+  skipped_ = std::move(done);
+}
+
+// The program sees an update, because it may step a scheduler after one.
+StepReport Trained::Impl::skip_call(bool last) {
+  ++calls_;
+  StepReport report;
+  report.updated = --skips_ == 0 || (last && every_ == 1);
+  if (report.updated) report.gradient_norm = at::full({}, std::nan(""), at::kDouble);
+  if (report.updated && context_.config.precision == "fp16")
+    report.skipped = at::zeros({}, at::TensorOptions(part_->device()).dtype(at::kBool));
+  result_ = StepResult();
+  result_.metrics = {{"loss", at::zeros({}, at::kDouble), at::zeros({}, at::kDouble), true}};
+  result_.updated = report.updated;
+  if (skips_ == 0 && skipped_) std::exchange(skipped_, nullptr)();
+  end_step(last);
+  return report;
+}
+
+void Trained::Impl::make_optimizer() {
+  if (optimizer_ == nullptr) return;
   NamedTensors all;
   for (const auto* list : {&part_->parameters(), &part_->frozen()})
     for (const ParameterPtr& parameter : *list) all.emplace_back(parameter->name, parameter->value);
-  torch_optimizer_ = std::make_shared<TorchOptimizer>(*request.optimizer, all);
+  torch_optimizer_ = std::make_shared<TorchOptimizer>(*optimizer_, all);
   torch_optimizer_->before_step([this] { share_reached(); });
   const std::string unknown = torch_optimizer_->unknown_class();
   if (unknown.empty()) return;
@@ -176,7 +242,7 @@ Sampling Trained::Impl::sampling() const {
 void Trained::Impl::check_equal_values() {
   std::vector<ParameterPtr> parameters = data_->equal_parameters();
   // Each rank of Replicas has all of a frozen parameter, and nothing sends it after the start.
-  if (adopts_) parameters.insert(parameters.end(), part_->frozen().begin(), part_->frozen().end());
+  if (kind_.adopts) parameters.insert(parameters.end(), part_->frozen().begin(), part_->frozen().end());
   convoy::check_equal_values(context_, parameters, checks_++);
 }
 
@@ -222,7 +288,7 @@ void Trained::Impl::adopt_loaded() {
                   home.memory.sizes(), " on ", home.memory.device(), " and is now ", tensor.scalar_type(), " ",
                   tensor.sizes(), " on ", tensor.device(), " ", call, "; change the module before ",
                   "Replicas or Shards are made");
-    if (!adopts_)
+    if (!kind_.adopts)
       throw Error(Failure::config, "step ", step_, ": the program gave ", home.name, " other memory ", call,
                   ", and Shards would not train it; load the module before Shards is made");
     home.memory.copy_(tensor);
@@ -264,13 +330,14 @@ at::Tensor Trained::Impl::forward(const at::Tensor& input) {
 }
 
 StepReport Trained::Impl::run(const Loss* given, bool last) {
+  if (skips_ > 0) return skip_call(last);
   const at::TensorOptions real = at::TensorOptions(part_->dtype()).device(part_->device());
   const Loss loss = given != nullptr ? *given : Loss{at::zeros({}, real), at::zeros({}, real)};
   const bool updates = last && postponed_ + 1 == every_;
   part_->state()->step = step_;
   context_.state->phase("forward/backward");
   // Before all other communication of the step, as the forward of the other ranks.
-  if (drives_ && !forwarded_) part_->pass_over();
+  if (kind_.drives && !forwarded_) part_->pass_over();
   forwarded_ = false;
   if (nominal_.item<double>() == 0) choose_nominal(loss);
   const double nominal = nominal_.item<double>();
@@ -291,19 +358,20 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
     context_.state->phase("optimizer");
     const TimeBreakdown::Scope counted(*context_.times, TimePart::update);
     const UpdateStatistics statistics = data_->update(nominal, /*log_step=*/true);
-    coverage_.updated({&*part_});
+    coverage_->updated({&*part_});
     result_.finite = statistics.finite;
     result_.gradient_norm = statistics.norm;
     result_.learning_rate = statistics.learning_rate;
     result_.skipped = statistics.skipped;
     follow_nominal();
+    if (on_update_) on_update_();
     // An application that starts its ranks keeps its settings.
     if (updates_here_++ == 0 && context_.channel->supervised() != nullptr && part_->device().is_cpu())
       keep_large_blocks_in_heap();
   } else {
     data_->keep();
   }
-  loss_check_.check_finite(result_, step_);
+  loss_check_->check_finite(result_, step_);
   if (on_loss_) {
     Metric own = result_.metrics.front();
     if (!updates) own.sum = own.sum.clone();  // the program may reuse its tensor before the step is counted

@@ -27,6 +27,7 @@ struct TrainedRequest {
   const FusedOptimizer* fused = nullptr;
   int number = 0;  // number of Trained objects that this job made before
   std::shared_ptr<void> job_users;
+  bool continues = false;  // the job continues without lost ranks
 };
 
 // The user's program replaces the Trainer, so `setup`, `step` and `evaluate` of the strategy must not be called.
@@ -42,7 +43,7 @@ struct Trained::Impl : public Strategy {
         data;
   };
 
-  // Collective along the axis `data`.
+  // Collective along the axis `data`. The object keeps a copy of `kind`.
   Impl(const Context& context, const TrainedRequest& request, const TrainedSettings& settings, const Kind& kind);
   ~Impl() override;
 
@@ -60,6 +61,20 @@ struct Trained::Impl : public Strategy {
   void set_steps(int64_t steps);
   // Call it after flush() and all readers of the state, because the next forward needs the values of training.
   void continue_training() { data_->continue_training(); }
+
+  // --- Changes of the ranks (launch.min_ranks) ---
+  // After a lost peer: releases the groups. Module and optimizer keep their values. Only `attach` is allowed then.
+  void detach();
+  // Collective along the axis `data`. Sets up the same module and optimizer with the ranks of this context. The caller
+  // restores the state.
+  void attach(const Context& job);
+  // Called after each update, when all of its values are written; null: not called.
+  void on_update(std::function<void()> call) { on_update_ = std::move(call); }
+  // Skips the next calls of `run`: their update is part of the state already. `done` is called after the last one.
+  void skip_calls(int64_t calls, std::function<void()> done);
+  // Learning rates of the optimizer's groups, or that of a fused optimizer.
+  std::vector<double> learning_rates() const;
+  void set_learning_rates(const std::vector<double>& rates);
 
   // Collective along the axis `data`. Replicas make equal updates, so values that differ were changed by the program on
   // some ranks only: throws Error(disagreement) with the first such parameter.
@@ -85,7 +100,9 @@ struct Trained::Impl : public Strategy {
   void adopt_loaded();
 
  private:
-  void make_optimizer(const TrainedRequest& request);
+  void set_up();
+  void make_optimizer();
+  StepReport skip_call(bool last);
   void note_memory();
   void check_frozen();
   void choose_nominal(const Loss& loss);
@@ -98,7 +115,8 @@ struct Trained::Impl : public Strategy {
   Context context_;                                // context of the job, with the configuration of this object
   const std::shared_ptr<torch::nn::Module> kept_;  // null if no shared_ptr owns the module
   torch::nn::Module& module_;
-  const bool drives_, adopts_;
+  const Kind kind_;
+  torch::optim::Optimizer* const optimizer_;  // null: fused
   std::optional<ModelPart> part_;
   // A tensor of the module, and an alias of its memory after the last step, with a separate version: writing to it does
   // not invalidate what a forward saved.
@@ -109,10 +127,12 @@ struct Trained::Impl : public Strategy {
   std::vector<Home> homes_;
   std::shared_ptr<TorchOptimizer> torch_optimizer_;  // null: fused
   std::unique_ptr<DataAxis> data_;
-  LossCheck loss_check_;
-  GradientCoverage coverage_;
+  std::optional<LossCheck> loss_check_;
+  std::optional<GradientCoverage> coverage_;
   StepResult result_;
   std::function<void(const Metric&)> on_loss_;
+  std::function<void()> on_update_, skipped_;
+  int64_t skips_ = 0;        // calls of `run` that are skipped next
   int64_t every_ = 1;        // steps per update
   int64_t accumulated_ = 0;  // backwards since the last update
   int64_t postponed_ = 0;    // steps since the last update

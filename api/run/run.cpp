@@ -44,7 +44,6 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
       context(context_of(of_job)),
       trained(of_trained),
       strategy(strategy_of(of_trained)),
-      metrics(context),
       exceptions(std::uncaught_exceptions()) {
   if (!job.impl().supervised()) {
     embedded_folder.emplace(context, folder);
@@ -55,21 +54,31 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
                   ": to use that one, type convoy run ", context.size > 1 ? str("--ranks ", context.size, " ") : "",
                   "--output ", shell_word(folder), " --", words));
   }
-  ProgressOptions progress_options;
-  if (const std::shared_ptr<Injector> injector = job.impl().injector) {
-    progress_options.reached = [injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
-    progress_options.files = &injector->decorate(system_files());
-  }
-  progress.emplace(context, progress_options);
+  begin_progress();
   context.state->phase(loading_phase);
-  if (const std::optional<CheckpointInfo> info = progress->checkpoint()) restore(*info);
+  if (!take_over_training())
+    if (const std::optional<CheckpointInfo> info = progress->checkpoint()) restore(*info);
   context.state->phase("training");
+  if (job.impl().continues()) trained.impl().on_update([this] { note_update(); });
   trained.impl().on_loss([this](const Metric& loss) {
     if (open_ && !logs_loss_) losses_.push_back(loss);
   });
 }
 
-Run::Impl::~Impl() { trained.impl().on_loss(nullptr); }
+Run::Impl::~Impl() {
+  trained.impl().on_loss(nullptr);
+  trained.impl().on_update(nullptr);
+}
+
+void Run::Impl::begin_progress() {
+  ProgressOptions options;
+  if (const std::shared_ptr<Injector> injector = job.impl().injector) {
+    options.reached = [injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
+    options.files = &injector->decorate(system_files());
+  }
+  progress.emplace(context, options);
+  metrics.emplace(context);
+}
 
 void Run::Impl::restore(const CheckpointInfo& info) {
   progress->load(strategy, info, nullptr);
@@ -78,6 +87,8 @@ void Run::Impl::restore(const CheckpointInfo& info) {
 
 void Run::Impl::restore_from(const std::string& path) {
   if (settings) throw Error(Failure::config, "resume: share was called before; call resume first");
+  if (taken_over_) return;  // the others began there
+  resumed_path_ = path;
   if (from_ && progress->owns(*from_)) {  // a restart of this run
     if (context.rank == 0) log::info(str("this run continues from ", from_->path, ", and not from ", path, " again"));
     return;
@@ -98,7 +109,12 @@ void Run::Impl::keep(const std::string& name, std::function<std::string()> save,
   restore_kept(name, entry->second);
 }
 
-void Run::Impl::restore_kept(const std::string& name, const Stored& object) const {
+void Run::Impl::restore_kept(const std::string& name, const Stored& object) {
+  if (taken_over_) {
+    const BodyStart& start = starts_.begin()->second;
+    if (const auto found = start.kept.find(name); found != start.kept.end()) object.load(found->second);
+    return;
+  }
   if (!from_) return;
   const bool same_ranks = from_->trainer.value("world_size", context.size) == context.size;
   const Json::json_pointer place(str("/ranks/", same_ranks ? context.rank : 0, "/", kept_section));
@@ -116,6 +132,7 @@ void Run::Impl::save() {
   if (!settings) throw Error(Failure::config, "save: call share first: it decides how steps are counted");
   if (!updated())
     throw Error(Failure::config, "save: gradients are accumulated and would be lost; call it after step()");
+  check_others_call(job.impl(), "save");
   check_savable();
   save_after(done(), true);
 }
@@ -174,6 +191,7 @@ void Run::log(const std::string& name, double sum, std::optional<double> weight)
 
 double Run::evaluated(const std::string& name, const at::Tensor& sum, double weight, Best best) {
   check_name("evaluated", name);
+  check_others_call(impl_->job.impl(), "evaluated");
   at::NoGradGuard no_grad;
   const Context& context = impl_->context;
   at::Tensor both = at::stack({sum.detach().reshape({}).to(at::kDouble).cpu(), at::scalar_tensor(weight, at::kDouble)})
@@ -200,7 +218,7 @@ void Run::keep(const std::string& name, std::function<std::string()> save,
 }
 int64_t Run::step() const { return impl_->done(); }
 bool Run::resumed() const { return impl_->resumed(); }
-bool Run::stopped() const { return impl_->progress->stopped(); }
+bool Run::stopped() const { return impl_->progress && impl_->progress->stopped(); }
 const std::string& Run::folder() const { return impl_->context.folder; }
 void Run::finish() { impl_->finish(); }
 

@@ -15,6 +15,7 @@
 #include "api/run/batches.h"
 #include "api/run/run_folder.h"
 #include "api/run/run_metrics.h"
+#include "core/training/membership.h"
 #include "core/training/progress.h"
 
 namespace convoy {
@@ -47,11 +48,11 @@ struct Run::Impl {
   void save();
   void finish();
 
-  // --- The training loop, called by its Share ---
+  // --- The training loop, called by its Share or by each_batch ---
   void begin_loop(const OpenData& data, const ShareOptions& options);
   bool next(ShareBatch& batch);
   void leave();  // the loop was left by `break`
-  bool resumed() const { return from_.has_value(); }
+  bool resumed() const { return from_.has_value() || taken_over_; }
   void log(const std::string& name, const at::Tensor& sum, std::optional<double> weight);
   int64_t done() const;  // steps done, with the step of the current batch if it is complete
   // Begins a pass over data, which stops the training clock.
@@ -59,6 +60,9 @@ struct Run::Impl {
   void end_pass(double seconds);
   // Opens the data set once.
   const OpenData& named_data(const std::string& name, const DataOptions& options);
+  void each_batch(const OpenData& data, const ShareOptions& options, const BatchBody& body);
+  // Throws in a job with launch.min_ranks.
+  void check_may_share() const;
 
   const std::shared_ptr<void> job_users, trained_users;
   const Job& job;
@@ -67,7 +71,7 @@ struct Run::Impl {
   Strategy& strategy;
   std::optional<EmbeddedRunFolder> embedded_folder;
   std::optional<TrainingProgress> progress;
-  RunMetrics metrics;
+  std::optional<RunMetrics> metrics;
   std::optional<Batches> batches;
   std::optional<LoopSettings> settings;  // set by the first share
   const int exceptions;                  // number in flight when this object was created
@@ -80,8 +84,45 @@ struct Run::Impl {
     std::optional<std::string> restored = {};  // its text when the resumed training begins
   };
 
+  // --- Changes of the ranks (api/run/each_batch.cpp) ---
+
+  // Values of the program at the beginning of a body.
+  struct BodyStart {
+    Json trainer;                             // trainer section of a checkpoint
+    std::map<std::string, std::string> kept;  // objects as text
+    std::vector<double> rates;                // learning rates
+  };
+  void begin_progress();
+  bool take_over_training();
+  BodyStart broadcast(const BodyStart& start, int source) const;
+  void note_body();
+  void note_update();
+  void note_buffers();
+  void begin_keeping();
+  void keep_training();
+  bool continue_with_others();
+  void restore_stored();
+  void repeat_body();
+
+  // Position of this rank. Other ranks may be one update ahead or behind, because they lost the peer elsewhere.
+  struct Position {
+    int64_t completed = -1;  // batches whose body and records are complete; -1: this rank has no state
+    int64_t updated = -1;    // batches in the state after the last update
+    int64_t calls = 0;       // calls of Trained in the body of that update, up to it
+    int64_t updates = -1;    // updates since the job began
+    bool owes_save = false;  // a checkpoint was not written
+  };
+  bool has_state_ = false;  // the strategy has a state of this membership
+  Position position_;
+  std::map<int64_t, BodyStart> starts_;  // by batch: from the last update on
+  KeptTraining kept_training_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and copies after the last update
+  bool taken_over_ = false;   // this process has received the state of other ranks, or continued its own
+  bool repeated_ = false;     // the update of the current batch was part of the state before its body began
+  std::string resumed_path_;  // argument of restore_from
+
   void restore(const CheckpointInfo& info);
-  void restore_kept(const std::string& name, const Stored& object) const;
+  void restore_kept(const std::string& name, const Stored& object);
   LoopSettings settings_of(const OpenData& data, const ShareOptions& options) const;
   void compare_with_ranks(const LoopSettings& wanted);
   void place(const LoopSettings& wanted);

@@ -93,6 +93,7 @@ class PassShare : public Share::Impl {
 };
 
 Share training(Run::Impl& run, const OpenData& data, const ShareOptions& options) {
+  run.check_may_share();
   return Share(std::make_unique<TrainingShare>(run, data, options));
 }
 
@@ -112,6 +113,17 @@ Share Run::share(const std::string& name, const DataOptions& data, const ShareOp
   return training(*impl_, impl_->named_data(name, data), options);
 }
 Share Run::share(int64_t rows, const ShareOptions& options) { return training(*impl_, open_indices(rows), options); }
+
+void Run::each_batch_of(detail::RowSource source, const ShareOptions& options, const BatchBody& body) {
+  impl_->each_batch(open_source(std::move(source)), options, body);
+}
+void Run::each_batch(const std::string& name, const DataOptions& data, const ShareOptions& options,
+                     const BatchBody& body) {
+  impl_->each_batch(impl_->named_data(name, data), options, body);
+}
+void Run::each_batch(int64_t rows, const ShareOptions& options, const BatchBody& body) {
+  impl_->each_batch(open_indices(rows), options, body);
+}
 
 Share Run::once_rows(detail::RowSource source, int64_t batch_size) {
   return pass(*impl_, open_source(std::move(source)), Split::train, batch_size);

@@ -115,6 +115,7 @@ void Run::Impl::begin_loop(const OpenData& data, const ShareOptions& options) {
   progress->set_length(wanted.train, length, data.counts);
   if (!settings) place(wanted);
   settings = wanted;
+  begin_keeping();
   check_kept_unchanged();
   if (closed() && progress->step() < length.total_steps)
     throw Error(Failure::output, context.folder, ": holds a run that is done, of ", progress->step(),
@@ -189,7 +190,7 @@ void Run::Impl::place(const LoopSettings& wanted) {
 // A call for an epoch before the resumed step makes no steps. If code after it changed a kept object, as it did in the
 // first run, that would count twice.
 void Run::Impl::check_kept_unchanged() {
-  if (!from_ || progress->step() != progress->first_step()) return;
+  if (!from_ || job.impl().continues() || progress->step() != progress->first_step()) return;
   for (auto& [name, object] : kept_) {
     const std::string text = object.save();
     if (object.restored && *object.restored != text)
@@ -234,6 +235,7 @@ void Run::Impl::note_unsaved() const {
 bool Run::Impl::next(ShareBatch& batch) {
   if (open_) complete();
   if (loop_ended_) return false;
+  note_body();
   const TrainingLength& length = progress->length();
   progress->check_aborted();
   const int64_t step = progress->step();
@@ -254,6 +256,7 @@ bool Run::Impl::next(ShareBatch& batch) {
   calls_before_ = trained_calls();
   losses_.clear();
   open_ = true;
+  repeat_body();
   context.state->phase("forward/backward");
   context.times->phase(TimePart::forward);
   return true;
@@ -271,6 +274,7 @@ void Run::Impl::check_called(const ShareBatch& batch) const {
 bool Run::Impl::updated() const { return stepped() ? trained.impl().result().updated : updated_; }
 
 int64_t Run::Impl::done() const {
+  if (!progress) return position_.completed;   // the job has ended
   if (!settings && from_) return from_->step;  // share has not been called yet
   return progress->step() + (stepped() ? 1 : 0);
 }
@@ -280,22 +284,22 @@ void Run::Impl::complete() {
   context.times->phase(TimePart::other);
   const int64_t step = progress->step(), done = step + 1;
   updated_ = updated();
-  if (stepped()) {
+  if (stepped() && !repeated_) {
     StepResult result = trained.impl().result();
     result.metrics.clear();
     progress->count(result);
-  } else {
+  } else if (!stepped()) {
     ++unstepped_;
   }
   if (!logs_loss_)
-    for (const Metric& loss : losses_) metrics.add("loss", loss.sum, loss.weight);
+    for (const Metric& loss : losses_) metrics->add("loss", loss.sum, loss.weight);
   losses_.clear();
   open_ = false;
   if (step == progress->first_step()) progress->report_first_step();
   const bool log_step = progress->logs_step(done);
-  if (log_step) {
+  if (log_step && !repeated_) {
     progress->check_generators();
-    progress->record_training(done, metrics.reduce());
+    progress->record_training(done, metrics->reduce());
   }
   progress->record_histograms(strategy, done, updated_);
   progress->post_progress(done, log_step);
@@ -313,7 +317,8 @@ void Run::Impl::log(const std::string& name, const at::Tensor& sum, std::optiona
     throw Error(Failure::config, "log: '", name,
                 "' needs a weight, because no batch gives one outside of the training loop");
   logs_loss_ |= name == "loss";
-  metrics.add(name, sum, at::scalar_tensor(weight ? *weight : static_cast<double>(batch_->rows), at::kDouble));
+  if (repeated_) return;
+  metrics->add(name, sum, at::scalar_tensor(weight ? *weight : static_cast<double>(batch_->rows), at::kDouble));
 }
 
 void Run::Impl::leave() {

@@ -231,6 +231,8 @@ std::unique_ptr<Optimizer> TorchOptimizer::layout() {
   return std::make_unique<Layout>(shared_from_this());
 }
 
+bool TorchOptimizer::knows(torch::optim::Optimizer& optimizer) { return rule_of(optimizer) != nullptr; }
+
 std::string TorchOptimizer::unknown_class() const { return rule_ ? "" : class_name(optimizer_); }
 
 double TorchOptimizer::learning_rate() const {

@@ -32,6 +32,8 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   // Returns an Optimizer without slots, whose slots replace those of earlier layouts.
   std::unique_ptr<Optimizer> layout();
 
+  // True if the state of this class is known.
+  static bool knows(torch::optim::Optimizer& optimizer);
   // Returns the class if its state is not saved; "" if it is.
   std::string unknown_class() const;
   double learning_rate() const;  // rate of the first group

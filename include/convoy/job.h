@@ -72,6 +72,7 @@ class Job {
   // Waits for all ranks and reports the end of this one. Only destruction is allowed afterwards.
   void finish();
 
+  // With launch.min_ranks both may change between two calls of the body of Run::each_batch (convoy/run.h).
   int rank() const;
   int size() const;
   int local_rank() const;  // number among the ranks of this host

@@ -17,6 +17,8 @@
 // them. Before it they are equal on all ranks and in each start, so a program may draw its data there.
 // Call order: Job::resume once per job, after Replicas or Shards. Then keep; then share. Every rank makes the same
 // calls in the same order.
+// With launch.min_ranks (docs/debugging.md) use each_batch instead of share: it continues with the ranks that are left
+// when a peer is lost, and with ranks that join.
 // Threads: the thread of the rank.
 // Checkpoints have one Replicas or Shards. Of a second one, such as that of a discriminator, keep module and optimizer:
 //   run.keep("discriminator", [&] { return text_of(net, adam); }, [&](const std::string& text) { … });
@@ -43,6 +45,8 @@ namespace convoy {
 
 class Trained;  // convoy/trained.h
 
+using BatchBody = std::function<void(ShareBatch&)>;
+
 class Run {
  public:
   Run(Run&&) noexcept;
@@ -68,6 +72,28 @@ class Run {
   Share share(const std::string& name, const DataOptions& data, const ShareOptions& options = {});
   // Does the same without data: the batches have indices from 0 to `rows` - 1.
   Share share(int64_t rows, const ShareOptions& options = {});
+
+  // Makes the steps of `share`, and calls `body` with each batch.
+  //
+  // In a job with launch.min_ranks it does not end when a peer is lost, or when a rank joins: the exception leaves
+  // `body`, the ranks form the next membership of the job, all take the state after the last update, and the loop
+  // continues. Rules for such a job:
+  // - The interrupted body runs again from its beginning, with the same global batch. If its update is part of the
+  //   state already, calls of step() and accumulate() make no second one. They return `updated` as before, and a
+  //   gradient norm of NaN; log() then adds nothing. So the body changes objects of the program only if they are kept
+  //   (keep): these return to their values at the beginning of the body. It lets the exception pass. Learning rates
+  //   also return; evaluate after step(), since a metric from before step() would be written twice.
+  // - job.rank(), job.size() and job.world() change between two calls of `body`; do not keep them.
+  // - Call it once, with all epochs. Before and after it a lost peer ends the job, as without launch.min_ranks.
+  // - A rank that joins runs the program from main() on. The others are in the body, so the program does not
+  //   communicate between Job and each_batch, except by Replicas and Job::resume.
+  // - One Replicas with sync.what gradients, without compress; no Shards; the state of its optimizer is known.
+  template <class Dataset, class = detail::EnableForDatasets<Dataset>>
+  void each_batch(Dataset&& dataset, const ShareOptions& options, const BatchBody& body) {
+    each_batch_of(detail::source_of(std::forward<Dataset>(dataset)), options, body);
+  }
+  void each_batch(const std::string& name, const DataOptions& data, const ShareOptions& options, const BatchBody& body);
+  void each_batch(int64_t rows, const ShareOptions& options, const BatchBody& body);
 
   // Returns every row once, in order, in batches of `batch_size` rows over all ranks. Makes no steps. For evaluation,
   // inside or outside of the training loop.
@@ -109,7 +135,7 @@ class Run {
   void keep(const std::string& name, std::function<std::string()> save, std::function<void(const std::string&)> load);
 
   int64_t step() const;  // steps done
-  bool resumed() const;  // started from a checkpoint
+  bool resumed() const;  // started from a checkpoint, or from the state of other ranks
   bool stopped() const;  // ended early on a stop request
   const std::string& folder() const;
 
@@ -123,6 +149,7 @@ class Run {
 
  private:
   Share share_rows(detail::RowSource source, const ShareOptions& options);
+  void each_batch_of(detail::RowSource source, const ShareOptions& options, const BatchBody& body);
   Share once_rows(detail::RowSource source, int64_t batch_size);
 
   std::unique_ptr<Impl> impl_;

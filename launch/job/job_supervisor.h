@@ -72,7 +72,8 @@ class JobSupervisor {
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
   // Returns how a rank process died, if the job may continue without it: it was killed, after all ranks had joined, and
-  // no other failure or stop ends the job. `message`: replaces the usual one; "": none.
+  // no other failure or stop ends the job. A program that has joined a running job also ends if it loses a peer before
+  // Run::each_batch. `message`: replaces the usual one; "": none.
   std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& message = "") const;
   // True if the ranks of the job may change: all have joined and train, and no failure or stop ends the job.
   bool may_change() const;
@@ -120,6 +121,7 @@ class JobSupervisor {
   void ended_early(int process, const ProcessEnd& end);
   void check_ranks_started();
   bool has_results(int process) const;
+  bool in_loop() const;
   bool complete() const;  // all results have arrived
   Abort stop_reason() const;
   int first_rank(int process) const;
@@ -142,9 +144,10 @@ class JobSupervisor {
   int stop_signal_ = 0;
   bool ranks_stopped_ = false;  // ranks report that they stopped early
   bool retired_ = false;
-  StopRequests requests_;  // signals of this process
-  int awaits_ = 0;         // calls of await_ranks
-  int undecided_ = 0;      // failures whose cause may still arrive
+  StopRequests requests_;        // signals of this process
+  std::map<int, bool> in_loop_;  // by rank of a program that has entered Run::each_batch: it is still inside
+  int awaits_ = 0;               // calls of await_ranks
+  int undecided_ = 0;            // failures whose cause may still arrive
   bool all_joined_ = false;
   bool continues_ = false;  // from an earlier membership: its ranks had joined
   std::map<int, Json> infos_, results_;

@@ -5,13 +5,16 @@
 
 #include "core/base/text.h"
 #include "core/control/assignment.h"
+#include "core/control/exit_codes.h"
 #include "launch/job/job_supervisor.h"
 
 namespace convoy {
 
 std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& message) const {
-  if (end.signal == 0 || !may_change()) return std::nullopt;
   const int rank = failed_rank_of(process);
+  const bool before_loop = continues_ && !assignment_->job.config.program.empty() && in_loop_.count(rank) == 0 &&
+                           end.code == exit_code::peer_lost;
+  if ((end.signal == 0 && !before_loop) || !may_change()) return std::nullopt;
   const int64_t step = step_of(rank);
   const std::optional<Abort> reported = reported_failure(process);
   return Abort{Failure::peer_lost,
@@ -27,9 +30,17 @@ std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, con
 bool JobSupervisor::may_change() const {
   if (cause_ || stop_signal_ != 0 || !assignment_) return false;
   if (!continues_ && infos_.size() < assignment_->job.ranks.size()) return false;
+  if (!assignment_->job.config.program.empty() && !in_loop()) return false;
   // The results of ranks that have ended are those of this membership.
   return std::none_of(participants_.begin(), participants_.end(),
                       [](const Participant& participant) { return participant.end.has_value(); });
+}
+
+// Outside of Run::each_batch a program cannot continue with other ranks. Those of an earlier membership are inside, and
+// wait there for ranks that join.
+bool JobSupervisor::in_loop() const {
+  if (!continues_ && in_loop_.size() < assignment_->job.ranks.size()) return false;
+  return std::all_of(in_loop_.begin(), in_loop_.end(), [](const auto& rank) { return rank.second; });
 }
 
 bool JobSupervisor::ends() const {

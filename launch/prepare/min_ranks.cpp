@@ -15,7 +15,6 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
   const auto refuse_here = [&](const std::string& reason) {
     refuse("launch.min_ranks", str("is ", least, ", but ", reason, "; leave it out, or set launch.max_restarts"));
   };
-  if (!config.program.empty()) refuse_here("a program has its own loop, which cannot repeat a step with other ranks");
   if (run.as.launcher != Launcher::none)
     refuse_here(str(name_of(run.as.launcher), " started the ranks and may end all of them when one dies"));
   if (run.arguments.nodes.any())

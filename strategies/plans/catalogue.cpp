@@ -121,6 +121,8 @@ const StrategyEntry& strategy_of(const RunConfig& config) {
   static const StrategyEntry of_programs = [] {
     StrategyEntry entry;
     entry.plan = plan_program;
+    // Replicas checks its options: api/trained_config.cpp.
+    entry.state_of_lost_rank = [](const JobPlan&) { return std::string(); };
     return entry;
   }();
   return config.program.empty() ? strategy_entry(config.strategy.name) : of_programs;

@@ -345,6 +345,30 @@ TEST(ReplicasErrors, NameTheRankWhoseLossIsNotFinite) {
               HasSubstr("the loss of rank 1 is not finite at step 2"));
 }
 
+// Run::each_batch repeats a body whose update is part of the state already.
+TEST(Replicas, MakeNoUpdateInSkippedCalls) {
+  test_jobs(2, [](Job& job) {
+    const Net net = sequential_net();
+    torch::optim::Adam adam(net.module->parameters());
+    Replicas replicas(job, *net.module, adam);
+    steps_on(job, replicas, net.forward, {}, 0, 2);
+    const State before = parameters_of(*net.module);
+    int done = 0;
+    replicas.impl().skip_calls(2, [&] { ++done; });
+    const Rows rows = part_of(batch_of(8, 2), job.rank(), 2);
+    replicas.accumulate(loss_sum(net.forward(rows.input), rows), rows.count());
+    EXPECT_EQ(done, 0);
+    const StepReport report = replicas.step(loss_sum(net.forward(rows.input), rows), rows.count());
+    EXPECT_EQ(done, 1);
+    EXPECT_TRUE(report.updated);
+    EXPECT_TRUE(report.gradient_norm.isnan().item<bool>());
+    EXPECT_SAME(before, parameters_of(*net.module), 0);
+    EXPECT_EQ(replicas.updates(), 2);
+    steps_on(job, replicas, net.forward, {}, 2, 3);
+    EXPECT_EQ(replicas.updates(), 3);
+  });
+}
+
 TEST(ReplicasErrors, EndARankThatTakesAnExtraStep) {
   const std::string error = error_on(2,
                                      [](Job& job) {

@@ -72,6 +72,7 @@ struct TestTraining {
   std::function<void(Job&, Run&)> before = nullptr;                      // before share
   std::function<void(Job&, Run&, const ShareBatch&)> in_step = nullptr;  // after step()
   std::function<void(Job&, Run&)> after = nullptr;                       // after the loop
+  bool each_batch = false;                                               // instead of a loop over share
 };
 
 inline ShareOptions share_options(int64_t epochs, int64_t batch_size, int64_t max_steps = 0) {
@@ -111,12 +112,16 @@ inline at::Tensor train_rows(int ranks, const TestTraining& training) {
         Replicas replicas(job, *net, sgd);
         Run run = job.resume(training.folder, replicas);
         if (training.before) training.before(job, run);
-        for (ShareBatch& batch : run.share(TestRows(), training.options)) {
+        const auto step = [&](ShareBatch& batch) {
           const at::Tensor loss = (net(batch.data) - batch.target).square().sum();
           replicas.step(loss, batch.rows);
           run.log("loss", loss);
           if (training.in_step) training.in_step(job, run, batch);
-        }
+        };
+        if (training.each_batch)
+          run.each_batch(TestRows(), training.options, step);
+        else
+          for (ShareBatch& batch : run.share(TestRows(), training.options)) step(batch);
         if (training.after) training.after(job, run);
         run.finish();
         if (job.rank() == 0) result = at::cat({net->weight.detach().flatten(), net->bias.detach()}).clone();
