@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "api/run/run_impl.h"
@@ -57,8 +58,11 @@ void Run::Impl::each_batch(const OpenData& data, const ShareOptions& options, co
 void Run::Impl::note_body() {
   if (!has_state_) return;
   const int64_t step = position_.completed = progress->step();
-  starts_.erase(starts_.begin(), starts_.lower_bound(position_.updated - 1));
-  if (step > position_.updated) return;  // after a loss, the ranks return to the last update
+  // After a loss, the ranks return to the body of the last update, to the one after it, or to this one.
+  for (auto start = starts_.begin(); start != starts_.end();) {
+    const bool needed = start->first + 1 == position_.updated || start->first == position_.updated;
+    start = needed ? std::next(start) : starts_.erase(start);
+  }
   BodyStart start;
   start.trainer = progress->trainer_section(step, progress->rows());
   for (const auto& [name, object] : kept_) start.kept[name] = object.save();

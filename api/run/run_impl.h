@@ -114,7 +114,7 @@ struct Run::Impl {
   };
   bool has_state_ = false;  // the strategy has a state of this membership
   Position position_;
-  std::map<int64_t, BodyStart> starts_;  // by batch: from the last update on
+  std::map<int64_t, BodyStart> starts_;  // by batch
   KeptTraining kept_training_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and copies after the last update
   bool taken_over_ = false;   // this process has received the state of other ranks, or continued its own

@@ -123,9 +123,10 @@ def joins_that_fail(folder):
 
 
 def outside(folder):
-    """Before the loop and on errors of the program the job ends."""
-    text = ended(folder / "before", faults=["kill:rank=1@join"], code=137)
-    runs.check("membership" not in text, text)
+    """Before and after the loop, and on errors of the program, the job ends."""
+    for moment in ("before", "after"):
+        text = ended(folder / moment, ["--do", moment], code=137)
+        runs.check("rank 1 on" in text and "defect" not in text and not runs.summary(folder / moment)["membership"], text)
     ended(folder / "broke", ["--do", "throw"], code=70)
 
 

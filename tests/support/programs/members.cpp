@@ -3,7 +3,8 @@
 //   members [--steps N] [--pause SECONDS] [--every STEPS] [--accumulate PASSES] [--optimizer fused] [--do ACTION]
 //
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
-// unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of the program).
+// unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of the program), before and after (rank 1 dies outside of the
+// loop).
 #include <ATen/ATen.h>
 #include <convoy/convoy.h>
 #include <torch/data/datasets/base.h>
@@ -13,6 +14,7 @@
 #include <torch/optim/sgd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <stdexcept>
@@ -78,6 +80,7 @@ void evaluate(convoy::Run& run, convoy::Replicas& replicas, Net& net) {
 void train(convoy::Job& job) {
   std::map<std::string, std::string> options = options_of(job.arguments());
   const std::string action = options["--do"];
+  at::manual_seed(1);
   Net net;
   torch::optim::Adam adam(net.parameters(), torch::optim::AdamOptions(1e-2));
   if (action == "sum") job.sum(1);
@@ -99,6 +102,7 @@ void train(convoy::Job& job) {
   run.keep("scheduler", scheduler);
   run.keep("batches", batches);
 
+  if (action == "before" && job.rank() == 1) raise(SIGKILL);
   const int64_t accumulate = std::stol(options["--accumulate"]);
   const auto body = [&](convoy::ShareBatch& batch) {
     for (int64_t pass = 0; pass < accumulate; ++pass) {
@@ -124,6 +128,7 @@ void train(convoy::Job& job) {
     for (auto& batch : run.share(Rows(), share)) body(batch);
   else
     run.each_batch(Rows(), share, body);
+  if (action == "after" && job.rank() == 1) raise(SIGKILL);
   if (action == "twice") run.each_batch(Rows(), share, body);
   std::printf("rank %d of %d: %lld batches, rate %.15g, passes %g\n", job.rank(), job.size(),
               static_cast<long long>(batches), replicas.learning_rate(), net.passes.item<double>());
