@@ -43,11 +43,11 @@ struct Job::Impl {
   virtual bool continues() const { return false; }
   // True if this process joined while the others trained, and has not entered Run::each_batch.
   bool joins() const { return joined && !in_loop; }
-  // Collective. Connects a process that joins: the others are in Run::each_batch, and meet it in Replicas.
+  // Collective. Connects this rank if it is not connected yet. A process that joins meets the others in Replicas.
   virtual void connect() {}
-  // After a lost peer: joins the next membership and replaces `context`. Nothing else may refer to groups of the old
-  // one. Returns false if the job ends.
-  virtual bool join_next() { return false; }
+  // After a lost peer: takes the place of this process in the next membership, and replaces `context` by one without
+  // groups; `connect` follows. Nothing else may refer to groups of the old one. Returns false if the job ends.
+  virtual bool leave_membership() { return false; }
   // Announces to the supervisor that this rank enters or leaves Run::each_batch.
   void enter_loop(bool enters);
 

@@ -156,15 +156,14 @@ class SupervisedImpl : public Job::Impl {
     rank().join(context, registry_);
     context.state->phase("running");
   }
-  bool join_next() override {
+  bool leave_membership() override {
     context.world.reset();
     context.axes.clear();
     context.channel.reset();
     injector.reset();
     if (!process_->join_next()) return false;
-    context = rank().start(registry_);
+    context = rank().prepare();
     injector = rank().injector();
-    context.state->phase("running");
     return true;
   }
 

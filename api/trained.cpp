@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 
+#include <exception>
+
 #include "api/job_impl.h"
 #include "api/trained_impl.h"
 #include "convoy/model_of.h"
@@ -134,7 +136,6 @@ TrainedRequest request_of(const Job& job, torch::nn::Module& module, torch::opti
         Failure::config, "launch.min_ranks is ", impl.context.config.launch.min_ranks,
         ", and the job has a Replicas already: Run::each_batch keeps the state of one for the next ranks; train "
         "both modules as one, or set launch.min_ranks=0");
-  impl.connect();
   return {module, optimizer, fused, impl.trained++, impl.lifetime.users(), impl.continues()};
 }
 
@@ -153,6 +154,27 @@ std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const Train
   settings.continues = request.continues;
   return std::make_unique<Trained::Impl>(context, request, settings, kind);
 }
+
+namespace {
+
+// In a process that joins, this is the first communication: the others may lose a peer meanwhile.
+std::unique_ptr<Trained::Impl> joined_replicas(const Job& job, const TrainedRequest& request,
+                                               const ReplicaOptions& options) {
+  Job::Impl& impl = job.impl();
+  while (true) {
+    std::exception_ptr lost;
+    try {
+      impl.connect();
+      return make_replicas(impl.context, request, options);
+    } catch (...) {
+      if (!impl.joins() || translate_exception(Failure::training).kind != Failure::peer_lost) throw;
+      lost = std::current_exception();
+    }
+    if (!impl.leave_membership()) std::rethrow_exception(lost);
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<Trained::Impl> make_shards(const Context& context, const TrainedRequest& request,
                                            const ShardOptions& options) {
@@ -183,9 +205,9 @@ std::unique_ptr<Trained::Impl> make_shards(const Context& context, const Trained
 
 Replicas::Replicas(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                    const ReplicaOptions& options)
-    : Trained(make_replicas(context_of(job), request_of(job, module, &optimizer, nullptr), options)) {}
+    : Trained(joined_replicas(job, request_of(job, module, &optimizer, nullptr), options)) {}
 Replicas::Replicas(Job& job, torch::nn::Module& module, const FusedOptimizer& optimizer, const ReplicaOptions& options)
-    : Trained(make_replicas(context_of(job), request_of(job, module, nullptr, &optimizer), options)) {}
+    : Trained(joined_replicas(job, request_of(job, module, nullptr, &optimizer), options)) {}
 
 Shards::Shards(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer, const ShardOptions& options)
     : Trained(make_shards(context_of(job), request_of(job, module, &optimizer, nullptr), options)) {}

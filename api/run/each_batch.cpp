@@ -123,7 +123,8 @@ bool Run::Impl::continue_with_others() {
       progress.reset();
       metrics.reset();
       trained.impl().detach();
-      if (!job.impl().join_next()) return false;
+      if (!job.impl().leave_membership()) return false;
+      job.impl().connect();
       trained.impl().attach(context);
       begin_progress();
       settings.reset();

@@ -56,8 +56,15 @@ Run::Impl::Impl(const Job& of_job, const std::string& folder, Trained& of_traine
   }
   begin_progress();
   context.state->phase(loading_phase);
-  if (!take_over_training())
-    if (const std::optional<CheckpointInfo> info = progress->checkpoint()) restore(*info);
+  std::exception_ptr lost;
+  try {
+    if (!take_over_training())
+      if (const std::optional<CheckpointInfo> info = progress->checkpoint()) restore(*info);
+  } catch (...) {
+    if (!job.impl().joins() || translate_exception(Failure::training).kind != Failure::peer_lost) throw;
+    lost = std::current_exception();
+  }
+  if (lost && !continue_with_others()) std::rethrow_exception(lost);
   context.state->phase("training");
   if (job.impl().continues()) trained.impl().on_update([this] { note_update(); });
   trained.impl().on_loss([this](const Metric& loss) {

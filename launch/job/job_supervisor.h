@@ -72,8 +72,7 @@ class JobSupervisor {
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
   // Returns how a rank process died, if the job may continue without it: it was killed, after all ranks had joined, and
-  // no other failure or stop ends the job. A program that has joined a running job also ends if it loses a peer before
-  // Run::each_batch. `message`: replaces the usual one; "": none.
+  // no other failure or stop ends the job. `message`: replaces the usual one; "": none.
   std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& message = "") const;
   // True if the ranks of the job may change: all have joined and train, and no failure or stop ends the job.
   bool may_change() const;

@@ -5,16 +5,13 @@
 
 #include "core/base/text.h"
 #include "core/control/assignment.h"
-#include "core/control/exit_codes.h"
 #include "launch/job/job_supervisor.h"
 
 namespace convoy {
 
 std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& message) const {
+  if (end.signal == 0 || !may_change()) return std::nullopt;
   const int rank = failed_rank_of(process);
-  const bool before_loop = continues_ && !assignment_->job.config.program.empty() && in_loop_.count(rank) == 0 &&
-                           end.code == exit_code::peer_lost;
-  if ((end.signal == 0 && !before_loop) || !may_change()) return std::nullopt;
   const int64_t step = step_of(rank);
   const std::optional<Abort> reported = reported_failure(process);
   return Abort{Failure::peer_lost,

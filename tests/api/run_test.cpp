@@ -62,9 +62,11 @@ TEST(Run, EachBatchMakesTheStepsOfShare) {
     for (const bool each_batch : {false, true}) {
       TestTraining training{folder / str(ranks, each_batch), saving_every(share_options(3, 6), Every::steps(2))};
       training.each_batch = each_batch;
-      if (ranks == 1) training.in_step = killed_after(5);
-      if (ranks == 1) EXPECT_THROW(train_rows(1, training), std::runtime_error);
-      training.in_step = nullptr;
+      if (ranks == 1) {
+        training.in_step = killed_after(5);
+        EXPECT_THROW(train_rows(1, training), std::runtime_error);
+        training.in_step = nullptr;
+      }
       results.push_back(train_rows(ranks, training));
       EXPECT_EQ(lines_in(training.folder + "/metrics.jsonl").size(), 4) << ranks;
     }

@@ -97,7 +97,7 @@ void train(convoy::Job& job) {
                                     : convoy::Replicas(job, net, adam, replicated);
   if (action == "two") convoy::Replicas(job, net, adam);
   convoy::Run run = job.resume("run", replicas);
-  torch::optim::StepLR scheduler(adam, 7, 0.9);
+  torch::optim::StepLR scheduler(adam, 5, 0.995);
   int64_t batches = 0;
   run.keep("scheduler", scheduler);
   run.keep("batches", batches);
@@ -113,7 +113,7 @@ void train(convoy::Job& job) {
     }
     ++batches;
     if (fused)
-      replicas.set_learning_rate(replicas.learning_rate() * 0.99);
+      replicas.set_learning_rate(replicas.learning_rate() * 0.999);
     else
       scheduler.step();
     if ((batch.step + 1) % 10 == 0) evaluate(run, replicas, net);
