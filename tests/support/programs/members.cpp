@@ -3,8 +3,8 @@
 //   members [--steps N] [--pause SECONDS] [--every STEPS] [--accumulate PASSES] [--optimizer fused] [--do ACTION]
 //
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
-// unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of the program), before and after (rank 1 dies outside of the
-// loop).
+// unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of
+// the program), before and after (rank 1 dies outside of the loop).
 #include <ATen/ATen.h>
 #include <convoy/convoy.h>
 #include <torch/data/datasets/base.h>
