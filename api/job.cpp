@@ -87,7 +87,7 @@ void Job::finish() {
 void Job::Impl::enter_loop(bool enters) {
   in_loop = enters;
   joined = joined && enters;
-  if (continues()) context.channel->set(str(protocol::in_loop, context.rank), enters ? "1" : "0");
+  if (continues() && enters) context.channel->set(str(protocol::in_loop, context.rank), "1");
 }
 
 void check_others_call(const Job::Impl& job, const char* call) {

@@ -48,7 +48,7 @@ struct Job::Impl {
   // After a lost peer: takes the place of this process in the next membership, and replaces `context` by one without
   // groups; `connect` follows. Nothing else may refer to groups of the old one. Returns false if the job ends.
   virtual bool leave_membership() { return false; }
-  // Announces to the supervisor that this rank enters or leaves Run::each_batch.
+  // This rank enters or leaves Run::each_batch. Announces to the supervisor that it enters.
   void enter_loop(bool enters);
 
   Context context;  // steps_per_epoch, total_steps and folder may be set by Run

@@ -38,10 +38,8 @@ void Run::Impl::each_batch(const OpenData& data, const ShareOptions& options, co
       begin_loop(data, options);
       job.impl().enter_loop(true);
       while (next(batch)) body(batch);
-      // Before this barrier all ranks can repeat a step. After the second one no rank may be lost.
-      if (continues) context.world->barrier({"end of each_batch", {}})->wait();
+      if (continues) end_membership(context);
       job.impl().enter_loop(false);
-      if (continues) context.world->barrier({"after each_batch", {}})->wait();
       return;
     } catch (...) {
       if (!continues || translate_exception(Failure::training).kind != Failure::peer_lost) throw;

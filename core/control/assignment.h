@@ -52,7 +52,7 @@ inline constexpr char changes[] = "changes";
 inline constexpr char checked_data[] = "checked data";
 // Topic: {step, in_memory}: rank 0, before the first step of a membership.
 inline constexpr char continued[] = "continued";
-// Key + rank: "1" when the program of this rank is in Run::each_batch, "0" when it leaves it.
+// Key + rank: set when the program of this rank has entered Run::each_batch.
 inline constexpr char in_loop[] = "loop/";
 
 }  // namespace protocol

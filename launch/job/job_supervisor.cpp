@@ -102,8 +102,8 @@ void JobSupervisor::watch_results() {
                     if (stalls_) stalls_->set_rank_info(rank, value);
                     if (first && events_.on_rank_ready) events_.on_rank_ready(rank);
                   }));
-  channel_->watch(protocol::in_loop, keep([this](const std::string& key, const Json& value) {
-                    in_loop_[number_after(key, protocol::in_loop)] = value == 1;
+  channel_->watch(protocol::in_loop, keep([this](const std::string& key, const Json&) {
+                    in_loop_.insert(number_after(key, protocol::in_loop));
                   }));
   channel_->watch(protocol::result, keep([this](const std::string& key, Json value) {
                     if (key == protocol::result) {

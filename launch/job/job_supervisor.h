@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -143,10 +144,10 @@ class JobSupervisor {
   int stop_signal_ = 0;
   bool ranks_stopped_ = false;  // ranks report that they stopped early
   bool retired_ = false;
-  StopRequests requests_;        // signals of this process
-  std::map<int, bool> in_loop_;  // by rank of a program that has entered Run::each_batch: it is still inside
-  int awaits_ = 0;               // calls of await_ranks
-  int undecided_ = 0;            // failures whose cause may still arrive
+  StopRequests requests_;  // signals of this process
+  std::set<int> in_loop_;  // ranks of a program that have entered Run::each_batch
+  int awaits_ = 0;         // calls of await_ranks
+  int undecided_ = 0;      // failures whose cause may still arrive
   bool all_joined_ = false;
   bool continues_ = false;  // from an earlier membership: its ranks had joined
   std::map<int, Json> infos_, results_;

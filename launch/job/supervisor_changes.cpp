@@ -33,12 +33,9 @@ bool JobSupervisor::may_change() const {
                       [](const Participant& participant) { return participant.end.has_value(); });
 }
 
-// Outside of Run::each_batch a program cannot continue with other ranks. Those of an earlier membership are inside, and
-// wait there for ranks that join.
-bool JobSupervisor::in_loop() const {
-  if (!continues_ && in_loop_.size() < assignment_->job.ranks.size()) return false;
-  return std::all_of(in_loop_.begin(), in_loop_.end(), [](const auto& rank) { return rank.second; });
-}
+// Before Run::each_batch a program cannot continue with other ranks; after it, begin_change refuses. Ranks of an
+// earlier membership are inside, and wait there for ranks that join.
+bool JobSupervisor::in_loop() const { return continues_ || in_loop_.size() >= assignment_->job.ranks.size(); }
 
 bool JobSupervisor::ends() const {
   if (!assignment_ || result_ || !results_.empty()) return true;
