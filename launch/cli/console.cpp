@@ -74,8 +74,10 @@ std::string metrics_line(const Json& record) {
 
 std::string result_text(const Json& summary, const std::string& folder) {
   if (summary.contains("bench")) return bench_result(summary["bench"]);
-  const Json changes = summary.value("membership", Json::array());  // the last one has the ranks that ended
-  const double count = changes.empty() ? number_in(summary, "world_size", 1) : number_in(changes.back(), "ranks", 1);
+  // The last change of the last attempt has the number of ranks that ended.
+  const Json changes = summary.value("membership", Json::array());
+  const bool changed = !changes.empty() && number_in(changes.back(), "attempt", -1) == number_in(summary, "attempt", 0);
+  const double count = changed ? number_in(changes.back(), "ranks", 1) : number_in(summary, "world_size", 1);
   const std::string ranks =
       str(summary.value("backend", ""), " with ", formatted("%.0f", count), " rank", count == 1 ? "" : "s", "\n");
   std::string text = number_in(summary, "train_seconds", -1) < 0  // a program without a convoy::Run counts no steps

@@ -43,6 +43,9 @@ Json summary_of_running(const std::string& folder) {
 int join_command(const std::string& run) {
   const std::string folder = absolute_path(run);
   const Json summary = summary_of_running(folder);
+  if (access(folder.c_str(), W_OK) != 0)
+    throw Error(Failure::output, folder,
+                ": belongs to another user; type this command as the user who started the run");
   const auto began = std::chrono::steady_clock::now();
   const double limit = summary["config"]["launch"].value("rendezvous", LaunchConfig().rendezvous) + 30;
   const std::string token = ask_to_join(folder);
@@ -55,11 +58,12 @@ int join_command(const std::string& run) {
       if (!answer) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     }
-    withdraw_join(folder, token);
+    withdraw_join(folder, token, !alive);
     if (!alive) throw Error(Failure::output, folder, ": the run ended before the rank took part");
     throw Error(Failure::hang, folder, ": no answer within ", limit,
                 " s; the process of the run may be stopped, or its ", "host busy: see its output");
   }
+  withdraw_join(folder, token, !lock_owner(folder).held);
   if (answer->exit_code != exit_code::done) {
     std::cerr << run << ": no rank was added: " << answer->text << '\n';
     return answer->exit_code;

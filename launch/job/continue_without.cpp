@@ -59,7 +59,7 @@ bool RunAttempt::continue_without(int process, const Abort& loss) {
   NextMembership next;
   try {
     next = without_process(run_, hosts_, assignment_->job, process);
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
     console_.log(str("no layout for the ranks that are left, so the job does not continue: ", error.what()));
     return false;
   }
@@ -190,10 +190,11 @@ void RunAttempt::first_step_done() {
     Json& change = changes[changes.size() - left];
     change["seconds"] = seconds_since(done.since);
     if (done.asked.empty()) continue;
-    requests_->answer(done.asked,
-                      {exit_code::done,
-                       str("rank ", ranks_text(change.at("joined").get<std::vector<int>>()), " takes part since step ",
-                           change.at("step").dump(), ": ", ranks_and(change.at("ranks").get<size_t>(), "train"))});
+    const std::vector<int> joined = change.at("joined");
+    requests_->answer(done.asked, {exit_code::done, str(joined.size() == 1 ? "rank " : "ranks ", ranks_text(joined),
+                                                        joined.size() == 1 ? " takes" : " take", " part since step ",
+                                                        change.at("step").dump(), ": ",
+                                                        ranks_and(change.at("ranks").get<size_t>(), "train"))});
   }
   const bool changed = !unfinished_.empty();
   unfinished_.clear();

@@ -356,10 +356,11 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
     const Failure kind = connecting ? Failure::rendezvous : Failure::training;
     fail({reason.rank >= 0 ? reason.kind : kind, rank, step, connecting ? 0 : end.signal, participant.host,
           str(label(process), " ", end_text(end),
-              connecting  ? " between joining the job and connecting to its peers"
-              : step >= 0 ? str(" at step ", step)
-              : rank < 0  ? positions_text(process)
-                          : " before its first step",
+              connecting   ? " between joining the job and connecting to its peers"
+              : step >= 0  ? str(" at step ", step)
+              : continues_ ? str(" while the ranks of membership ", assignment_->membership + 1, " connected")
+              : rank < 0   ? positions_text(process)
+                           : " before its first step",
               reason.message.empty() ? "" : ": ", reason.message)});
     return;
   }

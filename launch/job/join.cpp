@@ -21,6 +21,10 @@ namespace {
 
 constexpr std::chrono::milliseconds request_interval{100};
 
+std::string ranks_and_numbers(const std::vector<int>& ranks) {
+  return str(ranks.size() == 1 ? "rank " : "ranks ", ranks_text(ranks));
+}
+
 }  // namespace
 
 // Returns why no rank can join now; "" if one can.
@@ -30,18 +34,17 @@ std::string RunAttempt::cannot_join() const {
   if (job.backend != "gloo") return str("ranks join over backend gloo, and this run has ", job.backend);
   if (const std::string lost = strategy_of(run_.config).state_of_lost_rank(job); !lost.empty())
     return str("a new rank cannot receive the state from another one, because ", lost);
-  if (!supervisor_->may_change()) return "its ranks have not all started, or it ends";
-  if (joining_) return "another rank joins now; try again";
+  if (!supervisor_->may_change()) return "it ends";
   return "";
 }
 
 // Uses a restart for a process in the place of a lost rank, after `delay` seconds.
 void RunAttempt::replace_lost(double delay) {
   tasks_.after(to_milliseconds(delay), [this] {
-    if (vacant_.empty() || !policy_.may_restart() || !cannot_join().empty()) return;
+    if (joining_ || vacant_.empty() || !policy_.may_restart() || !cannot_join().empty()) return;
     begin_joining(vacant_.front(), true,
-                  str("replaces a lost rank, restart ", policy_.budget().used() + 1, " of ", policy_.budget().most(),
-                      " (launch.max_restarts)"),
+                  str("in the place of a lost rank, restart ", policy_.budget().used() + 1, " of ",
+                      policy_.budget().most(), " (launch.max_restarts)"),
                   "");
   });
 }
@@ -77,7 +80,7 @@ void RunAttempt::begin_joining(const std::vector<RankPlan>& plans, bool replaces
   } catch (const std::exception& error) {
     return joining_failed(error.what());
   }
-  console_.log(str("a process starts for ", joining_text(), ", which ", why));
+  console_.log(str("a process starts for ", joining_text(), ": ", why));
   tasks_.after(to_milliseconds(run_.config.launch.rendezvous), [this, state = joining_->state] {
     if (*state == Joining::State::starts)
       joining_failed(str("not ready after ", human_seconds(run_.config.launch.rendezvous), " (launch.rendezvous)"));
@@ -87,7 +90,7 @@ void RunAttempt::begin_joining(const std::vector<RankPlan>& plans, bool replaces
 std::string RunAttempt::joining_text() const {
   std::vector<int> ranks;
   for (const auto& process : joining_->processes) ranks.push_back(process.second);
-  return str(ranks.size() == 1 ? "rank " : "ranks ", ranks_text(ranks));
+  return ranks_and_numbers(ranks);
 }
 
 // Until the new ranks take part, nothing that happens to them concerns the job.
@@ -131,6 +134,8 @@ void RunAttempt::add_joining() {
     joined.push_back(process);
     logs_.write(process, str("convoy: membership ", joining->assignment.membership + 1, ": this rank joins"));
   }
+  const std::string joins =
+      str(ranks_and_numbers(joined.get<std::vector<int>>()), joined.size() == 1 ? " joins" : " join");
   failed_joins_ = 0;
   if (!vacant_.empty()) vacant_.erase(vacant_.begin());
   record_change({{"membership", joining->assignment.membership + 1},
@@ -138,13 +143,12 @@ void RunAttempt::add_joining() {
                  {"step", nullptr},
                  {"joined", joined},
                  {"host", host_name()},
-                 {"why", str("rank ", ranks_text(joined.get<std::vector<int>>()), " joins: it ", joining->why)},
+                 {"why", str(joins, " (", joining->why, ")")},
                  {"ranks", joining->assignment.job.ranks.size()},
                  {"seconds", nullptr}},
                 {joining->since, joining->asked});
   change_membership(std::move(joining->supervisor), joining->assignment, joining->request, ranks,
-                    {Failure::peer_lost, -1, -1, 0, host_name(),
-                     str("rank ", ranks_text(joined.get<std::vector<int>>()), " joins the job")});
+                    {Failure::peer_lost, -1, -1, 0, host_name(), joins + " the job"});
   for (const auto& [started, process] : joining->processes) places_[static_cast<size_t>(started)] = process;
   supervisor_->await_ranks();
 }
@@ -168,7 +172,9 @@ void RunAttempt::answer_joining(const JoinAnswer& answer) {
 // Ends the processes of ranks that have not joined. A restart for them is not used.
 void RunAttempt::drop_joining() {
   if (!joining_) return;
-  answer_joining({exit_code_of(Failure::output), "the run ended, or lost a rank, before the new rank was ready"});
+  answer_joining({exit_code_of(Failure::output),
+                  "the run ended, stopped or lost a rank before the new rank was ready; if it still runs, type the "
+                  "command again"});
   *joining_->state = Joining::State::dropped;
   if (joining_->replaces) policy_.budget().give_back();
   for (const auto& [started, process] : joining_->processes) {
@@ -183,7 +189,9 @@ void RunAttempt::drop_joining() {
 
 void RunAttempt::read_requests() {
   if (!requests_) return;
-  if (const std::optional<std::string> asked = requests_->take()) {
+  // A request waits until the ranks have started.
+  const bool ends = supervisor_->ends() || supervisor_->failed() || supervisor_->stopping();
+  if (const auto asked = ends || supervisor_->may_change() ? requests_->take() : std::nullopt) {
     try {
       add_rank_for(*asked);
     } catch (const std::exception& error) {
@@ -194,11 +202,15 @@ void RunAttempt::read_requests() {
 }
 
 void RunAttempt::add_rank_for(const std::string& asked) {
+  if (joining_)
+    return requests_->answer(
+        asked, {exit_code_of(Failure::rendezvous),
+                str("a process starts for ", joining_text(), " already; type the command again when it takes part")});
   if (const std::string reason = cannot_join(); !reason.empty())
     return requests_->answer(asked, {exit_code_of(Failure::config), reason});
   const std::vector<RankPlan> plans =
       vacant_.empty() ? std::vector<RankPlan>{place_of_next_rank(run_, hosts_, assignment_->job)} : vacant_.front();
-  begin_joining(plans, false, "was asked for by `convoy run --join`", asked);
+  begin_joining(plans, false, "asked for by `convoy run --join`", asked);
 }
 
 }  // namespace convoy

@@ -1,7 +1,9 @@
 // Requests of `convoy run --join RUN` to the `convoy` that supervises RUN: files in RUN/join.
 //
 // The asking process writes TOKEN.request and waits for TOKEN.answer, which it removes. The supervisor removes the
-// request when it takes it, and writes the answer when the rank takes part. Threads: one.
+// request when it takes it, and writes the answer when the rank takes part. A token begins with the number of the
+// asking process: requests of processes that have ended do not count. Requests stay while a run restarts its ranks.
+// Threads: one.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,10 +17,9 @@ struct JoinAnswer {
 
 class JoinRequests {
  public:
-  // Removes requests to an earlier supervisor.
   explicit JoinRequests(const std::string& run_folder);
-  ~JoinRequests();  // refuses the requests that were not taken, because the run has ended
 
+  void refuse_all() const;                  // the run has ended
   std::optional<std::string> take() const;  // token of a request, which must be answered; cheap if there is none
   void answer(const std::string& token, const JoinAnswer& answer) const;
 
@@ -32,6 +33,7 @@ class JoinRequests {
 std::string ask_to_join(const std::string& run_folder);
 // Returns the answer once, or nothing if there is none yet.
 std::optional<JoinAnswer> take_join_answer(const std::string& run_folder, const std::string& token);
-void withdraw_join(const std::string& run_folder, const std::string& token);
+// `ended`: no process runs the folder any more.
+void withdraw_join(const std::string& run_folder, const std::string& token, bool ended);
 
 }  // namespace convoy

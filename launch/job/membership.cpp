@@ -34,6 +34,7 @@ NextMembership without_process(const PreparedRun& run, const Topology& topology,
     next.job.mesh = Mesh(axes);
   } else if (!next.job.ranks.empty()) {
     PreparedRun fewer = run;
+    fewer.arguments.faults.clear();  // they were checked, and may name a rank that is gone
     fewer.config = run.config.changed({{"launch", {{"ranks", next.job.ranks.size()}, {"min_ranks", 0}}}});
     next.job.mesh = plan_and_place(fewer, topology).job.mesh;
   }
@@ -64,6 +65,7 @@ JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added) {
 
 RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job) {
   PreparedRun more = run;
+  more.arguments.faults.clear();
   more.config = run.config.changed({{"launch", {{"ranks", job.ranks.size() + 1}, {"min_ranks", 0}}}});
   return plan_and_place(more, topology).job.ranks.back();
 }

@@ -286,7 +286,6 @@ AttemptEnd RunAttempt::finish() {
   for (const UnfinishedChange& change : unfinished_)
     if (!change.asked.empty())
       requests_->answer(change.asked, {exit_code_of(Failure::output), "the run ended before the rank had made a step"});
-  requests_.reset();
   console_.flush();
   remove_leftover_checkpoints(folder_.path);
   JobOutcome outcome = supervisor_->outcome();
@@ -294,6 +293,8 @@ AttemptEnd RunAttempt::finish() {
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
   if (supervisor_->stopping()) end.again.reset();  // a stopped run has no further attempt
+  if (requests_ && !end.again) requests_->refuse_all();
+  requests_.reset();
   summary_["attempts"] = policy_.ended();
   try {
     if (end.again) {

@@ -190,15 +190,16 @@ std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& 
 
 LockOwner lock_owner(const std::string& run_folder) {
   LockOwner owner;
-  const int fd = open((run_folder + "/.lock").c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return owner;
+  const std::string path = run_folder + "/.lock";
   struct stat status {};
-  if (fstat(fd, &status) == 0) owner.pid = lock_owner_of(status);
+  // Another user may not open the file.
+  if (lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) owner.pid = lock_owner_of(status);
   owner.held = owner.pid > 0;
-  if (!owner.held) {
-    owner.held = flock(fd, LOCK_SH | LOCK_NB) != 0;
-    owner.pid = -1;
-  }
+  if (owner.held) return owner;
+  owner.pid = -1;
+  const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return owner;
+  owner.held = flock(fd, LOCK_SH | LOCK_NB) != 0;
   close(fd);
   return owner;
 }

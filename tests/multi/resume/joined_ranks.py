@@ -117,6 +117,33 @@ def asked_near_the_end(folder):
     print(f"asked near the end: exit codes {sorted(answers)}")
 
 
+def asked_twice_and_between_attempts(folder):
+    """The second of two requests at once is told to wait, and the first one gets its answer. A request that comes while
+    the run restarts waits for the ranks."""
+    output = folder / "twice"
+    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2", "launch.backoff=2s"], ranks=2)
+    runs.training(output, step=20)
+    join = [runs.CONVOY, "run", "--join", output]
+    first = subprocess.Popen(join, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    runs.wait_for(lambda: "a process starts for rank 2" in pathlib.Path(f"{output}.console").read_text(), 10, "a process")
+    second = subprocess.run(join, timeout=60, capture_output=True, text=True)
+    runs.check(second.returncode in (0, 75), f"{second}")
+    text, _ = first.communicate(timeout=20)
+    runs.check(first.returncode == 0 and "rank 2 takes part" in text, f"{first.returncode}: {text}")
+    for pid in runs.named(runs.descendants(process.pid), "convoy-rank"):
+        os.kill(pid, signal.SIGKILL)
+    runs.wait_for(lambda: "all ranks start again" in pathlib.Path(f"{output}.console").read_text(), 10, "a restart")
+    asked = subprocess.run(join, timeout=60, capture_output=True, text=True)
+    runs.check(asked.returncode == 0 and "takes part" in asked.stdout, f"{asked}")
+    before = runs.summary(output)["membership"]
+    stopped(process, output)
+    runs.check(not (output / "join").exists(), "the folder of requests is left")
+    more = runs.summary(output)["steps"] + 20
+    runs.run(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2", "launch.backoff=2s", f"train.max_steps={more}"], 2)
+    runs.check(runs.summary(output)["membership"][:len(before)] == before, "a resumed run keeps the changes")
+    print("asked twice, and while the run restarts: answered")
+
+
 def stop_while_starting(folder):
     output = folder / "stop"
     process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=3)
@@ -149,5 +176,6 @@ with runs.workspace() as folder:
     dies_while_starting(folder)
     another_is_lost_while_starting(folder)
     asked_near_the_end(folder)
+    asked_twice_and_between_attempts(folder)
     stop_while_starting(folder)
     refusals(folder)

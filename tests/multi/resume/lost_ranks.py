@@ -106,6 +106,24 @@ def random_kills(folder):
     print("random: equal")
 
 
+def sharded(folder):
+    """A lost rank had a part of the state: the others return to the newest checkpoint, with fewer ranks. `--inject` may
+    name the last rank, which the next membership lacks."""
+    config = TINY / "gpt.yaml"
+    sets = ["train.max_steps=16", "train.checkpoint_every=4 steps", "train.evaluate_every=8 steps", "launch.min_ranks=1"]
+    for name, ranks in (("fsdp", 3), ("pipeline", 2)):
+        options = [*COMMON, *sets, f"strategy={{name: {name}}}"]
+        expected, output = folder / f"{name}-whole", folder / name
+        runs.run(config, expected, options, ranks)
+        summary = runs.run(config, output, options, ranks, inject=[f"kill:rank={ranks - 1}@step=11"])
+        change = summary["membership"][-1]
+        runs.check(change["left"] == [ranks - 1] and change["state"] == "checkpoint" and change["step"] in (4, 8), f"{change}")
+        last, wanted = (runs.records(each, "evaluate")[-1] for each in (output, expected))
+        runs.check(last["step"] == wanted["step"] == 16, f"{last} {wanted}")
+        runs.check(abs(last["metrics"]["loss"] - wanted["metrics"]["loss"]) < 1e-9, f"{name}: {last} {wanted}")
+    print("sharded: from the checkpoint")
+
+
 def too_few(folder):
     """Below min_ranks the run ends, or restarts with all ranks."""
     config = TINY / "mlp.yaml"
@@ -138,5 +156,6 @@ with runs.workspace() as folder:
     refusals(folder)
     moments(folder)
     models(folder)
+    sharded(folder)
     too_few(folder)
     random_kills(folder)
