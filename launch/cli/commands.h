@@ -31,7 +31,7 @@ int add_command(const AddArguments& arguments);
 // Asks the `convoy` that runs the folder `run` on this host to add a rank, and waits until the rank takes part. Returns
 // 0, or the code of the run's refusal. Errors:
 // - command_line: `run` is not the folder of a run.
-// - output: no process runs it, or it ended.
+// - output: no process runs it, it ended, or it belongs to another user.
 // - config: its ranks cannot change.
 // - hang: no answer arrived within launch.rendezvous and 30 s.
 int join_command(const std::string& run);
