@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -189,6 +190,17 @@ def training(output, seconds=60, step=1):
             return any(r["step"] >= step for r in records(output, "train"))
         return False
     wait_for(reached, seconds, f"step {step} of {output}")
+
+
+def survives_two_kills(process, output, ranks):
+    """Kills two of these rank processes at random moments. Checks that the run ends with 0; returns its console."""
+    for victim in random.sample(ranks, 2):
+        time.sleep(random.uniform(0, 0.3))
+        os.kill(victim, signal.SIGKILL)
+    code = end(process, 60)
+    console = pathlib.Path(f"{output}.console").read_text()
+    check(code == 0, f"{output}: exit {code}\n{console}")
+    return console
 
 
 def stopped_and_resumed(title, config, output, sets, whole, after):

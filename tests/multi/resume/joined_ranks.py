@@ -69,15 +69,21 @@ def asked(folder):
     runs.refused("ended", 73, ["no process runs it"], [runs.CONVOY, "run", "--join", output])
 
 
-def dies_while_starting(folder):
-    output = folder / "dies"
-    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=3)
-    before = runs.rank_pids(process, 3)
+def replacement_starts(output, ranks):
+    """Kills rank 1 of a run whose lost ranks are replaced. Returns the convoy, the ranks before, and the new process."""
+    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=ranks)
+    before = runs.rank_pids(process, ranks)
     runs.training(output, step=20)
     os.kill(before[1], signal.SIGKILL)
     new = runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
                         10, "a replacement")
-    os.kill(new[0], signal.SIGKILL)
+    return process, before, new[0]
+
+
+def dies_while_starting(folder):
+    output = folder / "dies"
+    process, _, new = replacement_starts(output, 3)
+    os.kill(new, signal.SIGKILL)
     took_part(output, 1)
     console = stopped(process, output)
     runs.check("did not join" in console, console)
@@ -87,12 +93,7 @@ def dies_while_starting(folder):
 def another_is_lost_while_starting(folder):
     """The replacement knows the ranks before the second loss, so it is dropped, and others start for both places."""
     output = folder / "another"
-    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=4)
-    before = runs.rank_pids(process, 4)
-    runs.training(output, step=20)
-    os.kill(before[1], signal.SIGKILL)
-    runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
-                  10, "a replacement")
+    process, before, _ = replacement_starts(output, 4)
     os.kill(before[2], signal.SIGKILL)
     took_part(output, 2)
     changes = runs.summary(output)["membership"]
@@ -118,8 +119,8 @@ def asked_near_the_end(folder):
 
 
 def asked_twice_and_between_attempts(folder):
-    """The second of two requests at once is told to wait, and the first one gets its answer. A request that comes while
-    the run restarts waits for the ranks."""
+    """Two commands ask at once: the first one gets its rank, and the second one ends with 75. A command that asks during
+    a restart gets its rank afterwards."""
     output = folder / "twice"
     process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2", "launch.backoff=2s"], ranks=2)
     runs.training(output, step=20)
@@ -146,14 +147,9 @@ def asked_twice_and_between_attempts(folder):
 
 def stop_while_starting(folder):
     output = folder / "stop"
-    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=3)
-    before = runs.rank_pids(process, 3)
-    runs.training(output, step=20)
-    os.kill(before[1], signal.SIGKILL)
-    new = runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
-                        10, "a replacement")
+    process, before, new = replacement_starts(output, 3)
     stopped(process, output)
-    runs.check(not runs.alive([*before, *new]) and not joins(output), f"{joins(output)}")
+    runs.check(not runs.alive([*before, new]) and not joins(output), f"{joins(output)}")
     print("stop while one starts: no trace")
 
 

@@ -1,13 +1,9 @@
 """launch.min_ranks: a run that loses ranks continues in the processes that are left, and ends with the weights and
 metrics of an undisturbed run (fp64, to 1e-12)."""
 # timeout: 600
-import os
 import pathlib
-import random
-import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import checkpoints
@@ -96,12 +92,7 @@ def random_kills(folder):
         process = runs.start(config, output, [*COMMON, *sets], ranks=4)
         ranks = runs.rank_pids(process, 4)
         runs.training(output)
-        for victim in random.sample(ranks, 2):
-            time.sleep(random.uniform(0, 0.3))
-            os.kill(victim, signal.SIGKILL)
-        code = runs.end(process, 60)
-        console = pathlib.Path(f"{output}.console").read_text()
-        runs.check(code == 0, f"{output}: exit {code}\n{console}")
+        runs.survives_two_kills(process, output, ranks)
         compare(output.name, output, expected)
     print("random: equal")
 
