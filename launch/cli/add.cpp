@@ -2,11 +2,9 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "core/config/reader.h"
@@ -96,20 +94,18 @@ struct Author {
 
 // Waits for the farm's answer; true if it took the file. Throws if it refused or has ended.
 bool answered(const std::string& folder, const std::string& path, const Author& author, double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::error_code none;
-  while (true) {
-    const bool alive = lock_owner(folder).held;  // checked first: the farm may answer and then end
+  const Answer answer = wait_for_answer(folder, seconds, [&] {
     if (fs::exists(path + ".taken", none)) return true;
     if (const auto refusal = Inbox::refusal(path))
       throw Error(refusal->kind(), "not added: ", author.reason(refusal->what(), path));
-    if (!alive) {
-      unlink(path.c_str());
-      refuse_ended(folder, read_summary(folder).value("status", "ended"));
-    }
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return false;
+  });
+  if (answer == Answer::ended) {
+    unlink(path.c_str());
+    refuse_ended(folder, read_summary(folder).value("status", "ended"));
   }
+  return answer == Answer::given;
 }
 
 std::string waiting_file(const std::string& folder, const Pipeline& pipeline) {
@@ -157,23 +153,20 @@ void request(const std::string& folder, const Json& content, double seconds) {
   make_private_folder(folder + "/inbox");
   const std::string path = str(folder, "/inbox/", random_token(), ".request");
   write_whole(path, content.dump(), true);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::error_code none;
-  while (true) {
-    const bool alive = lock_owner(folder).held;  // checked first: the farm may answer and then end
-    if (fs::remove(path + ".taken", none)) return;
+  const Answer answer = wait_for_answer(folder, seconds, [&] {
+    if (fs::remove(path + ".taken", none)) return true;
     if (const auto refusal = Inbox::refusal(path)) {
       fs::remove(path + ".refused", none);
       throw Error(refusal->kind(), folder, ": ", refusal->what());
     }
-    if (!alive || std::chrono::steady_clock::now() > end) {
-      fs::remove(path, none);
-      if (!alive) throw Error(Failure::output, folder, ": the farm ended before it read the request");
-      throw Error(Failure::hang, folder, ": the farm did not answer within ", seconds,
-                  " s; its process may be stopped, or its host busy: try again");
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+    return false;
+  });
+  if (answer == Answer::given) return;
+  fs::remove(path, none);
+  if (answer == Answer::ended) throw Error(Failure::output, folder, ": the farm ended before it read the request");
+  throw Error(Failure::hang, folder, ": the farm did not answer within ", seconds,
+              " s; its process may be stopped, or its host busy: try again");
 }
 
 }  // namespace

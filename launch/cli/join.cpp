@@ -1,10 +1,9 @@
 // `convoy run --join RUN`: asks the `convoy` that supervises RUN to add a rank, and waits until the rank takes part.
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <iostream>
-#include <thread>
+#include <optional>
 
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
@@ -46,24 +45,16 @@ int join_command(const std::string& run) {
   if (access(folder.c_str(), W_OK) != 0)
     throw Error(Failure::output, folder,
                 ": belongs to another user; type this command as the user who started the run");
-  const auto began = std::chrono::steady_clock::now();
   const double limit = summary["config"]["launch"].value("rendezvous", LaunchConfig().rendezvous) + 30;
   const std::string token = ask_to_join(folder);
   std::optional<JoinAnswer> answer;
-  while (!answer) {
-    const bool alive = lock_owner(folder).held;  // checked first: the run may answer and then end
-    answer = take_join_answer(folder, token);
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
-    if (answer || (alive && waited.count() < limit)) {
-      if (!answer) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      continue;
-    }
-    withdraw_join(folder, token, !alive);
-    if (!alive) throw Error(Failure::output, folder, ": the run ended before the rank took part");
-    throw Error(Failure::hang, folder, ": no answer within ", limit,
-                " s; the process of the run may be stopped, or its ", "host busy: see its output");
-  }
+  const Answer waited =
+      wait_for_answer(folder, limit, [&] { return (answer = take_join_answer(folder, token)).has_value(); });
   withdraw_join(folder, token, !lock_owner(folder).held);
+  if (waited == Answer::ended) throw Error(Failure::output, folder, ": the run ended before the rank took part");
+  if (waited == Answer::late)
+    throw Error(Failure::hang, folder, ": no answer within ", limit,
+                " s; the process of the run may be stopped, or its host busy: see its output");
   if (answer->exit_code != exit_code::done) {
     std::cerr << run << ": no rank was added: " << answer->text << '\n';
     return answer->exit_code;

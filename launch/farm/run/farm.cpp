@@ -1,5 +1,8 @@
 #include "launch/farm/run/farm.h"
 
+#include <chrono>
+#include <thread>
+
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -202,6 +205,17 @@ LockOwner lock_owner(const std::string& run_folder) {
   owner.held = flock(fd, LOCK_SH | LOCK_NB) != 0;
   close(fd);
   return owner;
+}
+
+Answer wait_for_answer(const std::string& run_folder, double seconds, const std::function<bool()>& is_given) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    const bool alive = lock_owner(run_folder).held;  // checked first: the process may answer and then end
+    if (is_given()) return Answer::given;
+    if (!alive) return Answer::ended;
+    if (std::chrono::steady_clock::now() > end) return Answer::late;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
 }
 
 RunFolderRequest farm_folder(const FarmRun& run) {

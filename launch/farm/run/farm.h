@@ -40,6 +40,10 @@ struct LockOwner {
 // Owner of a run folder's lock, found without taking the lock.
 LockOwner lock_owner(const std::string& run_folder);
 
+// Waits until the process that runs the folder has answered, has ended without an answer, or `seconds` have passed.
+enum class Answer { given, ended, late };
+Answer wait_for_answer(const std::string& run_folder, double seconds, const std::function<bool()>& is_given);
+
 // --- End of a pipeline's attempt. Pure functions ---
 
 // Reason for which the farm ended a pipeline.
