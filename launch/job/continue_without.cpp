@@ -191,9 +191,8 @@ void RunAttempt::first_step_done() {
     change["seconds"] = seconds_since(done.since);
     if (done.asked.empty()) continue;
     const std::vector<int> joined = change.at("joined");
-    requests_->answer(done.asked, {exit_code::done, str(joined.size() == 1 ? "rank " : "ranks ", ranks_text(joined),
-                                                        joined.size() == 1 ? " takes" : " take", " part since step ",
-                                                        change.at("step").dump(), ": ",
+    requests_->answer(done.asked, {exit_code::done, str(named_ranks(joined), joined.size() == 1 ? " takes" : " take",
+                                                        " part since step ", change.at("step").dump(), ": ",
                                                         ranks_and(change.at("ranks").get<size_t>(), "train"))});
   }
   const bool changed = !unfinished_.empty();

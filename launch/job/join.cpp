@@ -21,10 +21,6 @@ namespace {
 
 constexpr std::chrono::milliseconds request_interval{100};
 
-std::string ranks_and_numbers(const std::vector<int>& ranks) {
-  return str(ranks.size() == 1 ? "rank " : "ranks ", ranks_text(ranks));
-}
-
 }  // namespace
 
 // Returns why no rank can join now; "" if one can.
@@ -60,7 +56,6 @@ void RunAttempt::begin_joining(const std::vector<RankPlan>& plans, bool replaces
   joining->state = std::make_shared<Joining::State>(Joining::State::starts);
   joining->supervisor = std::make_unique<JobSupervisor>(loop_, joining->request, events_of_joining(joining->state));
   joining->supervisor->publish(joining->assignment);
-  joining->plans = plans;
   joining->replaces = replaces;
   joining->why = why;
   joining->asked = asked;
@@ -90,7 +85,7 @@ void RunAttempt::begin_joining(const std::vector<RankPlan>& plans, bool replaces
 std::string RunAttempt::joining_text() const {
   std::vector<int> ranks;
   for (const auto& process : joining_->processes) ranks.push_back(process.second);
-  return ranks_and_numbers(ranks);
+  return named_ranks(ranks);
 }
 
 // Until the new ranks take part, nothing that happens to them concerns the job.
@@ -134,8 +129,7 @@ void RunAttempt::add_joining() {
     joined.push_back(process);
     logs_.write(process, str("convoy: membership ", joining->assignment.membership + 1, ": this rank joins"));
   }
-  const std::string joins =
-      str(ranks_and_numbers(joined.get<std::vector<int>>()), joined.size() == 1 ? " joins" : " join");
+  const std::string joins = str(named_ranks(joined.get<std::vector<int>>()), joined.size() == 1 ? " joins" : " join");
   failed_joins_ = 0;
   if (!vacant_.empty()) vacant_.erase(vacant_.begin());
   record_change({{"membership", joining->assignment.membership + 1},

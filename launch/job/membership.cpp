@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/text.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -61,6 +62,10 @@ JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added) {
     next.ranks.push_back(std::move(rank));
   }
   return next;
+}
+
+std::string named_ranks(const std::vector<int>& ranks) {
+  return str(ranks.size() == 1 ? "rank " : "ranks ", ranks_text(ranks));
 }
 
 RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job) {

@@ -60,8 +60,7 @@ class RunAttempt {
     JobRequest request;
     std::map<int, int> processes;  // number when it was started: its process in the next membership
     std::set<int> awaited;         // ranks that are not ready
-    std::vector<RankPlan> plans;
-    bool replaces = false;  // as a restart
+    bool replaces = false;         // as a restart
     std::string why;
     std::string asked;  // token of the request; "": none
     std::chrono::steady_clock::time_point since;
