@@ -270,13 +270,12 @@ class Training {
 
   // --- State for a training with other ranks ---
 
-  // `done` steps are in the parameters. Forward passes of the next step change buffers, so these are copied.
+  // `done` steps are in the parameters.
   void note_update(int64_t done) {
     if (components_.kept == nullptr) return;
-    const at::NoGradGuard no_grad;
     updated_step_ = done;
     updated_rows_ = progress_.rows();
-    for (auto& [live, copy] : buffers_) copy.copy_(live);
+    buffers_.take();
   }
 
   // Evaluations between two updates are repeated with the steps after the first.
@@ -288,8 +287,7 @@ class Training {
 
   void begin_keeping() {
     if (components_.kept == nullptr) return;
-    for (const StateEntry& entry : kept_entries(strategy_))
-      if (entry.kind == StateKind::buffer) buffers_.emplace_back(entry.tensor, entry.tensor.clone());
+    buffers_.begin(strategy_);
     note_update(step());
     note_evaluation();
     evaluated_step_ = evaluated_ && !evaluation_owed_ ? step() : -1;
@@ -305,9 +303,7 @@ class Training {
     KeptTraining& kept = *components_.kept;
     strategy_.flush();
     kept.entries = kept_entries(strategy_);
-    size_t buffer = 0;
-    for (StateEntry& entry : kept.entries)
-      if (entry.kind == StateKind::buffer) entry.tensor = buffers_.at(buffer++).second;
+    buffers_.replace_in(kept.entries);
     kept.trainer = progress_.trainer_section(updated_step_, updated_rows_);
     kept.trainer.update(watched_);
     const bool evaluated = evaluated_step_ == updated_step_;
@@ -425,10 +421,10 @@ class Training {
   bool paused_ = false;                     // train.pause_after ended the loop
   DataTime data_time_;
   // With components_.kept:
-  int64_t updated_step_ = -1, updated_rows_ = 0;            // after the last update; -1: before the first step
-  int64_t evaluated_step_ = -1, saved_step_ = -1;           // after the last evaluation; at the last save
-  Json watched_;                                            // metrics of the last evaluation after an update
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and copies after the last update
+  int64_t updated_step_ = -1, updated_rows_ = 0;   // after the last update; -1: before the first step
+  int64_t evaluated_step_ = -1, saved_step_ = -1;  // after the last evaluation; at the last save
+  Json watched_;                                   // metrics of the last evaluation after an update
+  BufferCopies buffers_;
 };
 
 }  // namespace

@@ -73,16 +73,7 @@ void Run::Impl::note_update() {
   position_.updated = progress->step() + 1;
   position_.calls = trained_calls() - calls_before_;
   ++position_.updates;
-  const at::NoGradGuard no_grad;
-  for (auto& [live, copy] : buffers_) copy.copy_(live);
-}
-
-// Forward passes of the next step change buffers.
-void Run::Impl::note_buffers() {
-  const at::NoGradGuard no_grad;
-  buffers_.clear();
-  for (const StateEntry& entry : kept_entries(strategy))
-    if (entry.kind == StateKind::buffer) buffers_.emplace_back(entry.tensor, entry.tensor.clone());
+  buffers_.take();
 }
 
 void Run::Impl::begin_keeping() {
@@ -91,7 +82,7 @@ void Run::Impl::begin_keeping() {
   position_.completed = position_.updated = progress->step();
   position_.updates = 0;
   starts_.clear();
-  note_buffers();
+  buffers_.begin(strategy);
   has_state_ = true;
 }
 
@@ -104,13 +95,9 @@ void Run::Impl::keep_training() {
   strategy.flush();
   kept_training_.steps = position_.updates;
   kept_training_.entries = kept_entries(strategy);
-  size_t buffer = 0;
-  for (StateEntry& entry : kept_training_.entries) {
-    if (entry.kind == StateKind::buffer)
-      entry.tensor = buffers_.at(buffer++).second;
-    else if (entry.kind != StateKind::moment)  // the next strategy writes to the memory of parameters
-      entry.tensor = entry.tensor.clone();
-  }
+  buffers_.replace_in(kept_training_.entries);
+  for (StateEntry& entry : kept_training_.entries)  // the next strategy writes to the memory of parameters
+    if (entry.kind != StateKind::buffer && entry.kind != StateKind::moment) entry.tensor = entry.tensor.clone();
 }
 
 // Joins the next membership with the state that the ranks keep. Returns false if the job ends.
@@ -201,7 +188,7 @@ bool Run::Impl::take_over_training() {
   position_.owes_save = false;
   for (const auto& [name, object] : kept_) restore_kept(name, object);
   trained.impl().set_steps(position.completed);
-  note_buffers();
+  buffers_.begin(strategy);
   kept_training_.clear();
   if (context.rank == 0)
     context.channel->post(protocol::continued, Json{{"step", position.completed}, {"in_memory", true}});
@@ -236,10 +223,8 @@ Run::Impl::BodyStart Run::Impl::broadcast(const BodyStart& start, int source) co
 void Run::Impl::repeat_body() {
   if (!has_state_) return;
   repeated_ = progress->step() < position_.updated;
-  trained.impl().skip_calls(repeated_ ? position_.calls : 0, [this] {
-    const at::NoGradGuard no_grad;
-    for (auto& [live, copy] : buffers_) live.copy_(copy);  // the forward passes have changed them again
-  });
+  // The forward passes of the body change buffers again.
+  trained.impl().skip_calls(repeated_ ? position_.calls : 0, [this] { buffers_.restore(); });
 }
 
 }  // namespace convoy

@@ -97,7 +97,6 @@ struct Run::Impl {
   BodyStart broadcast(const BodyStart& start, int source) const;
   void note_body();
   void note_update();
-  void note_buffers();
   void begin_keeping();
   void keep_training();
   bool continue_with_others();
@@ -116,7 +115,7 @@ struct Run::Impl {
   Position position_;
   std::map<int64_t, BodyStart> starts_;  // by batch
   KeptTraining kept_training_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and copies after the last update
+  BufferCopies buffers_;
   bool taken_over_ = false;   // this process has received the state of other ranks, or continued its own
   bool repeated_ = false;     // the update of the current batch was part of the state before its body began
   std::string resumed_path_;  // argument of restore_from

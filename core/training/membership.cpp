@@ -73,6 +73,29 @@ std::vector<StateEntry> kept_entries(Strategy& strategy) {
   return entries;
 }
 
+void BufferCopies::begin(Strategy& strategy) {
+  const at::NoGradGuard no_grad;
+  buffers_.clear();
+  for (const StateEntry& entry : kept_entries(strategy))
+    if (entry.kind == StateKind::buffer) buffers_.emplace_back(entry.tensor, entry.tensor.clone());
+}
+
+void BufferCopies::take() {
+  const at::NoGradGuard no_grad;
+  for (auto& [live, copy] : buffers_) copy.copy_(live);
+}
+
+void BufferCopies::restore() {
+  const at::NoGradGuard no_grad;
+  for (auto& [live, copy] : buffers_) live.copy_(copy);
+}
+
+void BufferCopies::replace_in(std::vector<StateEntry>& entries) const {
+  size_t buffer = 0;
+  for (StateEntry& entry : entries)
+    if (entry.kind == StateKind::buffer) entry.tensor = buffers_.at(buffer++).second;
+}
+
 std::optional<Json> take_over(const Context& context, Strategy& strategy, const KeptTraining& kept) {
   const at::NoGradGuard no_grad;
   const Timeout limit(static_cast<int64_t>(context.config.launch.rendezvous * 1000));

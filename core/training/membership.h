@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/json.h"
@@ -23,6 +24,18 @@ struct KeptTraining {
   std::vector<StateEntry> entries;  // without gradients; the tensors outlive their strategy
 
   void clear() { *this = KeptTraining(); }
+};
+
+// Copies of a strategy's buffers as they were after the last update: forward passes of the next step change buffers.
+class BufferCopies {
+ public:
+  void begin(Strategy& strategy);
+  void take();                                              // after an update
+  void restore();                                           // writes the copies into the buffers
+  void replace_in(std::vector<StateEntry>& entries) const;  // of kept_entries
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and its copy
 };
 
 // Returns this rank's entries that a training needs to continue; the tensors are those of the strategy.
