@@ -66,6 +66,10 @@ class Channel {
   virtual std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                          Timeout timeout) = 0;
 
+  // Each of `count` participants gives a number under `name` (used once), and does not wait. When all have given one,
+  // the key `name` is set to the largest. A `get` of that key that reaches its time limit lists the missing ones.
+  virtual void vote(const std::string& name, int participant, int count, int64_t value) = 0;
+
   // One-way message to the supervisor (progress, log lines, metrics, heartbeats). Never blocks, never throws;
   // delivered in order while connected. If the server reads too slowly (8 MiB pending), the oldest posts of topic
   // "progress" are dropped.
@@ -171,7 +175,7 @@ inline constexpr char result[] = "result";              // JSON: the part of sum
 inline constexpr char stopped_early[] = "stopped";      // in the result: true if the ranks stopped on request
 inline constexpr char paused[] = "paused";              // in the result: true if train.pause_after ended the training
 inline constexpr char stop_request[] = "stop/request";  // set by the supervisor when all ranks should stop
-inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank waits
+inline constexpr char stop_at[] = "stop/at";            // vote of the ranks: the step before which all stop
 
 // Topics (Channel::post).
 inline constexpr char heartbeat[] = "beat";       // content of a heartbeat

@@ -54,12 +54,16 @@ class Client : public SupervisedChannel {
 
   std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                  Timeout timeout) override {
-    return wait(vote(name, participant, count, value), str("agree '", name, "'"), timeout);
+    return wait(agreement(name, participant, count, value), str("agree '", name, "'"), timeout);
+  }
+
+  void vote(const std::string& name, int participant, int count, int64_t value) override {
+    ask({{"op", "vote"}, {"key", name}, {"participant", participant}, {"count", count}, {"value", value}});
   }
 
   void agree_later(const std::string& name, int participant, int count, const std::string& value,
                    std::function<void(const std::vector<std::string>&)> done) override {
-    Json request = vote(name, participant, count, value);
+    Json request = agreement(name, participant, count, value);
     request["again"] = true;
     link_->call_later(std::move(request), [done = std::move(done)](const Json& reply) {
       if (checked(reply).contains("values")) done(values_of(reply));
@@ -95,7 +99,7 @@ class Client : public SupervisedChannel {
     return reply;
   }
 
-  static Json vote(const std::string& name, int participant, int count, const std::string& value) {
+  static Json agreement(const std::string& name, int participant, int count, const std::string& value) {
     return {{"op", "agree"}, {"key", name}, {"participant", participant}, {"count", count}, {"value", bytes_of(value)}};
   }
   static std::vector<std::string> values_of(const Json& reply) {

@@ -61,6 +61,11 @@ class LocalChannel : public SupervisedChannel {
     });
   }
 
+  void vote(const std::string& name, int participant, int count, int64_t value) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    store_.vote(name, participant, count, value);
+  }
+
   void agree_later(const std::string& name, int participant, int count, const std::string& value,
                    std::function<void(const std::vector<std::string>&)> done) override {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -229,6 +229,9 @@ class Server : public ChannelServer {
       watch(from, id, key);
     } else if (op == "get") {
       return store_.get({from.id(), id}, key, reply_to(from, id));
+    } else if (op == "vote") {
+      store_.vote(key, message.at("participant").get<int>(), message.at("count").get<int>(),
+                  message.at("value").get<int64_t>());
     } else if (op == "agree") {
       return store_.agree({from.id(), id}, key, message.at("participant").get<int>(), message.at("count").get<int>(),
                           text_of(message.at("value")), message.value("again", false), reply_to(from, id));

@@ -7,13 +7,6 @@
 #include "core/base/text.h"
 
 namespace convoy {
-namespace {
-
-constexpr char largest_key[] = "stop/largest";  // of the boundaries so far
-constexpr char count_key[] = "stop/count";      // ranks that have named one
-constexpr char end_key[] = "stop/end";          // the largest of all ranks
-
-}  // namespace
 
 // `next` changes only under the mutex and only before a boundary is named. So the rank's thread stops at the boundary
 // that the channel's thread has named.
@@ -29,17 +22,7 @@ struct StopAgreement::State {
   std::optional<int64_t> named;
   std::optional<int64_t> end;  // the largest boundary of all ranks
 
-  std::string key(int of) const { return protocol::stop_at + std::to_string(of); }
-
-  // Announces the boundary of this rank. The last rank publishes the largest: reading those of all ranks would cost
-  // each rank as many requests as there are ranks.
-  void announce(int64_t boundary) {
-    const std::string text = std::to_string(boundary);
-    channel->set(key(rank), text);
-    for (std::string known; known.empty() || std::stoll(known) < boundary;)
-      known = channel->compare_set(largest_key, known, text);
-    if (channel->add(count_key, 1) == size) channel->set(end_key, channel->get(largest_key, timeout));
-  }
+  void announce(int64_t boundary) { channel->vote(protocol::stop_at, rank, size, boundary); }
 
   // Runs on the channel's thread. A rank before its first boundary has no peers inside a step, so it names one when
   // it arrives.
@@ -57,14 +40,12 @@ struct StopAgreement::State {
 
   int64_t largest() {
     try {
-      return std::stoll(channel->get(end_key, timeout));
+      return std::stoll(channel->get(protocol::stop_at, timeout));
     } catch (const CommError& error) {
       if (error.kind() != Failure::rendezvous) throw;
-      for (int other = 0; other < size; ++other)
-        if (!channel->peek(key(other)))
-          throw CommError(Failure::rendezvous, other, "stopping all ranks: rank ", other, " did not report within ",
-                          human_seconds(timeout), " before which step it holds");
-      throw;
+      const std::string who = error.rank() < 0 ? "a rank" : str("rank ", error.rank());
+      throw CommError(Failure::rendezvous, error.rank(), "stopping all ranks: ", who, " did not report within ",
+                      human_seconds(timeout), " before which step it holds (", error.what(), ")");
     }
   }
 };

@@ -91,8 +91,8 @@ void ControlStore::get(Waiter waiter, const std::string& key, Reply reply) {
   }
 }
 
-void ControlStore::agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value,
-                         bool again, Reply reply) {
+ControlStore::Consensus& ControlStore::add_value(const std::string& name, int participant, int count,
+                                                 const std::string& value) {
   auto misuse = [&](const std::string& reason) {
     return Error(Failure::internal, "control channel: agree '", name, "', participant ", participant, ": ", reason);
   };
@@ -101,8 +101,14 @@ void ControlStore::agree(Waiter waiter, const std::string& name, int participant
   if (agreement.complete) throw misuse("this name was used before; each agreement needs its own");
   if (agreement.count == 0) agreement.count = count;
   if (agreement.count != count) throw misuse(str("expects ", count, " participants, others expect ", agreement.count));
-  if (!agreement.votes.emplace(participant, value).second) throw misuse("has voted before");
-  if (static_cast<int>(agreement.votes.size()) == count) {
+  if (!agreement.votes.emplace(participant, value).second) throw misuse("has given a value before");
+  return agreement;
+}
+
+void ControlStore::agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value,
+                         bool again, Reply reply) {
+  Consensus& agreement = add_value(name, participant, count, value);
+  if (agreement.full()) {
     Outcome outcome;
     for (auto& vote : agreement.votes) outcome.values.push_back(std::move(vote.second));
     reply_all({true, name}, outcome);
@@ -117,6 +123,16 @@ void ControlStore::agree(Waiter waiter, const std::string& name, int participant
   }
 }
 
+void ControlStore::vote(const std::string& name, int participant, int count, int64_t value) {
+  Consensus& agreement = add_value(name, participant, count, str(value));
+  if (!agreement.full()) return;
+  int64_t largest = value;
+  for (const auto& [other, text] : agreement.votes) largest = std::max<int64_t>(largest, std::stoll(text));
+  agreement.votes.clear();
+  agreement.complete = true;
+  set(name, str(largest));
+}
+
 void ControlStore::cancel(Waiter waiter) {
   const auto found =
       std::find_if(waits_.begin(), waits_.end(), [&](const auto& wait) { return wait.second.waiter == waiter; });
@@ -124,11 +140,9 @@ void ControlStore::cancel(Waiter waiter) {
   const auto wait = waits_.extract(found);
   Outcome outcome;
   outcome.kind = Outcome::Kind::timeout;
-  if (const auto& [votes, name] = wait.key(); votes) {
-    const Consensus& agreement = agreements_.at(name);
-    for (int i = 0; i < agreement.count; ++i)
-      if (agreement.votes.count(i) == 0) outcome.missing.push_back(i);
-  }
+  if (const auto agreement = agreements_.find(wait.key().second); agreement != agreements_.end())
+    for (int i = 0; i < agreement->second.count; ++i)
+      if (agreement->second.votes.count(i) == 0) outcome.missing.push_back(i);
   wait.mapped().reply(std::move(outcome));
 }
 

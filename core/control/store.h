@@ -20,7 +20,7 @@ namespace convoy {
 struct Outcome {
   enum class Kind { done, timeout, aborted } kind = Kind::done;
   std::vector<std::string> values;  // one for get, one per participant for agree
-  std::vector<int> missing;         // participants that have given no value when agree times out
+  std::vector<int> missing;         // participants that have given no value when agree or get of a vote times out
   std::optional<Abort> reason;      // reason of the abort
 };
 
@@ -48,6 +48,7 @@ class ControlStore {
   // `again`: the name is free again after all have given a value.
   void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value, bool again,
              Reply reply);
+  void vote(const std::string& name, int participant, int count, int64_t value);
   void cancel(Waiter waiter);  // replies `timeout` if it has not replied
   void watch(uint64_t owner, const std::string& prefix, Watch callback);
   void forget(uint64_t owner);  // drops its waits and watches; its values stay
@@ -62,6 +63,7 @@ class ControlStore {
   struct Consensus {
     int count = 0;
     std::map<int, std::string> votes;
+    bool full() const { return static_cast<int>(votes.size()) == count; }
     bool complete = false;  // the values are freed; the entry stays so that a name is used once
   };
   using WaitKey = std::pair<bool, std::string>;  // false and the key of a get, or true and the name of an agreement
@@ -69,6 +71,8 @@ class ControlStore {
     Waiter waiter;
     Reply reply;
   };
+  // Throws if the participant is none of `count`, or has given a value.
+  Consensus& add_value(const std::string& name, int participant, int count, const std::string& value);
   void reply_all(const WaitKey& key, const Outcome& outcome);  // ends all these waits
 
   std::map<std::string, std::string> values_;

@@ -119,6 +119,20 @@ TEST_P(ChannelTest, CompareSetSucceedsOnce) {
   EXPECT_EQ(channels[0]->compare_set("leader", leader, "me"), "me");
 }
 
+TEST_P(ChannelTest, VotesSetTheLargestNumberAndAWaitNamesTheMissing) {
+  auto a = join(0), b = join(1), c = join(2);
+  b->vote("most", 1, 3, -4);
+  const auto error = thrown([&] { b->get("most", 10ms); });
+  EXPECT_EQ(error.kind, Failure::rendezvous);
+  EXPECT_THAT(error.message, HasSubstr("get 'most': nothing came within 10 ms; still missing: 0, 2"));
+  EXPECT_THAT(thrown([&] { b->vote("most", 1, 3, 9); }).message, HasSubstr("has given a value before"));
+  c->vote("most", 2, 3, 12);
+  EXPECT_EQ(a->peek("most"), std::nullopt);
+  a->vote("most", 0, 3, 5);
+  EXPECT_EQ(b->get("most", patience), "12");
+  EXPECT_THAT(thrown([&] { a->vote("most", 0, 3, 5); }).message, HasSubstr("used before"));
+}
+
 TEST_P(ChannelTest, AgreeReturnsAllValuesInOrder) {
   constexpr int participants = 8;
   std::vector<std::shared_ptr<Channel>> channels;
@@ -184,7 +198,7 @@ TEST_P(ChannelTest, AgreeRefusesMisuse) {
   auto a = join(0);
   EXPECT_THAT(thrown([&] { a->agree("x", 2, 2, "", 10ms); }).message, HasSubstr("not one of 2"));
   EXPECT_THAT(thrown([&] { a->agree("y", 0, 2, "", 10ms); }).message, HasSubstr("missing: 1"));
-  EXPECT_THAT(thrown([&] { a->agree("y", 0, 2, "", 10ms); }).message, HasSubstr("has voted before"));
+  EXPECT_THAT(thrown([&] { a->agree("y", 0, 2, "", 10ms); }).message, HasSubstr("has given a value before"));
   EXPECT_THAT(thrown([&] { a->agree("y", 1, 3, "", 10ms); }).message, HasSubstr("others expect 2"));
   a->agree("y", 1, 2, "", 10ms);
   EXPECT_THAT(thrown([&] { a->agree("y", 1, 2, "", 10ms); }).message, HasSubstr("used before"));
