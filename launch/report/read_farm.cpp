@@ -130,6 +130,9 @@ ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits) {
   double origin = std::nan("");
   farm.schedule = schedule_of(farm.listed.folder, farm.listed.status == "running", limits.events, origin);
   if (!std::isnan(origin)) read_pipeline_resources(farm.listed.folder, origin, farm);
+  note_unreadable(farm.listed.folder + "/journal.jsonl", "schedule, and no memory and CPU of its pipelines",
+                  farm.notes);
+  note_unreadable(farm.listed.folder + "/metrics.jsonl", "memory and CPU of its pipelines", farm.notes);
   return farm;
 }
 

@@ -84,10 +84,8 @@ ReportedRun reported_run(ListedRun listed) {
   run.summary = read_summary(run.listed.folder);
   run.records = read_records(run.listed.folder + "/metrics.jsonl");
   read_resources(run.listed.folder + "/resources.jsonl", run);
-  for (const auto& [file, curves] :
-       {std::pair{"/metrics.jsonl", "of its metrics"}, std::pair{"/resources.jsonl", "of its memory and CPU"}})
-    if (const std::string path = run.listed.folder + file, why = why_unreadable(path); !why.empty())
-      run.notes.push_back(str(path, " cannot be read: ", why, "; the page has no curves ", curves));
+  note_unreadable(run.listed.folder + "/metrics.jsonl", "curves of its metrics", run.notes);
+  note_unreadable(run.listed.folder + "/resources.jsonl", "curves of its memory and CPU", run.notes);
   if (const int64_t damaged = run.records.damaged; damaged > 0)
     run.notes.push_back(str(run.listed.folder, "/metrics.jsonl: ", damaged,
                             damaged == 1 ? " line is no record" : " lines are no records",

@@ -39,6 +39,8 @@ ReportText report_text(const std::vector<std::string>& folders, const ReportLimi
 
 // Returns why a file that exists cannot be read, such as "Permission denied"; else "".
 std::string why_unreadable(const std::string& path);
+// Adds a note that the page has no `lacks`, if that file exists and cannot be read.
+void note_unreadable(const std::string& path, const char* lacks, std::vector<std::string>& notes);
 
 // Three sentences about the runs: what ran, with which result, and how fast or why it failed. From the other keys of
 // the data.
@@ -65,6 +67,7 @@ struct ReportedFarm {
   Json summary, leaderboard;
   Json schedule;  // [{pipeline, slot, from, to, end}], in seconds since the first event
   std::vector<std::pair<std::string, Curve>> memory, cpu;  // of pipelines, over seconds since the first event
+  std::vector<std::string> notes;                          // on files of which the page lacks something
 };
 ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits);
 Json to_json(const ReportedFarm& farm, const ReportLimits& limits);

@@ -209,6 +209,7 @@ size_t long_curves(const ReportSources& sources) {
 std::vector<std::string> notes_of(const ReportSources& sources) {
   constexpr size_t most = 20;
   std::vector<std::string> notes = sources.notes;
+  for (const ReportedFarm& farm : sources.farms) notes.insert(notes.end(), farm.notes.begin(), farm.notes.end());
   for (const ReportedRun& run : sources.runs) notes.insert(notes.end(), run.notes.begin(), run.notes.end());
   if (notes.size() <= most) return notes;
   const size_t more = notes.size() - most;
@@ -242,6 +243,11 @@ size_t first_points(const ReportSources& sources, const ReportLimits& limits) {
 std::string why_unreadable(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   return file.valid() || errno == ENOENT || errno == ENOTDIR ? "" : error_text(errno);
+}
+
+void note_unreadable(const std::string& path, const char* lacks, std::vector<std::string>& notes) {
+  if (const std::string why = why_unreadable(path); !why.empty())
+    notes.push_back(str(path, " cannot be read: ", why, "; the page has no ", lacks));
 }
 
 Json report_data(const std::vector<std::string>& folders, const ReportLimits& limits) {

@@ -151,6 +151,12 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   EXPECT_EQ(both[2], "1 run has failed: a at step 7 (rank 1 was killed).");
 }
 
+// Root may read every file, but follows no link to itself.
+void hide(const std::string& file) {
+  std::filesystem::remove(file);
+  std::filesystem::create_symlink(file, file);
+}
+
 // A pipeline of the farm below with this value so far, or at its end.
 void write_pipeline(const TemporaryFolder& folder, const std::string& name, double value, const Json& more) {
   Json summary{{"steps", nullptr}, {"metrics", Json::object()}};
@@ -189,17 +195,16 @@ TEST(Report, AFarmThatWasKilledHasTheResultsSoFar) {
   EXPECT_EQ(data["sentences"][1], "good has the best accuracy of the 4 runs of the farm farm, 0.984 (the worst: 0.3).");
   EXPECT_EQ(data["runs"][2]["status"], "paused");
   EXPECT_FALSE(data["runs"][2].contains("failure"));
+
+  hide(folder / "farm/journal.jsonl");
+  EXPECT_THAT(report_text({folder / "farm"}).notes,
+              ElementsAre(AllOf(HasSubstr("farm/journal.jsonl cannot be read: "), HasSubstr("no schedule"))));
 }
 
 TEST(Report, NamesFilesThatCannotBeRead) {
   const TemporaryFolder folder;
   const std::string run = write_run(folder, "a", Json::object(), "\x80\xff\n{]\n");
   EXPECT_THAT(report_data({run})["notes"].dump(), HasSubstr("2 lines are no records"));
-  // Root may read every file, but follows no link to itself.
-  const auto hide = [&](const std::string& file) {
-    std::filesystem::remove(file);
-    std::filesystem::create_symlink(file, file);
-  };
   hide(run + "/metrics.jsonl");
   EXPECT_THAT(report_text({run}).notes, ElementsAre(AllOf(HasSubstr(run + "/metrics.jsonl cannot be read: "),
                                                           HasSubstr("no curves of its metrics"))));
