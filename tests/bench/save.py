@@ -77,25 +77,32 @@ def memcpy(count, size):
 
 
 class Stall:
-    """Seconds by which one save in the background delays a step of two ranks, and those of a memcpy of the larger part."""
+    """Seconds for which a save in the background holds a step of two ranks, and those of a memcpy of the larger part.
 
-    SAVES = 8  # with the last one, for which a run waits
+    The trace has the duration of each save on the rank's thread; a difference of whole runs would be mostly noise."""
+
+    SAVES = 8
 
     def __init__(self, folder, overrides, steps_a_second):
         self.folder = folder
-        self.every = max(2, int(SPACING * steps_a_second))
-        self.sets = overrides + ["train.checkpoint_async=true", "train.keep_last=1", f"train.max_steps={self.every * self.SAVES}"]
+        every = max(2, int(SPACING * steps_a_second))
+        # The trace ends before the last save, for which the run waits.
+        self.sets = overrides + ["train.checkpoint_async=true", "train.keep_last=1", f"train.checkpoint_every={every} steps",
+                                 f"train.max_steps={every * self.SAVES}", f"profile.steps=1-{every * self.SAVES - 1}"]
         self.part = self.ranks = None
 
     def measure(self):
-        saves = self.folder.run("saves", self.sets + [f"train.checkpoint_every={self.every} steps"], 2)
+        saves = self.folder.run("saves", self.sets, 2)
         parts = [path.stat().st_size for path in self.folder.newest(saves).glob("rank-*.safetensors")]
         self.part, self.ranks = max(parts), len(parts)
-        # Without the first save, which gets the memory of the copy, and the last.
-        few = self.folder.run("few", self.sets + [f"train.checkpoint_every={self.every * self.SAVES // 2} steps"], 2)
-        seconds = [checkpoint_seconds(self.folder.summary(output)) for output in (saves, few)]
-        self.folder.forget(saves, few)
-        return (seconds[0] - seconds[1]) / (self.SAVES - 2)
+        events = json.loads((saves / "trace.json").read_text())["traceEvents"]
+        held = [[event["dur"] / 1e6 for event in events if event.get("cat") == "phase" and event["name"] == "checkpoint"
+                 and event["pid"] == rank] for rank in range(2)]
+        self.folder.forget(saves)
+        if any(len(times) != self.SAVES - 1 for times in held):
+            sys.exit(f"save: the trace has {[len(times) for times in held]} saves of the ranks, not {self.SAVES - 1}")
+        # The first save gets the memory of the copy.
+        return statistics.median(max(times) for times in list(zip(*held))[1:])
 
     def reference(self):
         return memcpy(self.ranks, self.part)
