@@ -84,6 +84,7 @@ struct Trained::Impl : public Strategy {
   void flush() override { data_->flush(); }
   void flush_for_evaluation() override { data_->flush_for_evaluation(); }
   void visit_state(const StateVisitor& visit) override;
+  void visit_gradients(const StateVisitor& visit) override { data_->visit_gradients(visit); }
   void state_restored() override { data_->state_restored(); }
   void setup(const Context&, ModelPtr, LossPtr) override;
   StepResult step(const StepInput&) override;

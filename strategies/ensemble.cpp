@@ -203,6 +203,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
     mode.piece.offset = {first_};
     visit(mode);
   }
+  void visit_gradients(const StateVisitor& visit) override { members_->visit_gradients(visit); }
 
   void state_restored() override {
     members_->restored();

@@ -33,6 +33,7 @@ class LocalData : public DataAxis {
   UpdateStatistics update(double nominal, bool log_step) override;
   void flush() override {}
   void visit_state(const StateVisitor& visit) override;
+  void visit_gradients(const StateVisitor& visit) override { convoy::visit_gradients(*flat_, update_, {}, visit); }
 
  private:
   std::unique_ptr<FlatParameters> flat_;

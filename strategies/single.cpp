@@ -58,6 +58,7 @@ class Single : public Strategy {
   void flush() override { update_->flush(); }
   void flush_for_evaluation() override {}
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
+  void visit_gradients(const StateVisitor& visit) override { convoy::visit_gradients(*flat_, *update_, {}, visit); }
   void state_restored() override { update_->restored(); }
   void renumbered(int64_t steps) override { update_->renumbered(steps); }
 

@@ -53,10 +53,12 @@ void check_seen(const std::string& folder, const std::string& host, const char* 
 // This rank's entries to save, by key.
 std::vector<StateEntry> entries_to_save(Strategy& strategy, bool for_comparing) {
   std::vector<StateEntry> entries;
-  strategy.visit_state([&](const StateEntry& entry) {
+  const auto add = [&](const StateEntry& entry) {
     CONVOY_CHECK(!entry.stale || for_comparing, "state entry ", entry.key(), " is saved before it was settled");
-    if (entry.owner && !entry.stale && (for_comparing || entry.kind != StateKind::gradient)) entries.push_back(entry);
-  });
+    if (entry.owner && !entry.stale) entries.push_back(entry);
+  };
+  strategy.visit_state(add);
+  if (for_comparing) strategy.visit_gradients(add);
   std::stable_sort(entries.begin(), entries.end(),
                    [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
   return entries;
@@ -418,7 +420,7 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dat
     if (counter && entry.replica < 0 && stored.count(entry.key()) == 0) return;  // starts again
     // State that members share, such as the step of each best metric, is in no member's checkpoint: it starts again.
     const bool shared = !info.members.empty() && entry.member < 0;
-    if (entry.kind != StateKind::gradient && !shared) wanted.push_back(entry);
+    if (!shared) wanted.push_back(entry);
   });
   Json keys = Json::array(), replica_keys = Json::array();
   for (const StateEntry& entry : wanted) (entry.replica < 0 ? keys : replica_keys).push_back(entry.key());

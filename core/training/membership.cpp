@@ -67,9 +67,7 @@ void broadcast(Communicator& group, const std::vector<StateEntry>& entries, int 
 
 std::vector<StateEntry> kept_entries(Strategy& strategy) {
   std::vector<StateEntry> entries;
-  strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.kind != StateKind::gradient) entries.push_back(entry);
-  });
+  strategy.visit_state([&](const StateEntry& entry) { entries.push_back(entry); });
   return entries;
 }
 

@@ -405,11 +405,14 @@ void TrainingProgress::record_histograms(Strategy& strategy, int64_t done, bool 
   if (!histograms_owed_ || !updated) return;
   histograms_owed_ = false;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  strategy.visit_state([&](const StateEntry& entry) {
-    const std::string name = entry.member < 0 ? entry.name : str(entry.name, "@member", entry.member);
-    if (entry.kind == StateKind::parameter) tensors.emplace_back("weights/" + name, entry.tensor);
-    if (entry.kind == StateKind::gradient) tensors.emplace_back("gradients/" + name, entry.tensor);
-  });
+  const auto add = [&](const char* folder, StateKind kind) {
+    return [&tensors, folder, kind](const StateEntry& entry) {
+      if (entry.kind != kind) return;
+      tensors.emplace_back(str(folder, entry.name, entry.member < 0 ? "" : str("@member", entry.member)), entry.tensor);
+    };
+  };
+  strategy.visit_state(add("weights/", StateKind::parameter));
+  strategy.visit_gradients(add("gradients/", StateKind::gradient));
   board_->histograms(done, tensors);
 }
 

@@ -459,15 +459,21 @@ void StackedMembers::visit_state(const StateVisitor& visit) {
     for (const auto& tensor : storage_->tensors())
       for (const auto& [name, all] : update_->moments(tensor.group, trains))
         show(tensor.name, StateKind::moment, name, storage_->view(tensor, all, trains ? row : row - active_));
-    const at::Tensor scale = update_->mean_scale();
-    if (trains && scale.defined())
-      for (const auto& tensor : storage_->tensors()) {
-        const at::Tensor gradient = storage_->view(tensor, groups[tensor.group].gradients, row);
-        show(tensor.name, StateKind::gradient, "", gradient * scale[row].to(gradient.options()));
-      }
     show("updates", StateKind::counter, "", update_->counts().narrow(0, row, 1));
   }
   best_->visit_state(visit);
+}
+
+void StackedMembers::visit_gradients(const StateVisitor& visit) const {
+  const at::Tensor scale = update_->mean_scale();
+  if (!scale.defined()) return;
+  for (int64_t row = 0; row < active_; ++row)
+    for (const auto& tensor : storage_->tensors()) {
+      const at::Tensor gradient = storage_->view(tensor, storage_->groups()[tensor.group].gradients, row);
+      StateEntry entry = state_entry(tensor.name, StateKind::gradient, gradient * scale[row].to(gradient.options()));
+      entry.member = int(members_[size_t(row)].number);
+      visit(entry);
+    }
 }
 
 }  // namespace convoy

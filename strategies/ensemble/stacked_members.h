@@ -47,6 +47,7 @@ class StackedMembers {
   void finish(const std::vector<int64_t>& numbers);
 
   void visit_state(const StateVisitor& visit);
+  void visit_gradients(const StateVisitor& visit) const;
   // Execution mode that a trial chose, for checkpoints; writable: int64, one value for each of the rank's n members,
   // all equal. n: they are stacked; −n: they run one by one; 0: no trial.
   at::Tensor chosen_by_trial() const { return chosen_by_trial_; }

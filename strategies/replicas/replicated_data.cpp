@@ -167,7 +167,7 @@ std::vector<at::Tensor> ReplicatedData::messages_with_rows() const {
 void ReplicatedData::visit_state(const StateVisitor& visit) {
   rows_->read();
   rows_->complete();
-  visit_parts(parts_, *flat_, update_, {group_->rank(), group_->size(), first_of_job_}, visit);
+  visit_parts(parts_, *flat_, update_, owner(), visit);
   local_updates_->visit(visit);
   reducer_.visit(visit);
   rows_->visit(visit);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "strategies/common/memory/flat_parameters.h"
+#include "strategies/common/model/visit_parts.h"
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/common/step/overlap_choice.h"
 #include "strategies/replicas/bucket_reducer.h"
@@ -55,6 +56,7 @@ class ReplicatedData : public DataAxis, public Recordable {
     local_updates_->any() ? flush() : rows_->read();
   }
   void visit_state(const StateVisitor& visit) override;
+  void visit_gradients(const StateVisitor& visit) override { convoy::visit_gradients(*flat_, update_, owner(), visit); }
   void state_restored() override {
     update_.restored();
     rows_->written();
@@ -67,6 +69,7 @@ class ReplicatedData : public DataAxis, public Recordable {
   std::string obstacle() const override;
 
  private:
+  StateOwner owner() const { return {group_->rank(), group_->size(), first_of_job_}; }
   void ready(int parameter);
   void lay_out(const std::vector<int>& order);
   void start_reducing();

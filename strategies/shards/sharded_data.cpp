@@ -306,8 +306,11 @@ void ShardedData::visit_state(const StateVisitor& visit) {
   for (size_t unit = 0; unit < units_.size(); ++unit) visit_unit(unit, StateKind::parameter, visit);
   visit_untrained(parts_, group_->rank() == 0, visit);
   for (size_t unit = 0; unit < units_.size(); ++unit) visit_unit(unit, StateKind::moment, visit);
-  for (size_t unit = 0; unit < units_.size(); ++unit) visit_unit(unit, StateKind::gradient, visit);
   visit_counters(update_, first_of_job_, visit);
+}
+
+void ShardedData::visit_gradients(const StateVisitor& visit) {
+  for (size_t unit = 0; unit < units_.size(); ++unit) visit_unit(unit, StateKind::gradient, visit);
 }
 
 }  // namespace convoy

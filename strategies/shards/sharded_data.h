@@ -49,6 +49,7 @@ class ShardedData : public DataAxis {
   UpdateStatistics update(double nominal, bool log_step) override;
   void flush() override;
   void visit_state(const StateVisitor& visit) override;
+  void visit_gradients(const StateVisitor& visit) override;
   void state_restored() override;
 
   const std::vector<std::unique_ptr<ShardedUnit>>& units() const { return units_; }

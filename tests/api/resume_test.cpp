@@ -45,9 +45,7 @@ State saved(Trained& trained) {
   Strategy& strategy = strategy_of(trained);
   State state;
   strategy.flush();
-  strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.kind != StateKind::gradient) state.emplace(entry.key(), entry.tensor.clone());
-  });
+  strategy.visit_state([&](const StateEntry& entry) { state.emplace(entry.key(), entry.tensor.clone()); });
   trained.impl().continue_training();
   return state;
 }
@@ -55,9 +53,7 @@ State saved(Trained& trained) {
 void restore(Trained& trained, const State& state) {
   Strategy& strategy = strategy_of(trained);
   at::NoGradGuard no_grad;
-  strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.kind != StateKind::gradient) at::Tensor(entry.tensor).copy_(state.at(entry.key()));
-  });
+  strategy.visit_state([&](const StateEntry& entry) { at::Tensor(entry.tensor).copy_(state.at(entry.key())); });
   strategy.state_restored();
 }
 

@@ -32,9 +32,7 @@ State trained_state(int ranks, const std::function<Net()>& make_net, const Sched
     if (job.rank() > 0) fill(*net.module, 99);  // rank 0's values count
     make_trained(job, net, [&](Trained& trained, const std::function<at::Tensor(const at::Tensor&)>& forward) {
       steps_on(job, trained, forward, schedule);
-      strategy_of(trained).visit_state([&](const StateEntry& entry) {
-        if (entry.kind != StateKind::gradient) whole.add(entry);
-      });
+      strategy_of(trained).visit_state([&](const StateEntry& entry) { whole.add(entry); });
     });
   });
   return whole.tensors();

@@ -80,9 +80,7 @@ const Saver& saver_of(const std::string& model, const MatrixLayout& layout) {
         {"step", saved_step}, {"rows", 16 * saved_step}, {"train_seconds", 1}, {"metrics", Json::object()}};
     checkpoints.save_in_background(strategy, {saved_step, trainer}, INT64_MAX);
     checkpoints.wait_for_background();
-    strategy.visit_state([&](const StateEntry& entry) {
-      if (entry.kind != StateKind::gradient) whole.add(entry);
-    });
+    strategy.visit_state([&](const StateEntry& entry) { whole.add(entry); });
   };
   saver->rest = train(layout_of(layout), subject_for(model, layout), training);
   saver->saved = whole.tensors();
@@ -110,9 +108,7 @@ TEST_P(CheckpointMatrix, LoadsAndContinues) {
     ASSERT_EQ(info->step, saved_step);
     checkpoints.load(strategy, *info);
     strategy.state_restored();
-    strategy.visit_state([&](const StateEntry& entry) {
-      if (entry.kind != StateKind::gradient) whole.add(entry);
-    });
+    strategy.visit_state([&](const StateEntry& entry) { whole.add(entry); });
   };
   const Trajectory continued = train(layout_of(loads), subject_for(model, loads), training);
   const State loaded = whole.tensors();

@@ -76,14 +76,14 @@ Context prepared(const Context& given, std::string* trained = nullptr) {
 }
 
 // State entries by member, under the names of a single model; without the copies of early stopping.
-void keep(Strategy& strategy, std::map<int, State>& states, StateKind gradient) {
-  strategy.visit_state([&](const StateEntry& shown) {
-    if ((shown.kind == StateKind::gradient) != (gradient == StateKind::gradient)) return;
+void keep(Strategy& strategy, std::map<int, State>& states, bool gradients = false) {
+  const auto add = [&](const StateEntry& shown) {
     if (shown.member >= 0 && shown.name.rfind("early_stop_", 0) == 0) return;
     StateEntry entry = shown;
     entry.member = -1;
     EXPECT_TRUE(states[shown.member].emplace(entry.key(), entry.tensor.clone()).second) << entry.key();
-  });
+  };
+  gradients ? strategy.visit_gradients(add) : strategy.visit_state(add);
 }
 
 Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps) {
@@ -105,8 +105,8 @@ Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps)
     const Metric loss = strategy->evaluate(share(subject, strategy->sampling())).front();
     result.evaluated = (loss.sum / loss.weight).item<double>();
     std::map<int, State> final, gradients;
-    keep(*strategy, final, StateKind::parameter);
-    keep(*strategy, gradients, StateKind::gradient);
+    keep(*strategy, final);
+    keep(*strategy, gradients, true);
     result.final = final[-1];
     result.gradients = gradients[-1];
   });
@@ -146,7 +146,7 @@ std::map<int, Member> together(const Subject& subject, int ranks, const std::str
     strategy->setup(context, subject.model(), subject.loss);
     std::map<int, State> initial, final, gradients;
     std::map<int, Member> mine;
-    keep(*strategy, initial, StateKind::parameter);
+    keep(*strategy, initial);
     for (int64_t step = 0; step < steps; ++step) {
       const Sampling sampling = strategy->sampling();
       EXPECT_EQ(sampling.members, int64_t(sampling.samples.size()));
@@ -167,8 +167,8 @@ std::map<int, Member> together(const Subject& subject, int ranks, const std::str
     Batch all = subject.data;
     all.global_rows = all.nominal_rows = all.rows;
     const Metric loss = strategy->evaluate(all).front();
-    keep(*strategy, final, StateKind::parameter);
-    keep(*strategy, gradients, StateKind::gradient);
+    keep(*strategy, final);
+    keep(*strategy, gradients, true);
     std::lock_guard<std::mutex> lock(mutex);
     for (auto& [number, member] : mine) {
       member.initial = initial[number];
@@ -407,9 +407,7 @@ TEST(Ensemble, AResumedRunUsesTheStoredExecutionMode) {
         stored.at(execution_mode).fill_(mode);
         {
           at::NoGradGuard no_grad;
-          resumed->visit_state([&](const StateEntry& entry) {
-            if (entry.kind != StateKind::gradient) entry.tensor.detach().copy_(stored.at(entry.key()));
-          });
+          resumed->visit_state([&](const StateEntry& entry) { entry.tensor.detach().copy_(stored.at(entry.key())); });
         }
         message.clear();
         resumed->state_restored();

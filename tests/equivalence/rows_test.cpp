@@ -207,8 +207,7 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
     strategy->setup(context, subject.model(), subject.loss);
     if (!start.empty()) {
       strategy->visit_state([&](const StateEntry& entry) {
-        if (entry.kind != StateKind::gradient)
-          at::Tensor(entry.tensor).copy_(piece_of(start.at(entry.key()), entry.piece));
+        at::Tensor(entry.tensor).copy_(piece_of(start.at(entry.key()), entry.piece));
       });
       strategy->state_restored();
     }
@@ -221,9 +220,7 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
       context.world->barrier({"evaluated", {}})->wait();
     }
     strategy->flush();
-    strategy->visit_state([&](const StateEntry& entry) {
-      if (entry.kind != StateKind::gradient) result.add(entry);
-    });
+    strategy->visit_state([&](const StateEntry& entry) { result.add(entry); });
   });
   return result.tensors();
 }
@@ -292,9 +289,8 @@ std::vector<State> recorded_gradients(int64_t steps) {
     for (int64_t step = 0; step < steps; ++step) {
       strategy->step(batch_at(subject, step, strategy->sampling()));
       all.emplace_back();
-      strategy->visit_state([&](const StateEntry& entry) {
-        if (entry.kind == StateKind::gradient && entry.name.rfind("embedding.", 0) == 0)
-          all.back()[entry.name] = entry.tensor.clone();
+      strategy->visit_gradients([&](const StateEntry& entry) {
+        if (entry.name.rfind("embedding.", 0) == 0) all.back()[entry.name] = entry.tensor.clone();
       });
     }
   });

@@ -171,9 +171,7 @@ TEST(Fsdp, ReadsCheckpointsOfOtherStrategies) {
                   [&](const Context& context, Strategy& strategy) {
                     for (int64_t step = 0; step < 2; ++step) strategy.step(input(subject, strategy.sampling(), step));
                     Checkpoints(context, folder.path(), 0).save(strategy, {2, Json::object()});
-                    strategy.visit_state([&](const StateEntry& entry) {
-                      if (entry.kind != StateKind::gradient) written.add(entry);
-                    });
+                    strategy.visit_state([&](const StateEntry& entry) { written.add(entry); });
                   }),
               "no error");
     for (const Layout& reader : layouts) {
@@ -185,9 +183,7 @@ TEST(Fsdp, ReadsCheckpointsOfOtherStrategies) {
                       ASSERT_TRUE(newest.has_value());
                       checkpoints.load(strategy, *newest);
                       strategy.state_restored();
-                      strategy.visit_state([&](const StateEntry& entry) {
-                        if (entry.kind != StateKind::gradient) read.add(entry);
-                      });
+                      strategy.visit_state([&](const StateEntry& entry) { read.add(entry); });
                       EXPECT_TRUE(strategy.step(input(subject, strategy.sampling(), 2)).finite.item<bool>());
                     }),
                 "no error");
@@ -204,9 +200,7 @@ TEST(Fsdp, ResumesBitForBit) {
     std::map<int, std::map<std::string, at::Tensor>> saved, whole, resumed;
     const auto keep = [&](std::map<int, std::map<std::string, at::Tensor>>& into, int rank, Strategy& strategy) {
       const std::lock_guard<std::mutex> lock(mutex);
-      strategy.visit_state([&](const StateEntry& entry) {
-        if (entry.kind != StateKind::gradient) into[rank].emplace(entry.key(), entry.tensor.clone());
-      });
+      strategy.visit_state([&](const StateEntry& entry) { into[rank].emplace(entry.key(), entry.tensor.clone()); });
     };
     EXPECT_EQ(run(layout, subject,
                   [&](const Context& context, Strategy& strategy) {
@@ -237,9 +231,7 @@ TEST(Fsdp, NanOnOneRankStopsTheUpdateOnAll) {
                   [&](const Context& context, Strategy& strategy) {
                     std::vector<at::Tensor> before, after;
                     const auto all = [&](std::vector<at::Tensor>& into) {
-                      strategy.visit_state([&](const StateEntry& entry) {
-                        if (entry.kind != StateKind::gradient) into.push_back(entry.tensor.clone());
-                      });
+                      strategy.visit_state([&](const StateEntry& entry) { into.push_back(entry.tensor.clone()); });
                     };
                     all(before);
                     StepInput in = input(subject, strategy.sampling(), 0);

@@ -93,9 +93,7 @@ StepInput input(const Subject& subject, const Strategy& strategy, int64_t step, 
 
 std::map<std::string, at::Tensor> shown(Strategy& strategy) {
   std::map<std::string, at::Tensor> state;
-  strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.kind != StateKind::gradient) state.emplace(entry.key(), entry.tensor.clone());
-  });
+  strategy.visit_state([&](const StateEntry& entry) { state.emplace(entry.key(), entry.tensor.clone()); });
   return state;
 }
 

@@ -25,6 +25,19 @@ class Owners {
   std::vector<int64_t> bytes_;
 };
 
+Owners owners_of(const FlatParameters& flat, const Update& update, const StateOwner& owner) {
+  int64_t bytes = 0;
+  for (const ParameterPtr& parameter : flat.parameters()) bytes += int64_t(parameter->value.nbytes());
+  for (const ParameterPtr& table : update.tables())
+    if (!table->table->is_sharded()) bytes += int64_t(table->value.nbytes());
+  return Owners(owner.index, owner.count, bytes >= spread_from);
+}
+
+// A shard is on one rank only.
+bool owns_table(Owners& owners, const ParameterPtr& table, const at::Tensor& tensor) {
+  return table->table->is_sharded() || owners.next(tensor);
+}
+
 // Visits a parameter or a tensor of its shape: one entry for each local piece of the whole.
 void visit_pieces(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
                   bool owner, const StateVisitor& visit, bool stale = false) {
@@ -53,16 +66,11 @@ StateEntry state_entry(const std::string& name, StateKind kind, const at::Tensor
 
 void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& flat, Update& update,
                  const StateOwner& owner, const StateVisitor& visit) {
-  int64_t bytes = 0;
-  for (const ParameterPtr& parameter : flat.parameters()) bytes += int64_t(parameter->value.nbytes());
-  for (const ParameterPtr& table : update.tables())
-    if (!table->table->is_sharded()) bytes += int64_t(table->value.nbytes());
-  Owners owners(owner.index, owner.count, bytes >= spread_from);
+  Owners owners = owners_of(flat, update, owner);
   for (const ParameterPtr& parameter : flat.parameters())
     visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owners.next(parameter->value), visit);
-  // A shard is on one rank only.
   const auto owns = [&owners](const ParameterPtr& table, const at::Tensor& tensor) {
-    return table->table->is_sharded() || owners.next(tensor);
+    return owns_table(owners, table, tensor);
   };
   for (size_t index = 0; index < update.tables().size(); ++index) {
     const ParameterPtr& table = update.tables()[index];
@@ -77,18 +85,23 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
     for (const auto& [moment, tensor] : update.table_moments(index))
       visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owns(update.tables()[index], tensor),
                    visit, update.table_stale(index));
+  visit_counters(update, owner.first_of_job, visit);
+}
+
+void visit_gradients(const FlatParameters& flat, const Update& update, const StateOwner& owner,
+                     const StateVisitor& visit) {
+  Owners owners = owners_of(flat, update, owner);
   for (size_t index = 0; index < flat.parameters().size(); ++index) {
     const at::Tensor gradient = update.gradient(index);
     if (gradient.defined())
       visit_pieces(*flat.parameters()[index], StateKind::gradient, "", gradient, owners.next(gradient), visit);
   }
   for (size_t index = 0; index < update.tables().size(); ++index) {
+    const ParameterPtr& table = update.tables()[index];
     const at::Tensor gradient = update.table_gradient(index);
     if (gradient.defined())
-      visit_pieces(*update.tables()[index], StateKind::gradient, "", gradient, owns(update.tables()[index], gradient),
-                   visit);
+      visit_pieces(*table, StateKind::gradient, "", gradient, owns_table(owners, table, gradient), visit);
   }
-  visit_counters(update, owner.first_of_job, visit);
 }
 
 void visit_untrained(const std::vector<ModelPart*>& parts, bool owner, const StateVisitor& visit) {

@@ -16,11 +16,14 @@ struct StateOwner {
   bool first_of_job = true;
 };
 
-// Visits parameters, buffers, moments, gradients of the last update (after the first one) and counters, in this order.
-// Each entry has one owner; owners are distributed evenly over the data axis. Gradients are those of the mean loss over
-// the update's rows, before clipping; they are not restored.
+// Visits parameters, buffers, moments and counters, in this order. Each entry has one owner; owners are distributed
+// evenly over the data axis.
 void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& flat, Update& update,
                  const StateOwner& owner, const StateVisitor& visit);
+// Visits copies of the gradients of the last update; before the first one there are none. They are those of the mean
+// loss over the update's rows, before clipping.
+void visit_gradients(const FlatParameters& flat, const Update& update, const StateOwner& owner,
+                     const StateVisitor& visit);
 
 // Returns the entry of a whole tensor.
 StateEntry state_entry(const std::string& name, StateKind kind, const at::Tensor& tensor, bool owner = true);

@@ -81,6 +81,7 @@ class MeshStrategy : public Strategy {
   void flush() override { data_->flush(); }
   void flush_for_evaluation() override { data_->flush_for_evaluation(); }
   void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
+  void visit_gradients(const StateVisitor& visit) override { data_->visit_gradients(visit); }
   void state_restored() override { data_->state_restored(); }
   void renumbered(int64_t steps) override { data_->renumbered(steps); }
 

@@ -86,6 +86,7 @@ class DataAxis {
   virtual void flush() = 0;
   virtual void flush_for_evaluation() { flush(); }  // as in Strategy
   virtual void visit_state(const StateVisitor& visit) = 0;
+  virtual void visit_gradients(const StateVisitor& visit) = 0;
   virtual void state_restored() { update_.restored(); }
   void renumbered(int64_t steps) { update_.renumbered(steps); }  // as in Strategy
   // Restores the rank's values that flush replaced, before the next forward. `begin` does it too.

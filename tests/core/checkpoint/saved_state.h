@@ -29,7 +29,12 @@ class StateOwner : public Strategy {
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void flush() override {}
   void visit_state(const StateVisitor& visit) override {
-    for (const StateEntry& entry : entries) visit(entry);
+    for (const StateEntry& entry : entries)
+      if (entry.kind != StateKind::gradient) visit(entry);
+  }
+  void visit_gradients(const StateVisitor& visit) override {
+    for (const StateEntry& entry : entries)
+      if (entry.kind == StateKind::gradient) visit(entry);
   }
   void state_restored() override {}
 

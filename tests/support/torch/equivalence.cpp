@@ -147,9 +147,8 @@ class RankTraining {
     }
     result.evaluated = evaluate(sampling);
     strategy_->flush();
-    strategy_->visit_state([&](const StateEntry& entry) {
-      (entry.kind == StateKind::gradient ? states_.gradients : states_.final).add(entry);
-    });
+    strategy_->visit_state([&](const StateEntry& entry) { states_.final.add(entry); });
+    strategy_->visit_gradients([&](const StateEntry& entry) { states_.gradients.add(entry); });
     return result;
   }
 
@@ -276,7 +275,6 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
 std::map<std::string, at::Tensor> state_of(Strategy& strategy) {
   std::map<std::string, at::Tensor> state;
   strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.kind == StateKind::gradient) return;
     CONVOY_CHECK(entry.piece.is_whole(), entry.key(), " is a piece; states of several ranks are for train()");
     state.emplace(entry.key(), entry.tensor.clone());
   });
