@@ -153,8 +153,9 @@ void fill_entry(const StateEntry& entry, const std::vector<const StoredPiece*>& 
                   "] in this run; resume with the same "
                   "model and data, or start afresh with --set train.resume=never");
     }
-    copied += copy_overlap(entry.piece, target, piece->piece, files.tensor(*piece).to(target.scalar_type()));
-    files.release(*piece);
+    const at::Tensor values = files.tensor(*piece);
+    copied += copy_overlap(entry.piece, target, piece->piece, values.to(target.scalar_type()));
+    files.release(values.nbytes());
   }
   if (copied != entry.piece.elements()) {
     throw Error(Failure::corrupt_data, path, "/manifest.json: the pieces of ", entry.key(), " give ", copied, " of ",

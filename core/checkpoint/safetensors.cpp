@@ -38,14 +38,19 @@ const char* dtype_name(at::ScalarType dtype, const std::string& name) {
               ", which a checkpoint cannot store; it takes fp16, bf16, fp32, fp64, bool and integers");
 }
 
-// Writes a file and hashes all of it.
+// Writes a file and hashes all of it, by parts that stay in the cache in between.
 class HashedFile {
  public:
   HashedFile(FileSystem& files, const std::string& path) : file_(files.create(path)) {}
   void write(const void* data, size_t bytes) {
-    hasher_.add(data, bytes);
+    constexpr size_t at_once = size_t{1} << 20;
+    const char* const from = static_cast<const char*>(data);
+    for (size_t at = 0; at < bytes; at += at_once) {
+      const size_t part = std::min(at_once, bytes - at);
+      hasher_.add(from + at, part);
+      file_->write(from + at, part);
+    }
     written_ += int64_t(bytes);
-    file_->write(data, bytes);
   }
   WrittenFile close() {
     file_->close();
@@ -257,7 +262,7 @@ int64_t SafetensorsFile::bytes() const { return int64_t(mapping_->bytes); }
 bool SafetensorsFile::only_ours() const { return mapping_->only_ours; }
 
 std::string SafetensorsFile::hash() const {
-  constexpr size_t at_once = size_t{16} << 20;
+  constexpr size_t at_once = size_t{1} << 20;
   Hasher hasher;
   for (size_t at = 0; at < mapping_->bytes; at += at_once) {
     const size_t size = std::min(at_once, mapping_->bytes - at);
@@ -277,11 +282,7 @@ at::ScalarType SafetensorsFile::dtype(const std::string& name) const {
   return mapping_->tensors.at(name).dtype;
 }
 
-void SafetensorsFile::release(const std::string& name) const {
-  CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
-  const Mapping::StoredTensor& stored = mapping_->tensors.at(name);
-  mapping_->release(mapping_->data + stored.begin, stored.end - stored.begin);
-}
+void SafetensorsFile::release() const { mapping_->release(mapping_->start, mapping_->bytes); }
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);

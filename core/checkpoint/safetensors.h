@@ -47,8 +47,8 @@ class SafetensorsFile {
   at::Tensor tensor(const std::string& name) const;
   std::vector<int64_t> shape(const std::string& name) const;
   at::ScalarType dtype(const std::string& name) const;
-  // Frees the memory of the tensor's mapped pages. Views stay valid and read the file again.
-  void release(const std::string& name) const;
+  // Frees the memory of mapped pages. Views stay valid and read the file again. All pages: a read maps neighbours too.
+  void release() const;
   const std::map<std::string, std::string>& metadata() const;
   int64_t bytes() const;
   std::string hash() const;  // hashes the whole file without keeping it in memory

@@ -71,6 +71,13 @@ at::Tensor StoredFiles::tensor(const StoredPiece& stored) {
   return file.tensor(stored.tensor);
 }
 
+void StoredFiles::release(size_t bytes) {
+  constexpr size_t most = size_t{4} << 20;
+  if ((unreleased_ += bytes) < most) return;
+  unreleased_ = 0;
+  for (const auto& [name, file] : files_) file.release();
+}
+
 const SafetensorsFile& StoredFiles::open(const std::string& name) {
   const auto found = files_.find(name);
   if (found != files_.end()) return found->second;

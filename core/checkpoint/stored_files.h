@@ -25,8 +25,8 @@ class StoredFiles {
 
   // Returns a read-only tensor in the shape of its piece.
   at::Tensor tensor(const StoredPiece& stored);
-  // Frees the memory of the piece's mapped pages; views stay valid.
-  void release(const StoredPiece& stored) { open(stored.file).release(stored.tensor); }
+  // Call it after each read of `bytes`: now and then it frees the memory of mapped pages. Views stay valid.
+  void release(size_t bytes);
   // `name`: a file that the manifest lists.
   const SafetensorsFile& open(const std::string& name);
 
@@ -35,6 +35,7 @@ class StoredFiles {
   std::string folder_;
   bool verify_;
   std::map<std::string, SafetensorsFile> files_;
+  size_t unreleased_ = 0;  // bytes read since the last release
 };
 
 // Returns the whole tensors of a step-N folder of any layout. A tensor in one piece is a view of the mapped file;

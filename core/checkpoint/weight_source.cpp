@@ -88,7 +88,7 @@ class FileWeights : public WeightSource {
     int64_t copied = 0;
     for (const WeightRange& range : ranges_of(name, piece.global_shape.empty() ? 1 : piece.global_shape[0]))
       copied += copy_rows(piece, out, views[range.part].narrow(0, range.first, range.end - range.begin), range.begin);
-    for (const std::string& part : stored) where_.at(part)->release(part);
+    for (const std::string& part : stored) where_.at(part)->release();
     CONVOY_CHECK(copied == piece.elements(), join(stored, ", "), " gave ", copied, " of ", piece.elements(),
                  " elements");
   }
