@@ -85,10 +85,13 @@ class Stall:
 
     def __init__(self, folder, overrides, steps_a_second):
         self.folder = folder
-        every = max(2, int(SPACING * steps_a_second))
-        # The trace ends before the last save, for which the run waits.
+        # A trace has at most 1,000 steps; it begins after the first save, which gets the memory of the copy, and ends
+        # before the last one, for which the run waits.
+        every = min(max(2, int(SPACING * steps_a_second)), 330)
+        last = min(every * self.SAVES - 1, every + 1000)
+        self.traced = last // every - 1
         self.sets = overrides + ["train.checkpoint_async=true", "train.keep_last=1", f"train.checkpoint_every={every} steps",
-                                 f"train.max_steps={every * self.SAVES}", f"profile.steps=1-{every * self.SAVES - 1}"]
+                                 f"train.max_steps={every * self.SAVES}", f"profile.steps={every + 1}-{last}"]
         self.part = self.ranks = None
 
     def measure(self):
@@ -99,10 +102,9 @@ class Stall:
         held = [[event["dur"] / 1e6 for event in events if event.get("cat") == "phase" and event["name"] == "checkpoint"
                  and event["pid"] == rank] for rank in range(2)]
         self.folder.forget(saves)
-        if any(len(times) != self.SAVES - 1 for times in held):
-            sys.exit(f"save: the trace has {[len(times) for times in held]} saves of the ranks, not {self.SAVES - 1}")
-        # The first save gets the memory of the copy.
-        return statistics.median(max(times) for times in list(zip(*held))[1:])
+        if any(len(times) != self.traced for times in held):
+            sys.exit(f"save: the trace has {[len(times) for times in held]} saves of the ranks, not {self.traced}")
+        return statistics.median(max(times) for times in zip(*held))
 
     def reference(self):
         return memcpy(self.ranks, self.part)
@@ -127,7 +129,7 @@ def stalls(folder, rounds):
 
 def steps_during_writes(folder, rounds):
     """With a save every other step, each save waits for the one before it: a write is in flight during every step."""
-    sets = DENSE + ["strategy={name: single}", "launch.cores_per_rank=auto", "launch.bind=none", "train.max_steps=40",
+    sets = DENSE + ["strategy={name: single}", "launch.cores_per_rank=1", "launch.bind=none", "train.max_steps=40",
                     "train.keep_last=1", "train.checkpoint_async=true"]
 
     def measure(every):
