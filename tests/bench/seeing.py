@@ -1,6 +1,8 @@
 """CPU time of event files, Prometheus' file, resources and the time breakdown, as a fraction of NCF's"""
 # The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, which has none of all
 # this. Without it, only the files are compared.
+# CPU times of equal runs differ by up to a fifth on a virtual machine, always upwards from a floor. So a round takes the
+# lowest of several short runs of either side, which alternate.
 import pathlib
 import resource
 import shutil
@@ -10,7 +12,8 @@ import tempfile
 
 import harness
 
-SETS = ["train.epochs=30", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
+SETS = ["train.epochs=10", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
+RUNS = 8  # of either side in a round
 
 
 def measured(convoy, sets, ranks):
@@ -32,10 +35,20 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=2, help="a rank alone does not wait for cores that others use (default %(default)s)")
     options = parser.parse_args()
     off = (pathlib.Path(options.baseline) / "convoy", []) if options.baseline else (harness.CONVOY, ["log.tensorboard=false"])
-    seconds = harness.interleave(options.rounds, {
+    contestants = {
         "on": measured(harness.CONVOY, ["log.prometheus={folder}/ncf.prom"], options.ranks),
         "off": measured(*off, options.ranks),
-    })
+    }
+    seconds = {name: [] for name in contestants}
+    for number in range(options.rounds):
+        runs = {name: [] for name in contestants}
+        for run in range(RUNS):
+            for name in sorted(contestants, reverse=run % 2 == 0):
+                runs[name].append(contestants[name]())
+        for name, values in runs.items():
+            seconds[name].append(min(values))
+        harness.say(f"round {number + 1}/{options.rounds}: " + "  ".join(
+            f"{name} {min(values):.2f} (to {max(values):.2f})" for name, values in runs.items()))
     ratios = [on / without for on, without in zip(seconds["on"], seconds["off"])]
     for name, values in seconds.items():
         harness.say(f"{name}: {statistics.median(values):.2f} s of CPU time, {min(values):.2f} to {max(values):.2f}")
