@@ -23,7 +23,8 @@ Json summary_of_running(const std::string& folder) {
   const Json summary = read_summary(folder);
   if (!summary.contains("config"))
     throw Error(Failure::command_line, folder, ": is not the run folder of a run",
-                summary.contains("pipelines") ? "; to add a pipeline to a farm, type `convoy add`" : "");
+                summary.contains("pipelines") ? "; to add a pipeline to a farm, type `convoy add`"
+                                              : "; `convoy runs` lists the runs in runs/");
   const LockOwner owner = lock_owner(folder);
   const std::string status = summary.value("status", "unfinished");
   if (!owner.held)
@@ -51,7 +52,7 @@ int join_command(const std::string& run) {
   const Answer waited =
       wait_for_answer(folder, limit, [&] { return (answer = take_join_answer(folder, token)).has_value(); });
   withdraw_join(folder, token, !lock_owner(folder).held);
-  if (waited == Answer::ended) throw Error(Failure::output, folder, ": the run ended before the rank took part");
+  if (waited == Answer::ended) throw Error(Failure::output, folder, ": the run ended before the rank took part; how it ended is in its summary.json");
   if (waited == Answer::late)
     throw Error(Failure::hang, folder, ": no answer within ", limit,
                 " s; the process of the run may be stopped, or its host busy: see its output");

@@ -19,7 +19,7 @@ BENCHMARKS = {
     "halving": [], "resnet": [], "images": [],
 }
 DOCS = harness.TOP / "docs"
-PAGE, CHART = DOCS / "benchmarks.md", DOCS / "benchmarks.svg"
+PAGE, CHART, RESULTS = DOCS / "benchmarks.md", DOCS / "benchmarks.svg", DOCS / "benchmarks.json"
 BEGIN, END = "<!-- begin: tests/bench/run all -->", "<!-- end: tests/bench/run all -->"
 
 
@@ -31,13 +31,12 @@ def processor():
 
 
 def measure(name, options):
-    """Runs one benchmark; returns its exit code, its seconds, and its verdicts."""
+    """Runs one benchmark; returns its exit code and its verdicts."""
     with tempfile.NamedTemporaryFile(prefix="convoy-bench-", suffix=".jsonl") as file:
-        start = time.monotonic()
         code = subprocess.run([str(pathlib.Path(__file__).with_name("run")), name, *options],
                               env={**os.environ, harness.VERDICTS: file.name}).returncode
         lines = pathlib.Path(file.name).read_text().splitlines()
-        return code, time.monotonic() - start, [json.loads(line) for line in lines]
+        return code, [json.loads(line) for line in lines]
 
 
 def limit(verdict, key):
@@ -45,13 +44,15 @@ def limit(verdict, key):
 
 
 def table(results):
-    rows = ["| benchmark | | measured | gate | aim |", "|---|---|---|---|---|"]
-    for name, (code, _, verdicts) in results.items():
-        for one in verdicts:
+    rows = ["| benchmark | | measured | gate | aim | date, commit |", "|---|---|---|---|---|---|"]
+    for name, result in results.items():
+        when = f"{result['date']}, {result['commit']}"
+        for one in result["verdicts"]:
             met = "met" if one["ok"] else "**missed**"
-            rows.append(f"| `{name}` | {one['label'].replace('|', ' ')} | {one['value']:.4g} | {limit(one, 'gate')}: {met} | {limit(one, 'aim')} |")
-        if not verdicts:
-            rows.append(f"| `{name}` | | **no figure**: it ended with {code} | | |")
+            rows.append(f"| `{name}` | {one['label'].replace('|', ' ')} | {one['value']:.4g} | {limit(one, 'gate')}: {met} | "
+                        f"{limit(one, 'aim')} | {when} |")
+        if not result["verdicts"]:
+            rows.append(f"| `{name}` | | **no figure**: it ended with {result['code']} | | | {when} |")
     return rows
 
 
@@ -68,7 +69,7 @@ def draw(results, title):
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "convoy"  # equal figures give an equal file
     from matplotlib import pyplot
-    bars = [(f"{name}: {one['label']}", fraction(one), one["ok"]) for name, (_, _, verdicts) in results.items() for one in verdicts]
+    bars = [(f"{name}: {one['label']}", fraction(one), one["ok"]) for name, result in results.items() for one in result["verdicts"]]
     bars = [bar for bar in bars if bar[1] is not None][::-1]
     if not bars:
         return
@@ -82,38 +83,51 @@ def draw(results, title):
     figure.savefig(CHART, metadata={"Date": None})
 
 
-def write(results, how):
+def write(results):
     text = PAGE.read_text()
     if BEGIN not in text or END not in text:
         sys.exit(f"benchmark: {PAGE} has no lines '{BEGIN}' and '{END}' to write between")
     before, rest = text.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
+    how = f"Measured on {len(os.sched_getaffinity(0))} cores of {processor()}. Each benchmark has the date and commit of its last run."
     body = [BEGIN, "", how, "", f"![each measured value against its gate]({CHART.name})", "", *table(results), "", END]
     PAGE.write_text(before + "\n".join(body) + after)
+    draw(results, how)
+
+
+def commit():
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=harness.TOP, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def missed(results):
+    lines = []
+    for name, result in results.items():
+        misses = [one for one in result["verdicts"] if not one["ok"]]
+        lines += [f"{name}: {one['label']}: {one['value']:.4g}, gate {limit(one, 'gate')}" for one in misses]
+        if result["code"] and not misses:
+            lines.append(f"{name}: no figure, exit code {result['code']}")
+    return lines
 
 
 if __name__ == "__main__":
     parser = harness.arguments(__doc__, rounds=None)
-    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME", help="these alone; the page stays as it is")
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME", help="measures these; the page keeps the others")
     options = parser.parse_args()
-    names = options.only or list(BENCHMARKS)
-    results, start = {}, time.monotonic()
+    names, start = options.only or list(BENCHMARKS), time.monotonic()
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for number, name in enumerate(names, 1):
         minutes = (time.monotonic() - start) / 60
         harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
-        results[name] = measure(name, BENCHMARKS[name] + (["--rounds", str(options.rounds)] if options.rounds else []))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=harness.TOP, capture_output=True, text=True).stdout.strip()
+        code, verdicts = measure(name, BENCHMARKS[name] + (["--rounds", str(options.rounds)] if options.rounds else []))
+        known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "verdicts": verdicts}
+        # After each benchmark: an interrupted hour keeps what it has measured.
+        RESULTS.write_text(json.dumps({name: known[name] for name in BENCHMARKS if name in known}, indent=1, ensure_ascii=False) + "\n")
+        write({name: known[name] for name in BENCHMARKS if name in known})
+    lines = missed({name: known[name] for name in names})
     minutes = (time.monotonic() - start) / 60
-    how = (f"All of `tests/bench/run all` in {minutes:.0f} minutes on {datetime.date.today()}, commit {commit or 'unknown'}, "
-           f"{len(os.sched_getaffinity(0))} cores of {processor()}.")
-    if not options.only:
-        draw(results, how.replace("`", ""))
-        write(results, how)
-    missed = [f"{name}: {one['label']}: {one['value']:.4g}, gate {limit(one, 'gate')}"
-              for name, (_, _, verdicts) in results.items() for one in verdicts if not one["ok"]]
-    missed += [f"{name}: no figure, exit code {code}" for name, (code, _, verdicts) in results.items() if code and all(one["ok"] for one in verdicts)]
-    harness.say(f"\n{sum(len(verdicts) for _, _, verdicts in results.values())} values against gates in {minutes:.0f} minutes; "
-                + (f"{len(missed)} missed:" if missed else "all met"))
-    for line in missed:
+    values = sum(len(known[name]["verdicts"]) for name in names)
+    harness.say(f"\n{values} values against gates in {minutes:.0f} minutes; " + (f"{len(lines)} missed:" if lines else "all met"))
+    for line in lines:
         harness.say(f"  {line}")
-    sys.exit(1 if missed else 0)
+    sys.exit(1 if lines else 0)

@@ -57,9 +57,9 @@ if __name__ == "__main__":
     harness.say(f"known of idle cores: {PEER} {KNOWN_PEER} s a step, {ALONE} {KNOWN_ALONE} s")
     median = harness.statistics.median
     ok = True
-    for backend, gate in (("gloo", 0.97), ("mpi", 0.88)):
+    for backend in ("gloo", "mpi"):
         name = f"convoy {backend}"
-        ok &= harness.verdict(f"{backend} against {PEER}", median(harness.ratios(figures, name, PEER)), gate, aim=0.72)
+        ok &= harness.verdict(f"{backend} against {PEER}", median(harness.ratios(figures, name, PEER)), 0.62, aim=0.58)
         # The default measures which of the two is faster; 2 % is the spread of a pair.
         harness.pairs(options.pairs, figures, contestants, [name, name + ", overlapped", name + ", flushed"])
         for other in (", overlapped", ", flushed"):

@@ -7,7 +7,7 @@ import harness
 # Known seconds a step of the peers on two idle cores. If this machine runs one process more slowly, the others'
 # expected values grow by the same factor.
 KNOWN = {"torch, one rank": 0.477, "torch DDP": 0.246, "torch fully_shard": 0.321, "torch 1F1B": 0.303}
-HOW = {"torch, one rank": "alone", "torch DDP": "ddp", "torch fully_shard": "fully_shard", "torch 1F1B": "1f1b"}
+HOW = {"torch, one rank": "alone", "torch.compile, one rank": "compiled", "torch DDP": "ddp", "torch fully_shard": "fully_shard", "torch 1F1B": "1f1b"}
 ALONE = "torch, one rank"
 
 

@@ -56,12 +56,12 @@ def report(figures):
 def verdicts(figures):
     ratio = lambda name, reference: statistics.median(harness.ratios(figures, name, reference))
     ok = True
-    for reference, gate, aim in ((SPARSE, 4.5, 9), (DDP, 90, 200), (FUSED, 40, 80), (LOOP, 150, 300)):
+    for reference, gate, aim in ((SPARSE, 7, 10), (DDP, 90, 200), (FUSED, 40, 80), (LOOP, 150, 300)):
         ok &= harness.verdict(f"two mpi ranks ÷ {reference}", ratio(MPI, reference), gate, at_most=False, aim=aim)
-    ok &= harness.verdict(f"one core ÷ {SPARSE}", ratio(CORE, SPARSE), 3, at_most=False, aim=6)
+    ok &= harness.verdict(f"one core ÷ {SPARSE}", ratio(CORE, SPARSE), 4.5, at_most=False, aim=6)
     if statistics.median(figures[MPI]) < 5e6:
-        ok &= harness.verdict("1 → 2 ranks", ratio(MPI, CORE), 1.35, at_most=False, aim=1.8)
-    ok &= harness.verdict("four ranks ÷ two", ratio(FOUR, MPI), 1, at_most=False)
+        ok &= harness.verdict("1 → 2 ranks", ratio(MPI, CORE), 1.7, at_most=False, aim=1.85)
+    ok &= harness.verdict("four ranks ÷ two", ratio(FOUR, MPI), 0.9, at_most=False, aim=1)
     return ok
 
 

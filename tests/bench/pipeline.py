@@ -25,9 +25,9 @@ if __name__ == "__main__":
     worth = gpt_steps.two_cores(figures, SINGLE, BOTH)
     ok = True
     for name in ("pipeline, gloo", "pipeline, mpi"):
-        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 1.0, aim=0.9)
+        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 0.88, aim=0.82)
         speed_up = harness.median_ratio(figures, SINGLE, name)
         harness.say(f"       {name}: {speed_up:.3f} times as quick as single, {speed_up / FORMULA:.3f} of the formula")
         ok &= harness.verdict(f"{name}: the same, of what two cores give here", speed_up / FORMULA / worth, 0.93,
-                              at_most=False)
+                              at_most=False, aim=0.97)
     sys.exit(0 if ok else 1)

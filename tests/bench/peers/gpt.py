@@ -1,6 +1,6 @@
 """The peer of `tests/bench/run pipeline`, `fsdp` and `data_parallel`: the GPT of configs/gpt_single.yaml in PyTorch; prints JSON.
 
---how alone | ddp | fully_shard | 1f1b. One core and one thread a rank, Gloo between ranks; AdamW fused where the peer can."""
+--how alone | compiled | ddp | fully_shard | 1f1b. One core and one thread a rank, Gloo between ranks; AdamW fused where the peer can."""
 import argparse
 import math
 import statistics
@@ -109,7 +109,9 @@ class StageUpdate(Update):
 
 def whole_step(options, rank):
     model = Gpt(options)
-    if options.how == "ddp":
+    if options.how == "compiled":
+        model.compile()
+    elif options.how == "ddp":
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     elif options.how == "fully_shard":
         from torch.distributed.device_mesh import init_device_mesh
@@ -173,7 +175,7 @@ def train(rank, options, port, results):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--how", choices=["alone", "ddp", "fully_shard", "1f1b"], required=True)
+    parser.add_argument("--how", choices=["alone", "compiled", "ddp", "fully_shard", "1f1b"], required=True)
     parser.add_argument("--text", required=True)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--micro_batches", type=int, default=8)
@@ -185,5 +187,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=5)
     options = parser.parse_args()
-    options.ranks = 1 if options.how == "alone" else 2
+    options.ranks = 1 if options.how in ("alone", "compiled") else 2
     ranks.run(train, options)
