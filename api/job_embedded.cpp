@@ -101,6 +101,7 @@ class EmbeddedImpl : public Job::Impl {
     request.device = context.devices.front();
     request.channel = context.channel;
     request.job = context.config.name;
+    request.host = context.host;
     request.timeout = milliseconds_of(launch.collective);
     request.rendezvous = milliseconds_of(launch.rendezvous);
     request.waiting = [state = state_.file](const char* name) { state->collective(name); };

@@ -172,6 +172,7 @@ void Rank::connect(Context& context, const Registry& backends) {
   request.device = context.devices.front();
   request.channel = channel_;
   request.job = str(assignment_.job.name, "/", assignment_.attempt);
+  request.host = context.host;
   request.address = assignment_.data_address;
   request.timeout = time_limit_of(launch.collective);
   request.rendezvous = time_limit_of(launch.rendezvous);

@@ -106,6 +106,8 @@ bool Completion::wait_until(Clock::time_point deadline) {
   if (shared.failure) throw CommError(Failure::peer_lost, -1, *shared.failure);
   try {
     std::rethrow_exception(error_);
+  } catch (const CommError&) {
+    throw;
   } catch (const std::exception& error) {
     throw CommError(Failure::peer_lost, -1, "the connection to a peer broke: ", message_without_backtrace(error));
   }

@@ -351,7 +351,8 @@ class SharedMemoryTransport final : public Transport {
                                    std::chrono::milliseconds timeout) override {
     std::shared_ptr<Transport> inner = inner_->split(members, rank, label, agreed, timeout);
     if (inner == nullptr) return nullptr;
-    return share(std::move(inner), request_, engine_, label, rank, static_cast<int>(members.size()), timeout);
+    return over_shared_memory(std::move(inner), request_, {label, rank, static_cast<int>(members.size()), timeout},
+                              engine_);
   }
 
   at::Tensor common_memory(int64_t bytes, std::chrono::milliseconds timeout) override {
@@ -370,19 +371,6 @@ class SharedMemoryTransport final : public Transport {
   void fail(const std::string& reason) override {
     engine_->fail(*group_, reason);
     inner_->fail(reason);
-  }
-
-  static std::shared_ptr<Transport> share(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                          std::shared_ptr<ProgressEngine> engine, const std::string& label, int rank,
-                                          int size, std::chrono::milliseconds timeout) {
-    auto group = std::make_shared<SharedMemoryGroup>();
-    group->segment = SharedSegment::create(request, label, rank, size, timeout);
-    if (group->segment == nullptr) return inner;
-    group->rank = rank;
-    group->sends.resize(static_cast<size_t>(size));
-    group->receives.resize(static_cast<size_t>(size));
-    return std::make_shared<SharedMemoryTransport>(std::move(inner), request, std::move(engine), std::move(group),
-                                                   label);
   }
 
  private:
@@ -430,10 +418,15 @@ class SharedMemoryTransport final : public Transport {
 }  // namespace
 
 std::shared_ptr<Transport> over_shared_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                              std::shared_ptr<ProgressEngine> engine) {
-  if (!engine) engine = std::make_shared<ProgressEngine>("convoy-host");
-  return SharedMemoryTransport::share(std::move(inner), request, std::move(engine), "world", request.rank, request.size,
-                                      request.rendezvous);
+                                              const GroupPlace& place, std::shared_ptr<ProgressEngine> engine) {
+  auto group = std::make_shared<SharedMemoryGroup>();
+  group->segment = SharedSegment::create(request, place.label, place.rank, place.size, place.timeout);
+  if (group->segment == nullptr) return inner;
+  group->rank = place.rank;
+  group->sends.resize(static_cast<size_t>(place.size));
+  group->receives.resize(static_cast<size_t>(place.size));
+  return std::make_shared<SharedMemoryTransport>(std::move(inner), request, std::move(engine), std::move(group),
+                                                 place.label);
 }
 
 }  // namespace convoy

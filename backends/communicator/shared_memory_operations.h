@@ -6,6 +6,7 @@
 // summation is the rank order, so results are equal on all ranks and from run to run.
 #pragma once
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backends/communicator/progress.h"
@@ -46,9 +47,20 @@ ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGr
 // Sends and receives use lanes if the ranks are few and on the CPU. Barriers use the inner transport, and so does
 // all-to-all, because not all ranks know its counts.
 
-// Collective over the world. Returns `inner` itself if the ranks do not share a host (shared_segment.h). `engine`
-// advances the operations; null: a new one.
+// This rank's place in a group. `label` is unique within the job.
+struct GroupPlace {
+  std::string label;
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};  // of the rendezvous
+};
+inline GroupPlace place_in_world(const BackendRequest& request) {
+  return {"world", request.rank, request.size, request.rendezvous};
+}
+
+// Collective over the group. Returns `inner` itself if its ranks do not share a host (shared_segment.h). `engine`
+// advances the operations.
 std::shared_ptr<Transport> over_shared_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                              std::shared_ptr<ProgressEngine> engine = nullptr);
+                                              const GroupPlace& place, std::shared_ptr<ProgressEngine> engine);
 
 }  // namespace convoy

@@ -21,8 +21,8 @@
 #include "backends/communicator/call.h"
 #include "backends/communicator/completion.h"
 #include "backends/communicator/group.h"
+#include "backends/communicator/hosts_transport.h"
 #include "backends/communicator/reduce.h"
-#include "backends/communicator/shared_memory_operations.h"
 #include "backends/gloo/gloo_accept_filter.h"
 #include "backends/registry.h"
 #include "core/tensors/tensor_memory.h"
@@ -284,7 +284,7 @@ CommunicatorPtr make_gloo(const BackendRequest& request) {
   std::shared_ptr<Transport> transport;
   if (request.size > 1) {
     transport = std::make_shared<GlooTransport>(request, "world", request.rank, request.size, request.rendezvous);
-    transport = over_shared_memory(std::move(transport), request);
+    transport = over_hosts(std::move(transport), request);
   }
   return make_world(request, "gloo", transport);
 }

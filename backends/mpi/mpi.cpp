@@ -180,7 +180,8 @@ class MpiProcess {
     }
     auto group = engine_->world(Clock::now() + request.rendezvous);
     auto world = make_world(request, "mpi",
-                            over_shared_memory(std::make_shared<MpiTransport>(engine_, group), request, engine_));
+                            over_shared_memory(std::make_shared<MpiTransport>(engine_, group), request,
+                                               place_in_world(request), engine_));
     world_ = world;
     return world;
   }

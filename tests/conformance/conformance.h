@@ -19,7 +19,7 @@
 
 namespace convoy {
 
-inline const std::string sockets = "gloo over sockets", messages = "mpi over messages";
+inline const std::string sockets = "gloo over sockets", messages = "mpi over messages", hosts = "gloo over hosts";
 
 class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
@@ -30,7 +30,10 @@ class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>
     auto [backend, size] = GetParam();
     // Ranks of one host would use shared memory, so gloo's sockets and mpi's messages would not be tested.
     allow_shared_memory(backend != sockets && backend != messages);
-    return {backend == sockets ? "gloo" : backend == messages ? "mpi" : backend, size == 0 ? mpi_ranks() : size};
+    RankGroup ranks{backend == sockets || backend == hosts ? "gloo" : backend == messages ? "mpi" : backend,
+                    size == 0 ? mpi_ranks() : size};
+    if (backend == hosts) ranks.per_host = 2;
+    return ranks;
   }
   static void on_ranks(const std::function<void(Communicator&)>& body) { run_ranks(group(), body); }
 };
@@ -50,6 +53,7 @@ inline std::string conformance_name(const ::testing::TestParamInfo<std::tuple<st
   auto [backend, size] = info.param;
   if (backend == sockets) return "gloo_sockets" + std::to_string(size);
   if (backend == messages) return "mpi_messages";
+  if (backend == hosts) return "gloo_hosts" + std::to_string(size);
   return size == 0 ? backend : backend + std::to_string(size);
 }
 
@@ -60,6 +64,8 @@ inline std::string conformance_name(const ::testing::TestParamInfo<std::tuple<st
   INSTANTIATE_TEST_SUITE_P(Gloo, Suite, ::testing::Combine(::testing::Values("gloo"), ::testing::Range(1, 5)),        \
                            conformance_name);                                                                         \
   INSTANTIATE_TEST_SUITE_P(Sockets, Suite, ::testing::Combine(::testing::Values(sockets), ::testing::Values(2, 3)),   \
+                           conformance_name);                                                                         \
+  INSTANTIATE_TEST_SUITE_P(Hosts, Suite, ::testing::Combine(::testing::Values(hosts), ::testing::Values(3, 4)),       \
                            conformance_name);                                                                         \
   INSTANTIATE_TEST_SUITE_P(Mpi, Suite,                                                                                \
                            ::testing::Combine(::testing::Values(std::string("mpi"), messages), ::testing::Values(0)), \

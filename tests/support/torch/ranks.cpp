@@ -111,6 +111,7 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
   auto run = [&](int rank, std::shared_ptr<Channel> channel) {
     BackendRequest mine = request;
     mine.rank = rank;
+    if (group.per_host > 0) mine.host = str("host", rank / group.per_host);
     if (group.on_gpus) mine.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(rank));
     if (group.on_one_gpu) mine.device = at::Device(at::kCUDA, 0);
     mine.channel = channel;

@@ -1,0 +1,19 @@
+// The transport of ranks on several hosts: within a host through shared memory, and between hosts by one rank of each.
+// So each byte crosses the network once per host and not once per rank.
+//
+// This holds for all-reduce, all-gather, reduce-scatter and broadcast in groups whose consecutive ranks share a host, at
+// least two, with equally many on each host. Everything else, and every other group, uses the inner transport.
+// A sum is formed in rank order within a host, and then by the inner transport. Results are equal on all ranks.
+// Cf. hierarchical all-reduce: Jia et al., Highly Scalable Deep Learning Training System with Mixed-Precision, 2018.
+#pragma once
+#include <memory>
+
+#include "backends/communicator/shared_memory_operations.h"
+#include "backends/communicator/transport.h"
+
+namespace convoy {
+
+// Collective over the world. On one host it returns the transport of over_shared_memory.
+std::shared_ptr<Transport> over_hosts(std::shared_ptr<Transport> inner, const BackendRequest& request);
+
+}  // namespace convoy
