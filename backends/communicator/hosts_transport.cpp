@@ -208,8 +208,7 @@ int ranks_of_each_host(const std::vector<std::string>& hosts) {
   const size_t each = size_t(std::count(hosts.begin(), hosts.end(), hosts.front()));
   if (hosts.size() % each != 0) return 1;
   for (size_t rank = 0; rank < hosts.size(); ++rank)
-    if (hosts[rank] != hosts[rank / each * each] ||
-        size_t(std::count(hosts.begin(), hosts.end(), hosts[rank])) != each)
+    if (hosts[rank] != hosts[rank / each * each] || size_t(std::count(hosts.begin(), hosts.end(), hosts[rank])) != each)
       return 1;
   return int(each);
 }

@@ -52,7 +52,9 @@ int join_command(const std::string& run) {
   const Answer waited =
       wait_for_answer(folder, limit, [&] { return (answer = take_join_answer(folder, token)).has_value(); });
   withdraw_join(folder, token, !lock_owner(folder).held);
-  if (waited == Answer::ended) throw Error(Failure::output, folder, ": the run ended before the rank took part; how it ended is in its summary.json");
+  if (waited == Answer::ended)
+    throw Error(Failure::output, folder,
+                ": the run ended before the rank took part; how it ended is in its summary.json");
   if (waited == Answer::late)
     throw Error(Failure::hang, folder, ": no answer within ", limit,
                 " s; the process of the run may be stopped, or its host busy: see its output");

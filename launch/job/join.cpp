@@ -78,8 +78,8 @@ void RunAttempt::begin_joining(const std::vector<RankPlan>& plans, bool replaces
   console_.log(str("a process starts for ", joining_text(), ": ", why));
   tasks_.after(to_milliseconds(run_.config.launch.rendezvous), [this, state = joining_->state] {
     if (*state == Joining::State::starts)
-      joining_failed(str("not ready after ", human_seconds(run_.config.launch.rendezvous), " (launch.rendezvous); ", folder_.path,
-                         "/logs has what the new process wrote"));
+      joining_failed(str("not ready after ", human_seconds(run_.config.launch.rendezvous), " (launch.rendezvous); ",
+                         folder_.path, "/logs has what the new process wrote"));
   });
 }
 

@@ -16,7 +16,7 @@ import harness
 BENCHMARKS = {
     "startup": [], "comm": [], "ddp": [], "data_parallel": [], "fsdp": [], "pipeline": [], "tensor": [], "ensemble": [],
     "ncf": [], "ncf_mlperf": [], "predict": [], "generate": [], "ranking": [], "farm": [], "supervision": [], "seeing": [],
-    "halving": [], "resnet": [], "images": [],
+    "hosts": [], "halving": [], "resnet": [], "images": [],
 }
 DOCS = harness.TOP / "docs"
 PAGE, CHART, RESULTS = DOCS / "benchmarks.md", DOCS / "benchmarks.svg", DOCS / "benchmarks.json"

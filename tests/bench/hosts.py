@@ -16,6 +16,7 @@ CONFIG = """name: hosts
 seed: 1
 model: {name: mlp, hidden: [2048, 1024]}
 data: {name: synthetic, kind: classification, rows: 65536, features: [256], classes: 10}
+optimizer: {name: sgd, lr: 0.01}
 train: {epochs: ~, batch: {global: 64}, evaluate_every: never, checkpoint_every: never, log_every: 1}
 strategy: {name: ddp, sync: {what: gradients}}
 backend: gloo
@@ -24,8 +25,8 @@ backend: gloo
 
 def sent(host):
     """Bytes that the host has put on its link."""
-    return int(subprocess.run(simulated_hosts.on(host, "cat", "/sys/class/net/eth0/statistics/tx_bytes"), check=True,
-                              capture_output=True, text=True).stdout)
+    lines = subprocess.run(simulated_hosts.on(host, "cat", "/proc/net/dev"), check=True, capture_output=True, text=True).stdout
+    return next(int(line.split(":")[1].split()[8]) for line in lines.splitlines() if line.strip().startswith("eth0:"))
 
 
 def run(folder, steps, *sets):

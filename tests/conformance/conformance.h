@@ -30,7 +30,9 @@ class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>
     auto [backend, size] = GetParam();
     // Ranks of one host would use shared memory, so gloo's sockets and mpi's messages would not be tested.
     allow_shared_memory(backend != sockets && backend != messages);
-    RankGroup ranks{backend == sockets || backend == hosts ? "gloo" : backend == messages ? "mpi" : backend,
+    RankGroup ranks{backend == sockets || backend == hosts ? "gloo"
+                    : backend == messages                  ? "mpi"
+                                                           : backend,
                     size == 0 ? mpi_ranks() : size};
     if (backend == hosts) ranks.per_host = 2;
     return ranks;

@@ -174,7 +174,8 @@ TEST_P(Consistency, StartsAnOperationWithoutAWait) {
 }
 
 TEST_P(Consistency, SamplesLaterCalls) {
-  if (std::get<0>(GetParam()) == hosts) GTEST_SKIP() << "two ranks of a host find it first, and do not know who is wrong";
+  if (std::get<0>(GetParam()) == hosts)
+    GTEST_SKIP() << "two ranks of a host find it first, and do not know who is wrong";
   on_ranks([](Communicator& world) {
     // Equal sizes in bytes, so only the comparison can find the difference. local compares every call.
     const auto reduce = [](at::ScalarType dtype) {
