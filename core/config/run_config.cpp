@@ -128,8 +128,9 @@ Option train_section() {
               option(OptionType::interval, "evaluate_every", "interval between evaluations", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
               option(OptionType::interval, "pause_after",
-                     "stops at this point of the training, after an evaluation and a checkpoint; a later point, or "
-                     "never, resumes. Schedules of the learning rate follow the whole length",
+                     "stops at this point of the training, after a checkpoint and, unless train.evaluate_every is "
+                     "never, an evaluation; a later point, or never, resumes. Schedules of the learning rate follow "
+                     "the whole length",
                      "never"),
               describe::integer("keep_last", "number of checkpoints that are kept", defaults.keep_last)
                   .between(1, 1 << 20),

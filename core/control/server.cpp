@@ -158,6 +158,11 @@ class Server : public ChannelServer {
 
   void greet(Connection& from, const Json& hello) {
     auto refuse = [&](const std::string& reason) {
+      constexpr int most_warnings = 3;
+      if (++refused_participants_ <= most_warnings)
+        log::warning(str("control channel: refused a participant that calls itself ",
+                         hello.value("name", Json()).dump(-1, ' ', true, Json::error_handler_t::replace), ": ",
+                         reason));
       from.send(Json{{"ok", false}, {"error", reason}});
       from.end_when_sent();
     };
@@ -311,6 +316,7 @@ class Server : public ChannelServer {
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;
   std::set<uint64_t> strangers_;  // connections that have not shown the secret, oldest first
   uint64_t next_connection_ = 1;
+  int refused_participants_ = 0;
   int refused_ = 0;  // consecutive times that no connection could be accepted
   Dispatcher dispatcher_;
   std::thread thread_;

@@ -1,8 +1,10 @@
 #include "core/training/trace.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/json.h"
@@ -73,7 +75,13 @@ Json chrome_trace(const std::vector<Json>& ranks) {
 
 void StepTrace::begin_step(int64_t number) {
   const ProfileConfig& steps = context_.config.profile;
-  if (steps.first == 0 || number > steps.last + 1) return;
+  if (steps.first == 0) return;
+  if (!std::exchange(begun_, true) && number > steps.first && context_.rank == 0)
+    log::warning(str("profile.steps: the run continues with step ", number, ", so the trace has ",
+                     number > steps.last
+                         ? str("none of the steps ", steps.first, " to ", steps.last, "; name later ones")
+                         : str("the steps ", number, " to ", steps.last, " only")));
+  if (number > steps.last + 1) return;
   TimeBreakdown& times = *context_.times;
   times.phase(TimePart::other);  // no slice crosses the border of a step
   if (step_ > 0) {
@@ -87,7 +95,8 @@ void StepTrace::begin_step(int64_t number) {
     if (context_.devices.front().is_cuda()) kernels_ = KernelTrace::begin(context_.devices.front());
   }
   times.phase(TimePart::other);
-  step_ = number;
+  if (from_ == 0) from_ = number;
+  step_ = to_ = number;
   began_ = times.changed();
 }
 
@@ -112,9 +121,15 @@ void StepTrace::write() {
   std::vector<Json> ranks;
   for (const std::string& text : texts) ranks.push_back(Json::parse(text));
   const std::string path = context_.folder + "/trace.json";
+  std::error_code none;
+  // Of an earlier start of this run.
+  if (const std::string kept = str(context_.folder, "/trace-before-step-", from_, ".json");
+      from_ > context_.config.profile.first && std::filesystem::exists(path, none)) {
+    std::filesystem::rename(path, kept, none);
+    if (!none) log::info(str("the trace of earlier steps is now in ", kept));
+  }
   write_whole(path, chrome_trace(ranks).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", false);
-  log::info(str("the trace of steps ", context_.config.profile.first, " to ", context_.config.profile.last, " is in ",
-                path, "; open it in https://ui.perfetto.dev"));
+  log::info(str("the trace of steps ", from_, " to ", to_, " is in ", path, "; open it in https://ui.perfetto.dev"));
 }
 
 }  // namespace convoy

@@ -23,6 +23,8 @@ class StepTrace {
   void write();
 
   const Context& context_;
+  int64_t from_ = 0, to_ = 0;             // first and last recorded step; 0: none
+  bool begun_ = false;                    // a step has begun
   int64_t step_ = 0, began_ = 0;          // number and begin of the current step; 0: it is not traced
   std::unique_ptr<KernelTrace> kernels_;  // null: the rank has no GPU, or another one of the process records
 };

@@ -285,7 +285,8 @@ Examples:
   convoy init --data mine.csv --target price && convoy run mine.yaml
   convoy init --data clicks.inter --devices 2
 
-Exit codes: 0, 64 command line or no such column, 65 malformed data, 73 the file exists, 78 unsuitable data.)";
+Exit codes: 0, 64 command line or no such column, 65 malformed data, 73 the file exists or
+cannot be written, 78 unsuitable data.)";
 
 ParsedCommand add_init(CLI::App& app) {
   auto arguments = std::make_shared<InitArguments>();
@@ -299,6 +300,8 @@ ParsedCommand add_init(CLI::App& app) {
       ->check(CLI::Range(1, 65536));
   line->add_option("--strategy", arguments->strategy, "Strategy; default: that of one rank, or of equal ranks")
       ->type_name("STRATEGY");
+  line->add_option("--output", arguments->output, "File to write; default: NAME.yaml for the data NAME.*")
+      ->type_name("FILE");
   line->add_flag("--force", arguments->force, "Replace an existing file");
   line->footer(init_footer);
   return {line, [arguments] { return init_command(*arguments); }};

@@ -70,13 +70,14 @@ void add_line(std::ostream& out, const std::string& text, const std::string& com
   out << '\n';
 }
 
-std::string file_text(const InitArguments& arguments, const DataDraft& draft, const std::string& name) {
+std::string file_text(const InitArguments& arguments, const DataDraft& draft, const std::string& name,
+                      const std::string& path) {
   std::ostringstream out;
   const std::string model = arguments.model.empty() ? draft.model : arguments.model;
   const std::string options = model == draft.model && !draft.model_options.empty() ? ", " + draft.model_options : "";
   out << "# Written by `convoy init --data " << shell_word(arguments.data)
       << (arguments.target.empty() ? "" : " --target " + shell_word(arguments.target)) << "`: " << draft.found << ".\n"
-      << "# Start it: convoy run " << name << ".yaml\n# `convoy list config` prints every key.\n";
+      << "# Start it: convoy run " << shell_word(path) << "\n# `convoy list config` prints every key.\n";
   add_line(out, "name: " + yaml_word(name), "the run folder is runs/" + name);
   add_line(out, "seed: 1", "equal seeds give equal results");
   add_line(out, "device: auto", "GPUs if there is one for each rank, else cores");
@@ -133,9 +134,12 @@ int init_command(InitArguments arguments) {
   ask(arguments);
   check_word("model", arguments.model, catalogues.names("model"));
   const DataDraft draft = inspect_data(arguments.data, arguments.target);
-  const std::string name = name_of_run(arguments.data), path = name + ".yaml";
-  check_output_path(path, arguments.force, "the file");
-  const std::string text = file_text(arguments, draft, name);
+  const bool named = !arguments.output.empty();
+  if (named) check_output_ending(arguments.output, {".yaml", ".yml"}, "--output");
+  const std::string name = name_of_run(named ? arguments.output : arguments.data);
+  const std::string path = named ? arguments.output : name + ".yaml";
+  check_output_path(path, arguments.force, "convoy init: --output");
+  const std::string text = file_text(arguments, draft, name, path);
   // All checks of `convoy run`, before the file exists.
   RunArguments run;
   run.config = path;
@@ -146,8 +150,8 @@ int init_command(InitArguments arguments) {
   OutputFile file(path, arguments.force);
   file.write(text);
   file.commit();
-  std::cout << arguments.data << ": " << draft.found << "\nwrote " << path << "; start it by:\n  convoy run " << path
-            << '\n';
+  std::cout << arguments.data << ": " << draft.found << "\nwrote " << path << "; start it by:\n  convoy run "
+            << shell_word(path) << '\n';
   return exit_code::done;
 }
 

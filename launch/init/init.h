@@ -39,12 +39,13 @@ std::string yaml_word(const std::string& text);
 
 struct InitArguments {
   std::string data, target, model, strategy;
-  int ranks = 0;  // 0: not given
+  std::string output;  // the file to write; "": NAME.yaml
+  int ranks = 0;       // 0: not given
   bool force = false;
 };
 
 // Asks for what is missing if standard input and output are a terminal. Writes NAME.yaml for the data file NAME.* into
-// the working folder, checked like by `convoy run`, and prints the command that starts it. Returns the exit code.
+// the working folder, or `output`, checked like by `convoy run`, and prints the command that starts it. Returns the exit code.
 int init_command(InitArguments arguments);
 
 }  // namespace convoy

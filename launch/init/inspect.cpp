@@ -48,6 +48,9 @@ std::optional<double> number_in(const DelimitedReader& reader, size_t column) {
 // The most frequent separator of the first line; no header if every field of it is a number.
 Form form_of(const MappedFile& file) {
   const std::string_view text = file.text();
+  if (const std::string_view mark = text.substr(0, 2); mark == "\xff\xfe" || mark == "\xfe\xff")
+    throw Error(Failure::corrupt_data, file.path(), ": is UTF-16; convert the file: iconv -f UTF-16 -t UTF-8 ",
+                shell_word(file.path()), " > utf8-", shell_word(fs::path(file.path()).filename().string()));
   const std::string_view line = text.substr(0, text.find('\n'));
   Form form;
   for (const char each : {',', '\t', ';', '|'})
@@ -107,6 +110,10 @@ void add_value(Column& column, const DelimitedReader& reader, size_t index) {
 
 // Names of columns and categories go into YAML and JSON files.
 void check_utf8(const std::string& path, const std::string& text) {
+  if (text.find('\0') != std::string::npos)
+    throw Error(Failure::corrupt_data, path, ": '", printable(text),
+                "' holds a NUL byte; remove them: tr -d '\\000' < ", shell_word(path), " > clean-",
+                shell_word(fs::path(path).filename().string()));
   if (valid_utf8(text) == text) return;
   throw Error(Failure::corrupt_data, path, ": '", valid_utf8(text),
               "' is not UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 ", shell_word(path), " > utf8-",

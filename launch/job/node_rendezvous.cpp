@@ -219,8 +219,9 @@ class NodeAgent {
       const double waited = seconds_since(started);
       if (waited > limit) {
         log::error(str(here(), ": node 0 does not answer at ", place_of(role_), " within ", human_seconds(limit),
-                       " (launch.rendezvous): ", problem, "; is node 0 started, and does ", role_.host,
-                       " lead to it from here?"));
+                       " (launch.rendezvous): ", problem,
+                       refused_.empty() ? str("; is node 0 started, and does ", role_.host, " lead to it from here?")
+                                        : std::string("; give all nodes the same CONVOY_SECRET, or none")));
         return exit_code::rendezvous;
       }
       loop_.run_until([this] { return stopped_; }, milliseconds(waited < 5 ? 20 : 200));

@@ -66,6 +66,21 @@ std::string rows_of(const Json& config) {
   return data.is_object() ? str(text_in(data, "path"), " ", text_in(data, "target")) : "";
 }
 
+// progress.json is written every few seconds, and may be older than the last record. Then step, rate and time left
+// follow from the records.
+void take_newest(const RecordedRun& records, Json& json) {
+  const Curve& seconds = records.seconds;
+  Json& progress = json["progress"];
+  const double known = number_in(progress, "step", 0);
+  if (seconds.x.empty() || !(seconds.x.back() > known)) return;
+  const double step = seconds.x.back(), steps = number_in(progress, "steps", 0);
+  json["step"] = progress["step"] = step;
+  const double rate = step / seconds.y.back();  // steps a second
+  if (!std::isfinite(rate) || rate <= 0) return;
+  if (records.samples_per_step > 0) progress["samples_per_second"] = rate * records.samples_per_step;
+  if (steps >= step) progress["remaining_seconds"] = (steps - step) / rate;
+}
+
 Json ranks_json(const Json& summary) {
   Json ranks = Json::array();
   const auto found = summary.find("ranks");
@@ -121,8 +136,10 @@ Json to_json(const ReportedRun& run, const std::string& label, size_t points) {
   json["ranks"] = ranks_json(summary);
   if (run.farm >= 0) json["farm"] = run.farm;
   const Json progress = parsed_json(read_file_if_any(run.listed.folder + "/progress.json"));
-  if (run.listed.status == "running" && progress.is_object())
+  if (run.listed.status == "running" && progress.is_object()) {
     json["progress"] = copied_keys(progress, {"step", "steps", "samples_per_second", "remaining_seconds", "loss"});
+    take_newest(run.records, json);
+  }
 
   json["seconds"] = to_json(run.records.seconds, std::min(points, throughput_intervals));
   json["training"] = curves_json(run.records.training, points);

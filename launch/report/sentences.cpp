@@ -57,9 +57,10 @@ std::string subject_of(const Json& run) {
   return data.empty() ? model : model + " on " + data;
 }
 
-std::string sentence_of(const std::vector<std::string>& parts) {
+// `begins_with_name`: of a run, which is not changed.
+std::string sentence_of(const std::vector<std::string>& parts, bool begins_with_name = false) {
   std::string text = join(parts, "; ");
-  text.front() = char(std::toupper(static_cast<unsigned char>(text.front())));
+  if (!begins_with_name) text.front() = char(std::toupper(static_cast<unsigned char>(text.front())));
   return text.back() == '.' ? text : text + ".";
 }
 
@@ -413,8 +414,8 @@ std::string advice_in(const Json& runs) {
   return "";
 }
 
-std::string advice_after(const std::string& restarts, const std::string& advice) {
-  return restarts.empty() ? advice : sentence_of({restarts, advice});
+std::string advice_after(const std::string& restarts, const std::string& advice, bool begins_with_name) {
+  return restarts.empty() ? advice : sentence_of({restarts, advice}, begins_with_name);
 }
 
 }  // namespace
@@ -426,7 +427,7 @@ std::vector<std::string> report_sentences(const Json& data) {
     const std::string advice = advice_in(runs);
     return {work_of_run(run), result_of_run(run),
             has_failed(run)   ? failure_of_run(run)
-            : !advice.empty() ? advice_after(interruptions_text(run), advice)
+            : !advice.empty() ? advice_after(interruptions_text(run), advice, false)
                               : time_of_run(run)};
   }
   const std::string failures = failures_of_all(runs), advice = advice_in(runs);
@@ -441,7 +442,7 @@ std::vector<std::string> report_sentences(const Json& data) {
   }
   return {work, results_of_all(data),
           !failures.empty() ? failures
-          : !advice.empty() ? advice_after(restarted_runs(runs), advice)
+          : !advice.empty() ? advice_after(restarted_runs(runs), advice, true)
                             : times_of_all(runs)};
 }
 

@@ -125,6 +125,25 @@ TEST(Report, ThreeSentencesAboutOneRun) {
           "It trained 512 samples per second."));
 }
 
+TEST(Report, ARunningJobIsAsFarAsItsNewestRecord) {
+  ReportedRun run;
+  run.records.seconds.add(100, 1);
+  run.records.seconds.add(4000, 40);
+  run.records.samples_per_step = 8;
+  const TemporaryFolder folder;
+  run.listed.folder = folder.path();
+  run.listed.status = "running";
+  run.listed.step = 7;
+  std::ofstream(folder / "progress.json")
+      << R"({"step": 7, "steps": 6000, "samples_per_second": 1, "remaining_seconds": 999})";
+  const Json json = to_json(run, "a", 100);
+  EXPECT_EQ(json["step"], 4000);
+  EXPECT_EQ(json["progress"]["samples_per_second"], 800);
+  EXPECT_EQ(json["progress"]["remaining_seconds"], 20);
+  std::ofstream(folder / "progress.json") << R"({"step": 5000, "steps": 6000, "remaining_seconds": 10})";
+  EXPECT_EQ(to_json(run, "a", 100)["progress"]["remaining_seconds"], 10);
+}
+
 TEST(Report, SentencesNameFailuresAndAdvice) {
   const TemporaryFolder folder;
   const Json failure{{"rank", 1}, {"step", 7}, {"cause", "signal"}, {"message", "rank 1 was killed.\nmore"}};
@@ -138,6 +157,10 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   const std::string again =
       write_run(folder, "c", {{"attempts", Json::array({stop, crash})}, {"breakdown", {{"advice", "41 % waits"}}}});
   EXPECT_EQ(report_data({again})["sentences"][2], "It restarted once after a failure; 41 % waits.");
+  EXPECT_THAT(report_data({again, failed})["sentences"].dump(), Not(HasSubstr("C continued")));
+  const std::string advised = write_run(folder, "f", Json::object());
+  EXPECT_EQ(report_data({again, advised})["sentences"][2], "c continued after a restart; c: 41 % waits.")
+      << "names are not changed";
   const Json lost{{"left", {1}}, {"why", "rank 1 was killed"}}, new_rank{{"joined", {3}}, {"why", "rank 3 joins"}};
   const std::string changed = write_run(folder, "d", {{"membership", Json::array({lost, lost, new_rank})}});
   EXPECT_THAT(report_data({changed})["sentences"][2].get<std::string>(),

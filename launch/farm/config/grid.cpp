@@ -36,6 +36,7 @@ constexpr char names_key[] = "strategy.names";
 std::string in_a_name(const std::string& text) {
   std::string safe;
   for (char c : text) {
+    if (c == '+') continue;  // "1e+3" must not become "1e-3"
     const bool kept =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
     safe += kept ? c : '-';

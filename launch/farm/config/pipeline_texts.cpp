@@ -95,6 +95,8 @@ class FarmReader {
       mistake(halving->location, "strategy.halving", "needs strategy.metric, by which it compares the runs");
     if (farm_.halving.first.unit == Interval::Unit::never)
       mistake(halving->find("first")->location, "strategy.halving.first", "is never; write a point such as 1 epoch");
+    if (texts_.empty() || has_error("strategy.search") || has_error("strategy.grid") || has_error("strategy.pipelines"))
+      return;  // the runs are not known
     if (texts_.size() == 1) mistake(halving->location, "strategy.halving", "has only one run, so it compares nothing");
     for (const PipelineText& text : texts_)
       if (text.config.find("program") != nullptr)

@@ -254,6 +254,10 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
   for (const Pipeline& pipeline : farm.pipelines) {
     if (pipeline.config.contains("program")) return std::nullopt;  // only the program knows its metrics
     const std::string kind = kind_of(pipeline.config);
+    if (kind.empty() && farm.halving.eta > 0)
+      return ConfigError(location, "strategy.metric",
+                         str("cannot compare ", pipeline.name, " at a rung of strategy.halving, because it has ",
+                             "train.evaluate_every: never; write 1 epoch, or another interval"));
     if (kind.empty() || !kinds.insert(kind).second) continue;
     if (kinds.size() > most_described) return std::nullopt;
     Json described;

@@ -176,6 +176,20 @@ TEST_F(FarmFile, AnExtendedGridHasOnlyNewPoints) {
   EXPECT_THROW(extended(folder_, {"strategy.grid.seed=[2]"}), ConfigError);
 }
 
+TEST_F(FarmFile, AMistakeInTheSearchIsTheOnlyOneOfAHalvingFarm) {
+  const std::string halving = "  metric: accuracy\n  halving: {eta: 3, first: 1 epoch}\n";
+  for (const char* over : {"{random: 0, over: {optimizer.lr: [0.1]}}", "{random: 4, over: {}}"}) {
+    const std::string found = mistakes(halving + "  search: " + over + "\n");
+    EXPECT_THAT(found, AllOf(HasSubstr("strategy.search"), Not(HasSubstr("no run trains longer")))) << over;
+  }
+}
+
+TEST_F(FarmFile, NamesKeepTheSignOfAnExponent) {
+  const FarmRun run = read("  names: 'lr{optimizer.lr}'\n  grid: {optimizer.lr: [1.0e+1, 1.0e-1]}\n");
+  EXPECT_EQ(run.farm.pipelines.at(0).name, "lr1.0e1");
+  EXPECT_EQ(run.farm.pipelines.at(1).name, "lr1.0e-1");
+}
+
 TEST_F(FarmFile, AGridOfComponentsWithNamesByPattern) {
   const FarmRun run = read(
       "  names: 'n{index}-{optimizer}'\n"

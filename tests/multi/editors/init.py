@@ -183,6 +183,8 @@ with runs.workspace() as folder:
     table(folder / "numbered.csv", ("", "a", "y"), [(row, row % 7, row % 7 * 2.5) for row in range(30)])
     (folder / "latin.csv").write_bytes("größe,y\n".encode("latin-1") + b"1,2\n2,4\n" * 20)
     (folder / "latin-words.csv").write_bytes("a,y\n1,süß\n2,sauer\n".encode("latin-1") * 20)
+    (folder / "wide.csv").write_bytes("a,y\n1,2\n2,4\n".encode("utf-16"))
+    (folder / "nul.csv").write_bytes(b"a,b,y\n" + b"1,x\x00,2\n2,z,4\n" * 20)
     (folder / "commas.csv").write_text("a;y\n" + "".join(f"{row};{row},5\n" for row in range(30)))
     table(folder / "huge.csv", ("a", "y"), [(row, row * 1e36) for row in range(30)])
     table(folder / "huger.csv", ("a", "y"), [(row * 1e299, row) for row in range(30)])
@@ -209,6 +211,8 @@ with runs.workspace() as folder:
             (["--data", "numbered.csv", "--target", "y"], 65, ["numbered.csv:1:1: column 1 has no name", "index=False"]),
             (["--data", "latin.csv", "--target", "y"], 65, ["'gr??e' is not UTF-8", "iconv"]),
             (["--data", "latin-words.csv", "--target", "y"], 65, ["'s??' is not UTF-8", "iconv"]),
+            (["--data", "wide.csv", "--target", "y"], 65, ["wide.csv: is UTF-16", "iconv -f UTF-16 -t UTF-8 wide.csv"]),
+            (["--data", "nul.csv", "--target", "y"], 65, ["holds a NUL byte", "tr -d"]),
             (["--data", "commas.csv", "--target", "y"], 65, ["column y has decimal commas, as in 0,5"]),
             (["--data", "huge.csv", "--target", "y"], 65, ["too large to train on"]),
             (["--data", "huger.csv", "--target", "y"], 65, ["huger.csv:3:1: '1e+299' does not fit"]),
