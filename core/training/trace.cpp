@@ -122,7 +122,7 @@ void StepTrace::write() {
   for (const std::string& text : texts) ranks.push_back(Json::parse(text));
   const std::string path = context_.folder + "/trace.json";
   std::error_code none;
-  // Of an earlier start of this run.
+  // Keeps the trace of an earlier start of this run.
   if (const std::string kept = str(context_.folder, "/trace-before-step-", from_, ".json");
       from_ > context_.config.profile.first && std::filesystem::exists(path, none)) {
     std::filesystem::rename(path, kept, none);

@@ -44,8 +44,8 @@ struct InitArguments {
   bool force = false;
 };
 
-// Asks for what is missing if standard input and output are a terminal. Writes NAME.yaml for the data file NAME.* into
-// the working folder, or `output`, checked like by `convoy run`, and prints the command that starts it. Returns the exit code.
+// Asks for what is missing if standard input and output are a terminal. Writes `output`, or NAME.yaml for the data file
+// NAME.*, checked like by `convoy run`, and prints the command that starts it. Returns the exit code.
 int init_command(InitArguments arguments);
 
 }  // namespace convoy
