@@ -164,13 +164,15 @@ class RunTimes {
                              " waits for other stages; try strategy.micro_batches=", 2 * micro_batches.get<int64_t>())};
   }
 
+  // Time that all ranks wait for data. What one rank loads longer than the others is in wait().
   Advice data() const {
     const Json& rank = slowest("data");
     const double seconds = number_in(rank, "data", 0);
     const std::string remedy = faster_data();
     if (remedy.empty()) return {};
-    return {seconds,
-            str(share(rank, seconds), " waits for data, ", milliseconds(seconds / steps_), " per step; ", remedy)};
+    double all = seconds;
+    for (const Json& one : ranks_) all = std::min(all, number_in(one, "data", 0));
+    return {all, str(share(rank, seconds), " waits for data, ", milliseconds(seconds / steps_), " per step; ", remedy)};
   }
 
   Advice communication() const {

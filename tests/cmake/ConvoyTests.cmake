@@ -75,8 +75,8 @@ function(convoy_cases out folder word)
   endforeach()
 endfunction()
 
-# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s] [EXCEPT pattern]): FOLDER, and FOLDER.slow and FOLDER.gpu if a
-# case needs them. Cases of the pattern have a separate entry.
+# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s] [EXCEPT pattern]): FOLDER, and FOLDER.gpu if a case needs
+# it. Cases of the pattern have a separate entry.
 function(convoy_gtest_entry folder)
   if(NOT TARGET ${folder}_tests)
     return()
@@ -90,20 +90,14 @@ function(convoy_gtest_entry folder)
   endif()
   set(names ${folder})
   add_test(NAME ${folder} COMMAND ${folder}_tests --gtest_brief=1
-           --gtest_filter=-*Slow*:*Gpu*:*Mpi*${entry_EXCEPT})
+           --gtest_filter=-*Gpu*:Mpi*${entry_EXCEPT})
   math(EXPR limit "${entry_TIMEOUT} * ${convoy_time_factor}")
   set_tests_properties(${folder} PROPERTIES LABELS "${entry_LABELS};sanitized" TIMEOUT ${limit})
   add_dependencies(sanitized ${folder}_tests)
-  convoy_cases(slow ${folder} Slow)
-  if(slow)
-    list(APPEND names ${folder}.slow)
-    add_test(NAME ${folder}.slow COMMAND ${folder}_tests --gtest_brief=1 --gtest_filter=*Slow*:-*Gpu*:*Mpi*)
-    set_tests_properties(${folder}.slow PROPERTIES LABELS "slow" TIMEOUT 1800 RUN_SERIAL ON)
-  endif()
   convoy_cases(gpu ${folder} Gpu)
   if(gpu)
     list(APPEND names ${folder}.gpu)
-    add_test(NAME ${folder}.gpu COMMAND ${folder}_tests --gtest_filter=*Gpu*:-*Slow*:*Mpi*)
+    add_test(NAME ${folder}.gpu COMMAND ${folder}_tests --gtest_filter=*Gpu*:-Mpi*)
     # A program whose every case skipped itself ends with 0. This matches when none passed and none failed, so that
     # ctest reports "skipped" for it, and a skip never hides a failure.
     set_tests_properties(${folder}.gpu PROPERTIES LABELS "gpu" TIMEOUT 300 RUN_SERIAL ON
@@ -112,21 +106,15 @@ function(convoy_gtest_entry folder)
   set_tests_properties(${names} PROPERTIES ENVIRONMENT "${convoy_test_environment}")
 endfunction()
 
-# convoy_mpi_entry(FOLDER RANKS): the *Mpi* cases of FOLDER_tests, every rank running the same list.
+# convoy_mpi_entry(FOLDER RANKS): the Mpi* cases of FOLDER_tests, every rank running the same list.
 function(convoy_mpi_entry folder ranks)
   if(NOT TARGET ${folder}_tests)
     return()
   endif()
   set(names ${folder}.mpi${ranks})
   set(launch ${MPIEXEC_EXECUTABLE} --bind-to none -n ${ranks} $<TARGET_FILE:${folder}_tests> --gtest_brief=1)
-  add_test(NAME ${folder}.mpi${ranks} COMMAND ${launch} --gtest_filter=*Mpi*:-*Slow*)
+  add_test(NAME ${folder}.mpi${ranks} COMMAND ${launch} --gtest_filter=Mpi*)
   set_tests_properties(${folder}.mpi${ranks} PROPERTIES LABELS multi TIMEOUT 180)
-  convoy_cases(slow ${folder} Slow)
-  if(slow AND ranks EQUAL 2)  # slow cases are large, and memory limits them to two ranks
-    list(APPEND names ${folder}.mpi${ranks}.slow)
-    add_test(NAME ${folder}.mpi${ranks}.slow COMMAND ${launch} --gtest_filter=*Mpi*Slow*:*Slow*Mpi*)
-    set_tests_properties(${folder}.mpi${ranks}.slow PROPERTIES LABELS slow TIMEOUT 1800)
-  endif()
   set_tests_properties(${names} PROPERTIES RUN_SERIAL ON ENVIRONMENT "${convoy_test_environment}")
 endfunction()
 

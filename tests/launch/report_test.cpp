@@ -134,6 +134,7 @@ TEST(Report, ARunningJobIsAsFarAsItsNewestRecord) {
   run.listed.folder = folder.path();
   run.listed.status = "running";
   run.listed.step = 7;
+  run.listed.config = run.summary = Json::object();
   std::ofstream(folder / "progress.json")
       << R"({"step": 7, "steps": 6000, "samples_per_second": 1, "remaining_seconds": 999})";
   const Json json = to_json(run, "a", 100);
