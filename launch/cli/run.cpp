@@ -121,6 +121,7 @@ int run_command(const RunArguments& arguments) {
                         "is mpi, whose mpirun starts processes through a remote shell; with one convoy per node take "
                         "gloo or nccl, or start all by mpirun");
     EventLoop loop;
+    refuse_one_rank_on_nodes(run, *role);
     return role->node == 0 ? run_on_nodes(loop, run, *role) : run_as_node(loop, run, *role);
   }
   const PlacedJob placed = placed_here(run);

@@ -10,7 +10,9 @@
 #include "core/files/limits.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
+#include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
+#include "launch/prepare/prepare.h"
 
 namespace convoy {
 namespace {
@@ -306,6 +308,27 @@ class NodeAgent {
 };
 
 }  // namespace
+
+void refuse_one_rank(const std::string& source, size_t hosts, const char* what) {
+  throw Error(failure_of_source(source), source, ": the job has one rank, and each of the ", hosts, " ", what,
+              " needs one at least; type --ranks ", hosts,
+              " with a strategy of several ranks, such as --set strategy.name=ddp");
+}
+
+void refuse_one_rank_on_nodes(const PreparedRun& run, const NodeRole& role) {
+  Host host = this_host({may_use_gpus(run.config), false});
+  Topology topology;
+  for (int node = 0; node < role.nodes; ++node) {
+    host.name = str("node ", node);
+    topology.hosts.push_back(host);
+  }
+  try {
+    if (plan_and_place(run, topology).job.ranks.size() > 1) return;
+  } catch (const Error&) {
+    return;  // the real nodes may have more cores or devices
+  }
+  refuse_one_rank(role.from, size_t(role.nodes), "nodes");
+}
 
 int run_as_node(EventLoop& loop, const PreparedRun& run, const NodeRole& role) {
   return NodeAgent(loop, run, role).run();

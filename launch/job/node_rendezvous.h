@@ -71,6 +71,10 @@ class NodeRendezvous {
   std::shared_ptr<Channel> channel_;
 };
 
+[[noreturn]] void refuse_one_rank(const std::string& source, size_t hosts, const char* what);  // "nodes" or "hosts"
+// Refuses a job of one rank before the wait for other nodes, as if all were like this one.
+void refuse_one_rank_on_nodes(const PreparedRun& run, const NodeRole& role);
+
 // Another node: starts the ranks that node 0 assigns. Returns the job's exit code.
 int run_as_node(EventLoop& loop, const PreparedRun& run, const NodeRole& role);
 

@@ -55,7 +55,6 @@ class HostsRun {
     loop_.on_signal([this](int) { stopped_ = true; });
     const std::vector<int> wanted = wanted_hosts();
     try {
-      if (rendezvous_ != nullptr) refuse_one_rank(planned_on_equal_nodes(wanted));
       ask_hosts();
       placed_ = planned(wanted);
       address_ = placed_.job.backend == "local" ? "127.0.0.1" : chosen_address();
@@ -201,35 +200,14 @@ class HostsRun {
 
   // --- Planning ---
 
-  // Number of ranks if all nodes are like this one; 0 if there is no plan. Before the wait for the other nodes.
-  size_t planned_on_equal_nodes(const std::vector<int>& wanted) const {
-    Host host = this_host({may_use_gpus(run_.config), false});
-    Topology topology;
-    for (size_t node = 0; node < calls_.size(); ++node) {
-      host.name = str("node ", node);
-      topology.hosts.push_back(host);
-    }
-    try {
-      return plan_and_place(run_, topology, wanted).job.ranks.size();
-    } catch (const Error&) {
-      return 0;  // the real nodes may have more cores or devices
-    }
-  }
-
-  void refuse_one_rank(size_t ranks) const {
-    if (ranks != 1 || calls_.size() < 2) return;
-    throw Error(failure_of_source(source_), source_, ": the job has one rank, and each of the ", calls_.size(),
-                rendezvous_ != nullptr ? " nodes" : " hosts", " needs one at least; type --ranks ", calls_.size(),
-                " with a strategy of several ranks, such as --set strategy.name=ddp");
-  }
-
   PlacedJob planned(const std::vector<int>& wanted) {
     Topology topology;
     for (const Call& one : calls_) topology.hosts.push_back(one.hello->host);
     PlacedJob placed = plan_and_place(run_, topology, wanted);
     for (size_t process = 0; process < placed.job.processes.size(); ++process)
       call(placed.job.processes[process].host).processes.push_back(static_cast<int>(process));
-    refuse_one_rank(placed.job.ranks.size());
+    if (placed.job.ranks.size() == 1 && calls_.size() > 1)
+      refuse_one_rank(source_, calls_.size(), rendezvous_ != nullptr ? "nodes" : "hosts");
     for (const Call& one : calls_)
       if (one.processes.empty())
         throw Error(failure_of_source(source_), source_, ": ", one.name, " gets none of the ", placed.job.ranks.size(),
