@@ -158,7 +158,7 @@ constexpr size_t most_described = 4;  // starts of convoy-rank, about half a sec
 
 // Equal for pipelines that evaluate the same metrics; "" if nothing is evaluated.
 std::string kind_of(const Json& config) {
-  if (config.at("train").at("evaluate_every") == "never") return "";
+  if (config.at("train").at("evaluate_every").at("unit") == "never") return "";
   return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
 }
 

@@ -185,6 +185,15 @@ TEST_F(FarmFile, AMistakeInTheSearchIsTheOnlyOneOfAHalvingFarm) {
   }
 }
 
+TEST_F(FarmFile, HalvingNeedsEvaluations) {
+  const FarmRun run =
+      read("  metric: accuracy\n  halving: {eta: 2, first: 1 epoch}\n  grid: {optimizer.lr: [0.1, 0.2]}\n",
+           {"train.evaluate_every=never"});
+  const auto mistake = metric_mistake(run.farm, {}, "");
+  ASSERT_TRUE(mistake);
+  EXPECT_THAT(mistake->what(), HasSubstr("train.evaluate_every: never; write 1 epoch"));
+}
+
 TEST_F(FarmFile, NamesKeepTheSignOfAnExponent) {
   const FarmRun run = read("  names: 'lr{optimizer.lr}'\n  grid: {optimizer.lr: [1.0e+1, 1.0e-1]}\n");
   EXPECT_EQ(run.farm.pipelines.at(0).name, "lr1.0e1");
