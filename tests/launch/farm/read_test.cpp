@@ -187,7 +187,7 @@ TEST_F(FarmFile, AMistakeInTheSearchIsTheOnlyOneOfAHalvingFarm) {
 
 TEST_F(FarmFile, HalvingNeedsEvaluations) {
   const FarmRun run =
-      read("  metric: accuracy\n  halving: {eta: 2, first: 1 epoch}\n  grid: {optimizer.lr: [0.1, 0.2]}\n",
+      read("  metric: accuracy\n  halving: {eta: 2, first: 5 steps}\n  grid: {optimizer.lr: [0.1, 0.2]}\n",
            {"train.evaluate_every=never"});
   const auto mistake = metric_mistake(run.farm, {}, "");
   ASSERT_TRUE(mistake);
