@@ -104,7 +104,7 @@ class Strategy {
   virtual bool evaluated(const std::map<std::string, MetricValue>& metrics) = 0;
   // Calls back for each piece of state of this rank, in the same order each time.
   virtual void visit_state(const StateVisitor& visit) = 0;
-  // Does the same for the mean gradients of the last update, of which it makes copies. For `verify` and histograms.
+  // Calls back for each mean gradient of the last update. `verify` and histograms use it; it copies the gradients.
   virtual void visit_gradients(const StateVisitor& /*visit*/) {}
   // Called after something wrote to the tensors of visit_state, such as loading a checkpoint.
   virtual void state_restored() = 0;

@@ -3,11 +3,9 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
+#include <exception>
 #include <functional>
-#include <mutex>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include "backends/communicator/completion.h"
@@ -53,18 +51,12 @@ class HostsTransport final : public Transport {
         size_(place.size),
         engine_(std::move(engine)),
         groups_(std::move(groups)) {
-    if (groups_.local) thread_ = start_thread("convoy-hosts", [this] { run_jobs(); });
+    if (groups_.local) jobs_.emplace("convoy-hosts");
   }
 
   ~HostsTransport() override {
-    if (!thread_.joinable()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
     if (signal_.busy()) fail_parts("the group ends");
-    thread_.join();
+    jobs_.reset();
   }
 
   std::vector<at::DeviceType> devices() const override { return inner_->devices(); }
@@ -137,11 +129,6 @@ class HostsTransport final : public Transport {
   }
 
  private:
-  struct Job {
-    std::function<void()> body;
-    std::shared_ptr<Completion> completion;
-  };
-
   int host() const { return rank_ / groups_.each; }
   int hosts() const { return size_ / groups_.each; }
   // This host's part of a gathered tensor.
@@ -150,37 +137,22 @@ class HostsTransport final : public Transport {
     return output.narrow(0, from, bounds[size_t(begin + groups_.each)] - from);
   }
 
+  // Runs one operation after the other, so all ranks of a group start its parts in one order.
   PendingOperationPtr start(std::vector<at::Tensor> tensors, std::function<void()> body) {
     auto completion = std::make_shared<Completion>(signal_, std::move(tensors));
     auto pending = std::make_unique<CompletionPendingOperation>();
     pending->add(completion);
-    {
-      const std::lock_guard lock(mutex_);
-      jobs_.push_back({std::move(body), std::move(completion)});
-    }
-    changed_.notify_one();
-    return pending;
-  }
-
-  // One operation after the other: so all ranks of a group start its parts in one order.
-  void run_jobs() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      Job job = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
+    jobs_->post([body = std::move(body), completion]() mutable {
       std::exception_ptr error;
       try {
-        job.body();
+        body();
       } catch (...) {
         error = std::current_exception();
       }
-      job.body = nullptr;  // the tensors are free before a waiter sees the end
-      job.completion->finish(error);
-      lock.lock();
-    }
+      body = nullptr;  // the tensors are free before a waiter sees the end
+      completion->finish(error);
+    });
+    return pending;
   }
 
   void fail_parts(const std::string& reason) {
@@ -195,11 +167,7 @@ class HostsTransport final : public Transport {
   std::shared_ptr<ProgressEngine> engine_;
   HostGroups groups_;
   CompletionSignal signal_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  bool stop_ = false;
-  std::thread thread_;
+  std::optional<Dispatcher> jobs_;  // of groups with `local`
 };
 
 // Returns the number of consecutive ranks on each host; 1 if hosts have one rank, different numbers, or ranks that are

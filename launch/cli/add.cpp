@@ -150,9 +150,7 @@ int add_points(const std::string& folder, bool runs, const AddArguments& argumen
 
 // Puts a request into the inbox and waits for the answer, which it removes.
 void request(const std::string& folder, const Json& content, double seconds) {
-  if (access(folder.c_str(), W_OK) != 0)
-    throw Error(Failure::output, folder,
-                ": belongs to another user; type this command as the user who started the farm");
+  refuse_foreign(folder, "farm");
   make_private_folder(folder + "/inbox");
   const std::string path = str(folder, "/inbox/", random_token(), ".request");
   write_whole(path, content.dump(), true);

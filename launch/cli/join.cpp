@@ -1,6 +1,4 @@
 // `convoy run --join RUN`: asks the `convoy` that supervises RUN to add a rank, and waits until the rank takes part.
-#include <unistd.h>
-
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -43,9 +41,7 @@ Json summary_of_running(const std::string& folder) {
 int join_command(const std::string& run) {
   const std::string folder = absolute_path(run);
   const Json summary = summary_of_running(folder);
-  if (access(folder.c_str(), W_OK) != 0)
-    throw Error(Failure::output, folder,
-                ": belongs to another user; type this command as the user who started the run");
+  refuse_foreign(folder, "run");
   const double limit = summary["config"]["launch"].value("rendezvous", LaunchConfig().rendezvous) + 30;
   const std::string token = ask_to_join(folder);
   std::optional<JoinAnswer> answer;

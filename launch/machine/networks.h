@@ -21,12 +21,13 @@ struct HostShare {
 // number.
 std::vector<HostShare> host_shares(const std::vector<std::string>& items);
 
-// Host of each rank if the shares give numbers, else empty. Error(command_line) if they contradict `ranks` (0: not
-// given). `source`: what gave the shares, for messages.
 // Kind of a mistake in the option or variable that gave the hosts.
 inline Failure failure_of_source(const std::string& source) {
   return source.rfind("--", 0) == 0 ? Failure::command_line : Failure::config;
 }
+
+// Host of each rank if the shares give numbers, else empty. Error(command_line) if they contradict `ranks` (0: not
+// given). `source`: what gave the shares, for messages.
 std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks, const std::string& source = "--hosts");
 
 // Command that executes `words` on `host`: the configured argv, the host, and the words quoted for any shell.

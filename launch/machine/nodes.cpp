@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/config/node.h"
 #include "core/files/limits.h"
+#include "launch/machine/networks.h"
 
 namespace convoy {
 namespace {
@@ -118,8 +119,8 @@ class RoleReader {
     if (!nodes_.value) return missing_nodes();
     if (*nodes_.value > 1 && !node_.value) missing("--node-rank", "NODE_RANK", "the number of this node, from 0");
     if (node_.value && *node_.value >= *nodes_.value)
-      throw Error(kind_of(node_.source), place(node_.source), "=", *node_.value, ": nodes are 0 to ", *nodes_.value - 1,
-                  ", because ", nodes_.source, "=", *nodes_.value);
+      throw Error(failure_of_source(node_.source), place(node_.source), "=", *node_.value, ": nodes are 0 to ",
+                  *nodes_.value - 1, ", because ", nodes_.source, "=", *nodes_.value);
     role_.nodes = *nodes_.value;
     role_.from = nodes_.source;
     if (role_.nodes == 1) return role_.ranks > 0 ? std::optional<NodeRole>(role_) : std::nullopt;
@@ -134,10 +135,7 @@ class RoleReader {
     std::string source;  // option or variable
   };
 
-  static bool is_option(const std::string& source) { return source.rfind("--", 0) == 0; }
-  static Failure kind_of(const std::string& source) {
-    return is_option(source) ? Failure::command_line : Failure::config;
-  }
+  static bool is_option(const std::string& source) { return failure_of_source(source) == Failure::command_line; }
   static std::string place(const std::string& source) { return is_option(source) ? source : "environment: " + source; }
 
   // Options win over variables; two variables must agree.
@@ -219,8 +217,8 @@ class RoleReader {
 
   [[noreturn]] void missing(const char* option, const char* variable, const char* what) const {
     const std::string given = nodes_.value ? nodes_.source : typed_.node >= 0 ? "--node-rank" : "--rendezvous";
-    throw Error(kind_of(given), place(given), " is given, but not ", what, "; type ", option, ", or set the variable ",
-                variable);
+    throw Error(failure_of_source(given), place(given), " is given, but not ", what, "; type ", option,
+                ", or set the variable ", variable);
   }
 
   const NodeOptions& typed_;

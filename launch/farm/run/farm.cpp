@@ -207,6 +207,12 @@ LockOwner lock_owner(const std::string& run_folder) {
   return owner;
 }
 
+void refuse_foreign(const std::string& folder, const char* what) {
+  if (access(folder.c_str(), W_OK) != 0)
+    throw Error(Failure::output, folder, ": belongs to another user; type this command as the user who started the ",
+                what);
+}
+
 Answer wait_for_answer(const std::string& run_folder, double seconds, const std::function<bool()>& is_given) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (true) {

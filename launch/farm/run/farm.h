@@ -40,6 +40,9 @@ struct LockOwner {
 // Owner of a run folder's lock, found without taking the lock.
 LockOwner lock_owner(const std::string& run_folder);
 
+// Refuses a folder that this user may not write. `what`: "run" or "farm".
+void refuse_foreign(const std::string& folder, const char* what);
+
 // Waits until the process that runs the folder has answered, has ended without an answer, or `seconds` have passed.
 enum class Answer { given, ended, late };
 Answer wait_for_answer(const std::string& run_folder, double seconds, const std::function<bool()>& is_given);
