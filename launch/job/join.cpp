@@ -21,23 +21,29 @@ namespace {
 
 constexpr std::chrono::milliseconds request_interval{100};
 
+JoinAnswer answer_of_ending_run() {
+  return {exit_code_of(Failure::output),
+          "the run ended, stopped or lost a rank before the new rank was ready; if it still runs, type the command "
+          "again"};
+}
+
 }  // namespace
 
-// Returns why no rank can join now; "" if one can.
+// Returns why no rank can join a run of this kind; "" if one can.
 std::string RunAttempt::cannot_join() const {
   if (!start_) return "ranks join only a run on one machine, whose processes this convoy starts itself";
   const JobPlan& job = assignment_->job;
   if (job.backend != "gloo") return str("ranks join over backend gloo, and this run has ", job.backend);
   if (const std::string lost = strategy_of(run_.config).state_of_lost_rank(job); !lost.empty())
     return str("a new rank cannot receive the state from another one, because ", lost);
-  if (!supervisor_->may_change()) return "it ends";
   return "";
 }
 
 // Uses a restart for a process in the place of a lost rank, after `delay` seconds.
 void RunAttempt::replace_lost(double delay) {
   tasks_.after(to_milliseconds(delay), [this] {
-    if (joining_ || vacant_.empty() || !policy_.may_restart() || !cannot_join().empty()) return;
+    if (joining_ || vacant_.empty() || !policy_.may_restart() || !supervisor_->may_change() || !cannot_join().empty())
+      return;
     begin_joining(vacant_.front(), true,
                   str("in the place of a lost rank, restart ", policy_.budget().used() + 1, " of ",
                       policy_.budget().most(), " (launch.max_restarts)"),
@@ -167,9 +173,7 @@ void RunAttempt::answer_joining(const JoinAnswer& answer) {
 // Ends the processes of ranks that have not joined. A restart for them is not used.
 void RunAttempt::drop_joining() {
   if (!joining_) return;
-  answer_joining({exit_code_of(Failure::output),
-                  "the run ended, stopped or lost a rank before the new rank was ready; if it still runs, type the "
-                  "command again"});
+  answer_joining(answer_of_ending_run());
   *joining_->state = Joining::State::dropped;
   if (joining_->replaces) policy_.budget().give_back();
   for (const auto& [started, process] : joining_->processes) {
@@ -203,6 +207,7 @@ void RunAttempt::add_rank_for(const std::string& asked) {
                 str("a process starts for ", joining_text(), " already; type the command again when it takes part")});
   if (const std::string reason = cannot_join(); !reason.empty())
     return requests_->answer(asked, {exit_code_of(Failure::config), reason});
+  if (!supervisor_->may_change()) return requests_->answer(asked, answer_of_ending_run());
   const std::vector<RankPlan> plans =
       vacant_.empty() ? std::vector<RankPlan>{place_of_next_rank(run_, hosts_, assignment_->job)} : vacant_.front();
   begin_joining(plans, false, "asked for by `convoy run --join`", asked);

@@ -104,11 +104,11 @@ def listeners(pids):
     return found
 
 
-def start(config, output, sets=(), ranks=None, under=(), **extra):
+def start(config, output, sets=(), ranks=None, under=(), inject=(), **extra):
     """Starts and returns the process; its output goes to OUTPUT.console."""
     console = open(f"{output}.console", "w")
-    return subprocess.Popen(command(config, output, sets, ranks, under), cwd=TOP, env=environment(**extra), stdout=console,
-                            stderr=subprocess.STDOUT)
+    line = command(config, output, sets, ranks, under, inject)
+    return subprocess.Popen(line, cwd=TOP, env=environment(**extra), stdout=console, stderr=subprocess.STDOUT)
 
 
 def summary(output):

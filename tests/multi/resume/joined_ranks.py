@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import checkpoints
@@ -153,6 +154,21 @@ def stop_while_starting(folder):
     print("stop while one starts: no trace")
 
 
+def asked_while_it_stops(folder):
+    """Rank 1 sleeps, so that the others wait for it in the step after which they stop."""
+    output = folder / "stops"
+    process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.grace=20s"], ranks=2,
+                         inject=["sleep:3s:rank=1@step=40"])
+    runs.training(output, step=39)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    runs.refused("stops", 73, ["ended, stopped or lost a rank"], [runs.CONVOY, "run", "--join", output], within=5)
+    console = pathlib.Path(f"{output}.console").read_text()
+    runs.check(runs.end(process, 30) == 143, console)
+    print("asked while it stops: no rank starts")
+
+
 def refusals(folder):
     runs.refused("nothing", 64, ["no such folder"], [runs.CONVOY, "run", "--join", folder / "nothing"])
     runs.refused("options", 64, ["--join"], [runs.CONVOY, "run", "--join", folder, "--ranks", "3"])
@@ -174,4 +190,5 @@ with runs.workspace() as folder:
     asked_near_the_end(folder)
     asked_twice_and_between_attempts(folder)
     stop_while_starting(folder)
+    asked_while_it_stops(folder)
     refusals(folder)
