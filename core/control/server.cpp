@@ -158,11 +158,12 @@ class Server : public ChannelServer {
 
   void greet(Connection& from, const Json& hello) {
     auto refuse = [&](const std::string& reason) {
+      const std::string name = hello.value("name", Json()).dump(-1, ' ', true, Json::error_handler_t::replace);
       constexpr int most_warnings = 3;
-      if (++refused_participants_ <= most_warnings)
-        log::warning(str("control channel: refused a participant that calls itself ",
-                         hello.value("name", Json()).dump(-1, ' ', true, Json::error_handler_t::replace), ": ",
-                         reason));
+      if (++refused_participants_ <= most_warnings) {
+        log::warning(str("control channel: refused a participant that calls itself ", name, ": ", reason));
+        if (events_.on_refused) dispatcher_.post([this, name, reason] { events_.on_refused(name, reason); });
+      }
       from.send(Json{{"ok", false}, {"error", reason}});
       from.end_when_sent();
     };

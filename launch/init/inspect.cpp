@@ -393,21 +393,35 @@ std::vector<std::string> target_choices(const std::string& path) {
 }
 
 DataDraft inspect_data(const std::string& path, const std::string& target) {
+  const auto without_target = [&](const char* predicted) {
+    if (!target.empty())
+      throw Error(Failure::command_line, "convoy init: --target ", target, ": ", path, " takes no target, because ",
+                  predicted, "; leave --target out");
+  };
   std::error_code none;
   if (!fs::exists(path, none))
     throw Error(Failure::command_line, "convoy init: --data ", path, ": no such file or folder from ",
                 working_folder());
-  if (fs::is_directory(path, none)) return folder_draft(path);
+  if (fs::is_directory(path, none)) {
+    without_target("the name of its folder is the class of an image");
+    return folder_draft(path);
+  }
   const std::string ending = fs::path(path).extension();
   const MappedFile file(path);
-  if (ending == ".inter") return interactions_draft(file, true);
+  if (ending == ".inter") {
+    without_target("the model predicts which user meets which item");
+    return interactions_draft(file, true);
+  }
   if (ending == ".npy" || ending == ".safetensors") return arrays_draft(file, target);
   if (is_delimited(ending)) {
     const InteractionColumns columns = interaction_columns(target_choices(path));
     if (target.empty() && !columns.user.empty() && !columns.item.empty()) return interactions_draft(file, false);
     return table_draft(file, target);
   }
-  if (ending == ".txt" || ending == ".md" || ending.empty()) return text_draft(file);
+  if (ending == ".txt" || ending == ".md" || ending.empty()) {
+    without_target("the model predicts the next letters");
+    return text_draft(file);
+  }
   throw Error(Failure::command_line, "convoy init: --data ", path,
               ": files end in .csv, .tsv, .inter, .npy, .safetensors or ",
               ".txt, and images are in a folder; for other data see docs/howto/own_data.md");

@@ -20,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr char rendezvous_job[] = "nodes", node_topic[] = "node", answer_prefix[] = "answer/";
+constexpr char same_secret[] = "give all nodes the same CONVOY_SECRET, or none";
 constexpr milliseconds farewell{2000};  // for the other nodes to leave
 
 std::string secret_of(const Variables& variables) {
@@ -68,6 +69,9 @@ NodeRendezvous::NodeRendezvous(EventLoop& loop, const NodeRole& role, const Vari
   };
   events.on_leave = [this](int participant, const std::string&, bool) {
     tasks_.post([this, participant] { left(participant); });
+  };
+  events.on_refused = [this](const std::string& name, const std::string& why) {
+    tasks_.post([this, name, why] { refused_ = str(name, " was refused: ", why, "; ", same_secret); });
   };
   server_ = serve_channel(options, events);
   channel_ = connect_channel(server_->address(), -1, "node 0", milliseconds(2000));
@@ -223,7 +227,7 @@ class NodeAgent {
         log::error(str(here(), ": node 0 does not answer at ", place_of(role_), " within ", human_seconds(limit),
                        " (launch.rendezvous): ", problem,
                        refused_.empty() ? str("; is node 0 started, and does ", role_.host, " lead to it from here?")
-                                        : std::string("; give all nodes the same CONVOY_SECRET, or none")));
+                                        : str("; ", same_secret)));
         return exit_code::rendezvous;
       }
       loop_.run_until([this] { return stopped_; }, milliseconds(waited < 5 ? 20 : 200));

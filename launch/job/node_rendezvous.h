@@ -37,8 +37,9 @@ class NodeRendezvous {
   const std::string& address() const { return address_; }  // at which all nodes reach this host
   // Forgets what nodes have posted: they post again for the next attempt.
   void begin_attempt();
-  const RemoteHello* hello(int node) const;     // null: the node has not joined this attempt
-  const std::optional<Error>& problem() const;  // why the job cannot start: contradictory nodes
+  const RemoteHello* hello(int node) const;                // null: the node has not joined this attempt
+  const std::optional<Error>& problem() const;             // why the job cannot start: contradictory nodes
+  const std::string& refused() const { return refused_; }  // a sentence about a refused node; "": none
   void send_plan(int node, const RemotePlan& plan);
   // Ends all nodes with the exit code. `reason`: they print it; "": the output of their ranks has it. Waits a short
   // time until they have left.
@@ -63,6 +64,7 @@ class NodeRendezvous {
   const NodeRole role_;
   std::string address_;
   std::optional<Error> problem_;
+  std::string refused_;
   std::map<int, Guest> guests_;  // by participant
   bool planned_ = false;         // this attempt's plans were sent
   const bool restarts_;          // launch.max_restarts: a second node may replace one that is lost

@@ -176,7 +176,8 @@ class HostsRun {
           ? Error(Failure::rendezvous, source_, "=", calls_.size(), ": within ", human_seconds(limit),
                   " (launch.rendezvous) nothing came from ", join(unanswered, ", "), "; node 0 waits at ",
                   rendezvous_->address(), " port ", rendezvous_->role().port,
-                  "; start the same command there with the number of that node")
+                  rendezvous_->refused().empty() ? "; start the same command there with the number of that node"
+                                                 : "; " + rendezvous_->refused())
           : Error(Failure::rendezvous, "--hosts: no answer within ", human_seconds(limit), " (launch.rendezvous) from ",
                   join(unanswered, ", "), "; does `", join(remote_shell_, " "), " ", unanswered.front(),
                   " true` answer?");

@@ -198,6 +198,8 @@ with runs.workspace() as folder:
     (folder / "damaged.safetensors").write_bytes(whole[:8] + b"[" + whole[9:])
     before = sorted(folder.iterdir())
     for words, code, expected in (
+            (["--data", "clicks.inter", "--target", "rating"], 64, ["takes no target", "which user meets which item"]),
+            (["--data", "story.txt", "--target", "rating"], 64, ["takes no target", "the next letters"]),
             (["--data", "leaves.csv", "--target", "kid"], 64, ["did you mean kind?", "the columns are length, width, kind"]),
             (["--data", "leaves.csv"], 64, ["--target", "length, width, kind"]),
             ([], 64, ["--data"]), (["--data", "nothing.csv"], 64, ["no such file"]),

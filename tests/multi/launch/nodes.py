@@ -119,7 +119,7 @@ def refusals(folder):
                Node("nodea2", folder / "secret", sets=[*SHORT[:-3], "launch.rendezvous=3s", "launch.ranks=2"],
                     options=options(1), secret="b")]
     secrets[1].ends(75, within=10, names=["secret"])
-    secrets[0].ends(75, within=10)
+    secrets[0].ends(75, within=10, names=["nothing came from node 1", "was refused", "the same CONVOY_SECRET"])
     wrong = Node("nodea2", folder / "wrong", options=options(0))
     wrong.ends(75, within=10, names=["nodea1", "no address of this host"])
     for variables, names in (({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "nodea1", "PET_NNODES": "3"}, ["NNODES"]),
