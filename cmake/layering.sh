@@ -178,6 +178,21 @@ uses it most"
   done < <(wc -l "${product[@]}" | awk '$2 != "total" { name = $2; sub(/\.[a-z]+$/, "", name); n[name] += $1; f[name] = $2 }
              END { for (name in n) print n[name], f[name] }' | grep -vE '/(no_[a-z]+|registry|version|vectorised)\.|^[0-9]+ include/|^[0-9]+ core/[a-z_]+\.h$' | sort -k2)
 
+  # Two classes with one name in one namespace: the linker takes functions of either for both.
+  while read -r name file; do
+    complain "$file:1" "a second class $name in one namespace; rename one"
+  done < <(printf '%s\n' "${product[@]}" | grep '\.h$' | xargs awk '
+    FNR == 1 { n = 0 }
+    /^namespace [a-z:]+ \{/ { space[++n] = $2 }
+    /^\}  \/\/ namespace/ { --n }
+    /^(class|struct|enum class) [A-Za-z]+ [^;]*\{/ {
+      path = ""
+      for (i = 1; i <= n; ++i) path = path space[i] "::"
+      name = path ($2 == "class" ? $3 : $2)
+      if (name in first && first[name] != FILENAME) print name, FILENAME
+      first[name] = FILENAME
+    }')
+
   # LibTorch's classes, classes that the file itself defines, and these four of one folder are no seams.
   while IFS=: read -r file line text; do
     class=$(sed -E 's/.*cast<(const )?([A-Za-z0-9_]*).*/\2/' <<<"$text")

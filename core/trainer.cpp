@@ -35,8 +35,8 @@ class Training {
         length_(training_length(config_.train, epoch_rows_, sampling_.count)),
         sampler_(rows_to_train_on(components), length_.global_rows, row_sample_of(sampling_, config_)),
         progress_(context, {components.shares_device, components.files, components.reached}),
-        evaluation_(context, {components.data, components.transforms, components.strategy, length_.global_rows},
-                    sampler_),
+        evaluator_(context, {components.data, components.transforms, components.strategy, length_.global_rows},
+                   sampler_),
         keep_best_("train.keep_best", config_.train.keep_best),
         early_stop_("train.early_stop", config_.train.early_stop),
         loss_check_(context) {
@@ -197,14 +197,14 @@ class Training {
   // Evaluates. If a stop is requested and `may_stop` is true, abandons the evaluation; a resumed run then starts with
   // it. `may_stop` is false while gradients accumulate.
   void evaluate(int64_t done, bool may_stop) {
-    if (!evaluation_.possible()) return;
+    if (!evaluator_.possible()) return;
     progress_.pause_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
     context_.times->phase(TimePart::evaluation);
     progress_.reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.flush_for_evaluation();
-    const auto values = evaluation_.run(loader_options(), [&] {
+    const auto values = evaluator_.run(loader_options(), [&] {
       progress_.check_aborted();
       return may_stop && progress_.stops();
     });
@@ -375,7 +375,7 @@ class Training {
         from.same_evaluation && (info.fingerprint.empty() || same_fingerprint(info.fingerprint, data.fingerprint));
     if (comparable) progress_.restore_metrics(info);
     if (comparable) restore_watched(info);
-    HeldOutEvaluation* const members = evaluation_.held_out();
+    HeldOutEvaluation* const members = evaluator_.held_out();
     if (members != nullptr && !(comparable && from.same_watched)) members->metrics_changed();
     finished_ = strategy_.evaluated({}) || early_stop_.exhausted();  // as before the checkpoint
     read_sampling();
@@ -403,7 +403,7 @@ class Training {
   const TrainingLength length_;
   const Sampler sampler_;
   TrainingProgress progress_;
-  Evaluation evaluation_;
+  Evaluator evaluator_;
   WatchedMetric keep_best_, early_stop_;
   LossCheck loss_check_;
   bool best_owed_ = false;                  // the current state is the best and not saved

@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-Evaluation::Evaluation(const Context& context, EvaluationComponents components, const Sampler& sampler)
+Evaluator::Evaluator(const Context& context, EvaluationComponents components, const Sampler& sampler)
     : context_(context),
       components_(std::move(components)),
       sampler_(sampler),
@@ -20,8 +20,7 @@ Evaluation::Evaluation(const Context& context, EvaluationComponents components, 
                  (held_out_ != nullptr || components_.strategy->sampling().job_members == 0) &&
                  can_evaluate_training_rows(*components_.data)) {}
 
-std::optional<Evaluation::Metrics> Evaluation::run(const LoaderOptions& options,
-                                                   const std::function<bool()>& abandoned) {
+std::optional<Evaluator::Metrics> Evaluator::run(const LoaderOptions& options, const std::function<bool()>& abandoned) {
   std::optional<Metrics> values = Metrics();
   if (rows() > 0)
     values = evaluated_on(Loader(components_.data, components_.transforms, components_.batch_rows, options), "evaluate",
@@ -33,16 +32,16 @@ std::optional<Evaluation::Metrics> Evaluation::run(const LoaderOptions& options,
   return values;
 }
 
-std::optional<Evaluation::Metrics> Evaluation::run_on_training_rows(const LoaderOptions& options,
-                                                                    const std::function<bool()>& abandoned) {
+std::optional<Evaluator::Metrics> Evaluator::run_on_training_rows(const LoaderOptions& options,
+                                                                  const std::function<bool()>& abandoned) {
   return evaluated_on(Loader(components_.data, components_.transforms, components_.batch_rows, options, Split::train),
                       "training rows", abandoned,
                       [this](const Batch& batch) { return components_.strategy->evaluate(batch); });
 }
 
-std::optional<Evaluation::Metrics> Evaluation::evaluated_on(Loader loader, const std::string& kind,
-                                                            const std::function<bool()>& abandoned,
-                                                            const Evaluate& evaluate) {
+std::optional<Evaluator::Metrics> Evaluator::evaluated_on(Loader loader, const std::string& kind,
+                                                          const std::function<bool()>& abandoned,
+                                                          const Evaluate& evaluate) {
   MetricAccumulator metrics;
   while (std::optional<Batch> batch = loader.next()) {
     if (abandoned()) return std::nullopt;
@@ -54,8 +53,8 @@ std::optional<Evaluation::Metrics> Evaluation::evaluated_on(Loader loader, const
 }
 
 // Evaluates each member on the fold that it leaves out, or the single model on its held-out rows.
-std::optional<Evaluation::Metrics> Evaluation::held_out_rows(LoaderOptions options,
-                                                             const std::function<bool()>& abandoned) {
+std::optional<Evaluator::Metrics> Evaluator::held_out_rows(LoaderOptions options,
+                                                           const std::function<bool()>& abandoned) {
   options.samples = held_out_ != nullptr ? held_out_->samples() : std::vector<MemberSample>();
   return evaluated_on(
       Loader::held_out(components_.data, components_.transforms, sampler_, components_.batch_rows, options), "held out",

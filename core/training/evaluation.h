@@ -1,4 +1,4 @@
-// Evaluation: loss and metrics of a strategy's state on evaluation rows, or on training rows. The Trainer and
+// Evaluator: loss and metrics of a strategy's state on evaluation rows, or on training rows. The Trainer and
 // `convoy evaluate` use it.
 //
 // Each row counts once, whatever the number of ranks and the layout: every rank adds sums and weights of its share, and
@@ -33,12 +33,12 @@ struct EvaluationComponents {
   int64_t batch_rows = 1;        // rows of a global batch: each row may have many candidates
 };
 
-class Evaluation {
+class Evaluator {
  public:
   using Metrics = std::map<std::string, MetricValue>;
 
   // `sampler` reads the training split. A fold may be held out. It outlives this object.
-  Evaluation(const Context& context, EvaluationComponents components, const Sampler& sampler);
+  Evaluator(const Context& context, EvaluationComponents components, const Sampler& sampler);
 
   // True if there are rows to evaluate.
   bool possible() const { return rows() > 0 || holds_out_; }

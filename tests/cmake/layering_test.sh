@@ -29,14 +29,18 @@ printf '%s\n' 'class Mine : public Base {};' 'auto mine = std::dynamic_pointer_c
   'auto linear = std::dynamic_pointer_cast<torch::nn::LinearImpl>(module);' >"$tree/core/mine.cpp"
 printf '#include <ATen/ATen.h>\n' >"$tree/launch/rank/rank.cpp"
 printf 'line["pipeline"] = name;\n' >"$tree/launch/farm/farm.cpp"
+printf 'namespace convoy {\nclass Known {\n};\nnamespace detail {\nclass Other {\n};\n}  // namespace detail\n}  // namespace convoy\n' >"$tree/core/known.h"
 filler=$(printf '// 1\n%.0s' {1..30})
-for file in strategies/plans/{single,pipeline}.cpp core/{config/reader,layer,mine}.cpp \
+for file in strategies/plans/{single,pipeline}.cpp core/{config/reader,layer,mine}.cpp core/known.h \
   launch/{main,rank/rank,farm/farm}.cpp; do
   printf '%s\n' "$filler" >>"$tree/$file"
 done
+printf "namespace convoy {\nclass Other {\n};\n}  // namespace convoy\n$filler\n" >"$tree/core/other.h"
 "$layering" "$tree" || { echo "a tree without faults is refused"; status=1; }
 
 refuses core/a.cpp '#include "models/gpt.h"' 'core knows no folder but itself'
+refuses models/z.h 'namespace convoy {
+class Known {' 'a second class convoy::Known'
 refuses models/a.cpp '#include "backends/mpi.h"' 'siblings meet only in core'
 refuses strategies/a.h '#include "models/gpt.h"' 'siblings meet only in core'
 refuses backends/a.cpp '#include "strategies/registry.h"' 'siblings meet only in core'
@@ -107,6 +111,7 @@ refuses core/config/a.cpp '#include "core/data/loader.h"' 'through core/batch.h 
 refuses launch/job/a.cpp '#include "core/batch.h"' 'includes core/batch.h, which includes LibTorch (through ATen/ATen.h)'
 refuses strategies/plans/a.cpp '#include "core/data/loader.h"' 'which includes LibTorch'
 printf '#include "core/data/loader.h"\n%s' "$filler" >"$tree/core/trainer.cpp"
+printf "namespace convoy {\nclass Other {\n};\n}  // namespace convoy\n$filler\n" >"$tree/core/other.h"
 "$layering" "$tree" || { echo "LibTorch in a folder that may include it is refused"; status=1; }
 rm -r "$tree/core/data" "$tree"/core/{batch.h,trainer.cpp}
 

@@ -51,8 +51,8 @@ class EvaluateUse : public Use {
 
     const Sampling sampling = strategy->sampling();
     const Sampler sampler(rows, length.global_rows, row_sample_of(sampling, config));
-    Evaluation evaluation(context, {components.data, components.transforms, strategy.get(), length.global_rows},
-                          sampler);
+    Evaluator evaluation(context, {components.data, components.transforms, strategy.get(), length.global_rows},
+                         sampler);
     const std::string split = use.options().at("split");
     check_rows(use, evaluation, split);
     const auto start = Clock::now();
@@ -78,7 +78,7 @@ class EvaluateUse : public Use {
   }
 
  private:
-  static void check_rows(const UseContext& use, const Evaluation& evaluation, const std::string& split) {
+  static void check_rows(const UseContext& use, const Evaluator& evaluation, const std::string& split) {
     const std::string key = use.config().resolved.at("data").contains("path") ? "data.path" : "data";
     if (split == "held-out" && !evaluation.possible())
       throw ConfigError(location_of(use.config().resolved, key), key,
