@@ -48,6 +48,7 @@ class EmbeddedImpl : public Job::Impl {
     context.rank = rank.rank;
     context.size = rank.size;
     context.local_rank = rank.local_rank;
+    context.local_size = std::max(rank.local_size, rank.process_ranks);
     context.process_ranks = rank.process_ranks;
     context.host = host_name();
     context.threads = at::get_num_threads();

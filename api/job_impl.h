@@ -76,6 +76,7 @@ struct EmbeddedRank {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
+  int local_size = 1;
   int process_ranks = 1;  // ranks that are threads of this process
   std::shared_ptr<Channel> channel;
   std::string backend;                 // "": one rank needs none

@@ -149,6 +149,7 @@ Job Job::over_mpi(int fortran_communicator, const std::vector<std::string>& sett
   rank.rank = place.rank;
   rank.size = place.size;
   rank.local_rank = place.local_rank;
+  rank.local_size = place.local_size;
   if (place.size == 1) {
     rank.channel = make_local_channel();
     return embedded_job(rank);

@@ -39,6 +39,7 @@ struct Context {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // number among the ranks of this host
+  int local_size = 1;  // ranks of this host
   std::string host;
   std::vector<at::Device> devices{at::Device(at::kCPU)};  // devices of this rank; the first is the main one
   std::vector<std::vector<int>> device_cores;             // hardware threads of each device; empty: not bound

@@ -136,7 +136,7 @@ Option train_section() {
                   .between(1, 1 << 20),
               describe::boolean("checkpoint_async",
                                 "write checkpoints while training continues, from a copy of the state in host memory; "
-                                "auto: if the copy fits into half of the free memory")
+                                "auto: if the copies of a host's ranks fit into half of its free memory")
                   .or_auto(),
               describe::choice("on_save_error",
                                "fail: a checkpoint that cannot be written ends the run; continue: it is counted in "

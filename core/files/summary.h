@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-// Topic (Channel::post) of `failed_saves`, the number of lost saves so far. The summary of a run that fails has it too.
+// Topic (Channel::post) of a lost save. The supervisor counts them as `failed_saves` of the run, also if it fails.
 inline constexpr char failed_saves_topic[] = "failed_saves";
 
 // Result of the job.

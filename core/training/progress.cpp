@@ -306,7 +306,7 @@ void TrainingProgress::attempt_save(const std::function<void()>& save) {
     ++failed_saves_;
     lost_save_ = true;
     if (context_.rank != 0) return;
-    context_.channel->post(failed_saves_topic, failed_saves_);
+    context_.channel->post(failed_saves_topic, step_);
     log::warning(str("a checkpoint is lost, and the training continues (train.on_save_error): ", error.what()));
   }
 }
@@ -368,7 +368,9 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     more.last ? write() : attempt_save(write);
   } else {
     constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
-    const int64_t most = train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2;
+    // All ranks of the host ask at the same time.
+    const int64_t most =
+        train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2 / context_.local_size;
     attempt_save([&] { saver_->save_in_background(strategy, request, most); });
   }
   confirm_save();

@@ -42,8 +42,11 @@ std::string RunAttempt::cannot_join() const {
 // Uses a restart for a process in the place of a lost rank, after `delay` seconds.
 void RunAttempt::replace_lost(double delay) {
   tasks_.after(to_milliseconds(delay), [this] {
-    if (joining_ || vacant_.empty() || !policy_.may_restart() || !supervisor_->may_change() || !cannot_join().empty())
-      return;
+    if (joining_ || vacant_.empty() || !policy_.may_restart() || !supervisor_->may_change()) return;
+    if (const std::string reason = cannot_join(); !reason.empty()) {
+      vacant_.clear();  // the reason stays for the attempt
+      return console_.log(str("no rank takes the place of a lost one (launch.max_restarts): ", reason));
+    }
     begin_joining(vacant_.front(), true,
                   str("in the place of a lost rank, restart ", policy_.budget().used() + 1, " of ",
                       policy_.budget().most(), " (launch.max_restarts)"),

@@ -74,6 +74,7 @@ RestartPolicy::RestartPolicy(RunFolder folder, const RestartOptions& options)
   const Json before = read_summary(folder_.path);
   if (before.contains("attempts") && before["attempts"].is_array()) ended_ = before["attempts"];
   if (before.contains("membership") && before["membership"].is_array()) memberships_ = before["membership"];
+  failed_saves_ = before.value("failed_saves", int64_t(0));
   // If a supervisor was killed, its attempt has not recorded its end.
   const int last = before.value("attempt", 0);
   const bool noted = !ended_.empty() && ended_.back().value("attempt", -1) == last;

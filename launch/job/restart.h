@@ -87,8 +87,9 @@ class RestartPolicy {
   // paused: true after train.pause_after}.
   const Json& ended() const { return ended_; }
 
-  Json& injected() { return injected_; }        // faults of --inject that happened, in order
-  Json& memberships() { return memberships_; }  // changes of the ranks (launch.min_ranks), in order
+  Json& injected() { return injected_; }             // faults of --inject that happened, in order
+  int64_t& failed_saves() { return failed_saves_; }  // of the run, which other attempts and commands have continued
+  Json& memberships() { return memberships_; }       // changes of the ranks (launch.min_ranks), in order
 
   // Records a failed attempt and decides on the next. `started`: its ranks had started. Without progress the outcome
   // gets the cause no_progress and its exit code.
@@ -101,6 +102,7 @@ class RestartPolicy {
   RunFolder folder_;
   RestartBudget budget_;
   Json ended_ = Json::array(), injected_ = Json::array(), memberships_ = Json::array();
+  int64_t failed_saves_ = 0;
 };
 
 // Makes attempts until the last one; returns its exit code. A request to stop between two attempts returns 143.

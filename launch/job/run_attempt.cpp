@@ -96,7 +96,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     if (topic == protocol::metrics) console_.metrics(body), live_.evaluated(body);
     if (topic == protocol::resources) live_.resources(body);
     if (topic == injected_topic) injected(body);
-    if (topic == failed_saves_topic) summary_["failed_saves"] = body;
+    if (topic == failed_saves_topic) summary_["failed_saves"] = ++policy_.failed_saves();
     if (topic == protocol::continued) continued(body);
     if (topic == protocol::checked_data) checked_data_ = body;
     if (topic == bench_topic) console_.result(bench_line(body));
@@ -166,6 +166,7 @@ void RunAttempt::start_summary(const JobPlan& job, const std::vector<PlacedRank>
   summary_["inject"] = run_.arguments.faults;
   summary_["injected"] = policy_.injected();
   summary_["attempts"] = policy_.ended();
+  if (policy_.failed_saves() > 0) summary_["failed_saves"] = policy_.failed_saves();
   if (run_.config.launch.min_ranks > 0) summary_["membership"] = policy_.memberships();
   write_summary(folder_.path, summary_);
 }
@@ -259,6 +260,8 @@ void RunAttempt::write_stopped(const JobOutcome& outcome) {
 
 Json RunAttempt::ended_summary(JobOutcome outcome) const {
   outcome.wall_seconds = seconds_since(began_);
+  // The ranks count from the last change of the membership, restart or resume.
+  if (policy_.failed_saves() > 0) outcome.result["failed_saves"] = policy_.failed_saves();
   return finished_summary(summary_, std::move(outcome), startup_seconds_);
 }
 

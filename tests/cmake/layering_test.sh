@@ -111,7 +111,6 @@ refuses core/config/a.cpp '#include "core/data/loader.h"' 'through core/batch.h 
 refuses launch/job/a.cpp '#include "core/batch.h"' 'includes core/batch.h, which includes LibTorch (through ATen/ATen.h)'
 refuses strategies/plans/a.cpp '#include "core/data/loader.h"' 'which includes LibTorch'
 printf '#include "core/data/loader.h"\n%s' "$filler" >"$tree/core/trainer.cpp"
-printf "namespace convoy {\nclass Other {\n};\n}  // namespace convoy\n$filler\n" >"$tree/core/other.h"
 "$layering" "$tree" || { echo "LibTorch in a folder that may include it is refused"; status=1; }
 rm -r "$tree/core/data" "$tree"/core/{batch.h,trainer.cpp}
 

@@ -1,4 +1,4 @@
-// One fuzz target as a program of libFuzzer; CONVOY_FUZZ_TARGET is its name. CMake builds it if the compiler is clang.
+// One fuzz target as a program of libFuzzer; CONVOY_FUZZ_TARGET is its name. The CMake preset `fuzz` builds it.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>

@@ -25,8 +25,8 @@ def tensors(output):
     return found
 
 
-def difference(output, expected):
-    """Returns how the newest checkpoints of two runs differ: "" if equal, float64 to 1e-12."""
+def difference(output, expected, tolerance=TOLERANCE):
+    """Returns how the newest checkpoints of two runs differ: "" if equal, float64 to `tolerance`."""
     mine, other = tensors(output), tensors(expected)
     if mine.keys() != other.keys():
         return f"other tensors: {sorted(mine.keys() ^ other.keys())}"
@@ -36,6 +36,6 @@ def difference(output, expected):
                 return f"{key} differs"
             continue
         worst = max((abs(a - b) / max(1.0, abs(b)) for a, b in zip(values, other[key])), default=0)
-        if len(values) != len(other[key]) or not worst <= TOLERANCE:
+        if len(values) != len(other[key]) or not worst <= tolerance:
             return f"{key} differs by {worst}"
     return ""

@@ -11,7 +11,7 @@ import checkpoints
 import runs
 import simulated_hosts as sim
 
-SETS = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none",
+SETS = ["launch.max_restarts=1", "strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none",
         "launch.min_ranks=2", "launch.heartbeat=2s", "launch.collective=30s", "launch.rendezvous=60s", "train.log_every=1",
         "train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps",
         f"launch.remote_shell=[{sim.HOSTS},rsh]"]
@@ -32,6 +32,8 @@ def ends(output, process, expected, left, ranks):
     runs.check(sum(len(change["left"]) for change in changes) == left and changes[-1]["ranks"] == ranks and
                len(summary["ranks"]) == ranks, f"{output.name}: {changes}")
     runs.check(all("nodea2" in change["why"] for change in changes), f"{output.name}: {changes}")
+    # Ranks join only a run on one machine.
+    runs.check("no rank takes the place of a lost one" in console, console)
     difference = checkpoints.difference(output, expected)
     runs.check(not difference, f"{output.name}: {difference}")
     print(f"{output.name}: continued, {[change['seconds'] for change in changes]} s", flush=True)

@@ -32,6 +32,12 @@ with runs.workspace() as folder:
             summary = runs.summary(output)
             runs.check(summary["status"] == "failed" and summary["failed_saves"] == 1, f"{output}: {summary}")
 
+            # A stop and a resume do not forget it.
+            output = folder / f"stopped-{ranks}-{background}"
+            runs.run(CONFIG, output, [*common, "train.pause_after=2 epochs"], ranks, inject=["enospc:write@save=1"], expect=143)
+            runs.run(CONFIG, output, common, ranks, inject=["enospc:write:attempt=1@save=1"])
+            runs.check(runs.summary(output)["failed_saves"] == 2, f"{output}: {runs.summary(output)}")
+
             # The first evaluation is the best, and its checkpoint is lost: of those that were written, the second is.
             worst = "train.keep_best={metric: loss, direction: maximize}"
             output, summary = trained("best", 1, worst)
@@ -43,3 +49,18 @@ with runs.workspace() as folder:
             output, summary = trained("last-best", 4, "train.keep_best={metric: loss}")
             runs.check(summary["best_checkpoint"]["step"] == 52, f"{summary['best_checkpoint']}")
             runs.check((output / "checkpoints" / "best").read_text().strip() == "step-52", "another best")
+
+    # A lost rank and a restart neither.
+    config = runs.TOP / "configs" / "tiny" / "gpt.yaml"
+    common = ["strategy=ddp", "backend=gloo", "train.max_steps=40", "train.epochs=~", "train.evaluate_every=never",
+              "train.on_save_error=continue", "train.checkpoint_every=8 steps", "launch.bind=none", "launch.backoff=0.1s"]
+    for title, sets, inject in (
+            ("survivors", ["launch.min_ranks=2"],
+             ["enospc:write:rank=0@save=1", "kill:rank=2@step=12", "enospc:write:rank=0@save=3"]),
+            ("restart", ["launch.max_restarts=1"],
+             ["enospc:write:rank=0@save=1", "kill:rank=2@step=12", "enospc:write:rank=0:attempt=1@save=1"])):
+        output = folder / title
+        summary = runs.run(config, output, [*common, *sets], 3, inject=inject)
+        console = (output / "logs" / "rank0.log").read_text()
+        lost = console.count("a checkpoint is lost")
+        runs.check(lost == 2 and summary["failed_saves"] == lost, f"{output}: {summary.get('failed_saves')} of {lost}")
