@@ -357,21 +357,22 @@ const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
     append_text(field->location, description);
     append_text(*value, description);
   }
-  const auto [known, fresh] = results_.try_emplace(std::move(description));
-  if (!fresh) return known->second;
+  const auto [entry, fresh] = results_.try_emplace(std::move(description));
+  Known& known = entry->second;
+  if (!fresh) return known;
   std::set<std::string> meant;
   std::vector<ConfigError> found =
       all_mistakes(only(root, key), [&](const Node& tree, std::vector<ConfigError>& mistakes) {
-        known->second.result = read_key(option, tree, {catalogues_, open_kinds, written_, mistakes});
-        meant.merge(known->second.result.meant);
+        known.result = read_key(option, tree, {catalogues_, open_kinds, written_, mistakes});
+        meant.merge(known.result.meant);
       });
   // A misspelt key is one mistake: the key that it means is not missing as well.
   found.erase(std::remove_if(found.begin(), found.end(),
                              [&](const ConfigError& mistake) { return meant.count(mistake.key()) > 0; }),
               found.end());
-  known->second.wrong = !found.empty();
+  known.wrong = !found.empty();
   report(found);
-  return known->second;
+  return known;
 }
 
 std::vector<const TreesReader::Known*> TreesReader::results_of(const Node& given,

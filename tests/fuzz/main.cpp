@@ -4,18 +4,19 @@
 //
 // N seconds for each target, all of them by default. `TARGET FILE` reads this file once. The exit code is 1 if an input
 // was found; a crash ends the process after its input was saved.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <string_view>
 
 #include "core/base/log.h"
 #include "tests/fuzz/mutator.h"
@@ -44,14 +45,28 @@ std::string bytes_of(const fs::path& path) {
 // The input that is being read, for the handler of signals.
 std::string current, current_path;
 
+// Allocates nothing: the heap may be damaged.
 void save_and_end(int signal) {
-  if (FILE* file = std::fopen(current_path.c_str(), "wb")) {
-    std::fwrite(current.data(), 1, current.size(), file);
-    std::fclose(file);
-  }
-  std::fprintf(stderr, "signal %d; the input is in %s\n", signal, current_path.c_str());
+  const auto put = [](int to, std::string_view text) { return write(to, text.data(), text.size()) >= 0; };
+  const int file = open(current_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  put(STDERR_FILENO, file >= 0 && put(file, current) ? "a signal; the input is in " : "a signal; cannot write ");
+  put(STDERR_FILENO, current_path);
+  put(STDERR_FILENO, "\n");
   ::signal(signal, SIG_DFL);
   raise(signal);
+}
+
+// The handler has a stack of its own, because a reader may have used up the other one.
+void save_inputs_of_crashes() {
+  static char memory[1 << 16];
+  stack_t stack{};
+  stack.ss_sp = memory;
+  stack.ss_size = sizeof memory;
+  sigaltstack(&stack, nullptr);
+  struct sigaction action {};
+  action.sa_handler = save_and_end;
+  action.sa_flags = SA_ONSTACK;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
 // Returns the reason if the contract is broken, else "".
@@ -141,7 +156,7 @@ int main(int argc, char** argv) {
   const rlimit memory{rlim_t{16} << 30, rlim_t{16} << 30};
   setrlimit(RLIMIT_AS, &memory);
 #endif
-  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM}) ::signal(signal, save_and_end);
+  save_inputs_of_crashes();
   std::string folder = (fs::temp_directory_path() / "convoy-fuzz-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 74;
   int code = 0;
