@@ -12,6 +12,8 @@ namespace {
 constexpr size_t length_bytes = 8;      // of the text, little-endian, before the compressed text
 constexpr size_t largest_ratio = 1100;  // of zlib: 1032
 
+}  // namespace
+
 Json to_json(const RankAssignment& assignment) {
   return {
       {"job", to_json(assignment.job)},      {"folder", assignment.folder},       {"attempt", assignment.attempt},
@@ -26,8 +28,6 @@ RankAssignment rank_assignment_from_json(const Json& json) {
       json.at("snapshots"),          json.at("inject"), json.at("bench"),   json.at("use"),     json.at("membership"),
       json.at("in_memory"),          json.at("data")};
 }
-
-}  // namespace
 
 bool continues_without_lost_ranks(const RankAssignment& assignment) {
   return assignment.job.config.launch.min_ranks > 0 && assignment.snapshots.is_null() && assignment.bench.is_null() &&

@@ -26,6 +26,10 @@ struct RankAssignment {
 std::string to_bytes(const RankAssignment& assignment);
 RankAssignment rank_assignment_from_bytes(const std::string& bytes);  // Error(internal) for other bytes
 
+// For the standard input of a process that joins a running job.
+Json to_json(const RankAssignment& assignment);
+RankAssignment rank_assignment_from_json(const Json& json);
+
 // True if the job continues without ranks that die (launch.min_ranks). Other commands than `convoy run` ignore the key.
 bool continues_without_lost_ranks(const RankAssignment& assignment);
 

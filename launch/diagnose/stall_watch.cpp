@@ -96,7 +96,7 @@ int StallWatch::first_rank_of(int rank) const {
 void StallWatch::inquire(const Stall& stall, bool limit_exceeded) {
   if (stall_reported_ || (inquiry_ && (inquiry_->limit_exceeded || !limit_exceeded))) return;
   if (inquiry_) loop_.cancel(inquiry_->timer);  // a stall replaces a warning
-  inquiry_.emplace();
+  inquiry_ = Inquiry{};
   inquiry_->id = next_id_++;
   inquiry_->stall = stall;
   inquiry_->limit_exceeded = limit_exceeded;

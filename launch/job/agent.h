@@ -49,8 +49,9 @@ struct RemotePlan {
   std::string channel;         // to_string(ChannelAddress)
   std::vector<int> processes;  // indices into JobPlan::processes
   int size = 1;                // processes of the job
+  Json assignment = {};        // of a rank that joins a running job; null: the channel has it
 };
-CONVOY_JSON(RemotePlan, channel, processes, size)
+CONVOY_JSON(RemotePlan, channel, processes, size, assignment)
 
 std::string to_line(const Json& message);  // of a RemoteRequest or RemotePlan
 std::string to_line(const RemoteHello& hello);

@@ -2,6 +2,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/control/assignment.h"
@@ -27,12 +29,14 @@ int RunAttempt::place_of(int process) const {
 
 void RunAttempt::line(int process, const std::string& text) {
   const int place = place_of(process);
+  const bool before = std::exchange(direct_line_, true);
   if (joining_ && joining_->processes.count(process) > 0)
     joining_->supervisor->line(joining_->processes.at(process), text);
   else if (place >= 0)
     supervisor_->line(place, text);
   else
     console_.rank_line("", process, text);
+  direct_line_ = before;
 }
 
 void RunAttempt::ended(int process, const ProcessEnd& end) {

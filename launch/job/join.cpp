@@ -31,7 +31,9 @@ JoinAnswer answer_of_ending_run() {
 
 // Returns why no rank can join a run of this kind; "" if one can.
 std::string RunAttempt::cannot_join() const {
-  if (!start_) return "ranks join only a run on one machine, whose processes this convoy starts itself";
+  if (!start_)
+    return "ranks join only a run whose processes this convoy starts itself: on one machine or by --hosts, without "
+           "another launcher";
   const JobPlan& job = assignment_->job;
   if (job.backend != "gloo") return str("ranks join over backend gloo, and this run has ", job.backend);
   if (const std::string lost = strategy_of(run_.config).state_of_lost_rank(job); !lost.empty())

@@ -9,6 +9,7 @@
 
 #include "core/base/log.h"
 #include "core/base/version.h"
+#include "core/control/assignment.h"
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/rank_state/state_file.h"
@@ -24,6 +25,20 @@ namespace convoy {
 namespace {
 
 using std::chrono::milliseconds;
+
+// Makes the run folder: hosts without shared storage each have logs and state files.
+void make_folder(const std::string& folder, const std::string& host) {
+  refuse_writable_by_others(folder);
+  try {
+    make_private_folder(folder);
+    make_private_folder(folder + "/logs");
+  } catch (const Error& error) {
+    throw Error(Failure::output, folder, ": cannot be created on ", host, ": ", error.what(),
+                "; give another --output");
+  }
+  refuse_writable_by_others(folder);
+  refuse_link(folder + "/logs");
+}
 
 class RankAgent : public SupervisedAgent {
  public:
@@ -68,7 +83,7 @@ class RankAgent : public SupervisedAgent {
     grace_ = to_milliseconds(assignment.job.config.launch.failure_grace);
     size_t next = 0;
     try {
-      make_folder(assignment.folder);
+      make_folder(assignment.folder, host_.name);
       for (; next < processes_.size(); ++next)
         agent_.start(processes_[next],
                      rank_process(request_.rank_program, assignment, processes_[next], address_, request_.variables));
@@ -76,20 +91,6 @@ class RankAgent : public SupervisedAgent {
       channel_->abort({error.kind(), processes_[next], -1, 0, host_.name, error.what()});
       for (; next < processes_.size(); ++next) child_ended(processes_[next], {exit_code_of(error.kind()), 0});
     }
-  }
-
-  // Makes the run folder: hosts without shared storage each have logs and state files.
-  void make_folder(const std::string& folder) const {
-    refuse_writable_by_others(folder);
-    try {
-      make_private_folder(folder);
-      make_private_folder(folder + "/logs");
-    } catch (const Error& error) {
-      throw Error(Failure::output, folder, ": cannot be created on ", host_.name, ": ", error.what(),
-                  "; give another --output");
-    }
-    refuse_writable_by_others(folder);
-    refuse_link(folder + "/logs");
   }
 
   void post_line(int process, const std::string& line) {
@@ -220,6 +221,31 @@ class InputLines {
   bool ended_ = false;
 };
 
+// Runs one rank that joins a running job. Its lines and its exit code are those of this process, so that the supervisor
+// needs no further agent on its channel. The rank ends with the standard input.
+int run_joining_rank(EventLoop& loop, const AgentRequest& request, const RemotePlan& plan, const Host& host) {
+  const RankAssignment assignment = rank_assignment_from_json(plan.assignment);
+  std::optional<ProcessEnd> end;
+  Agent agent(loop, {[](int, const std::string& line) {
+                       fputs((line + "\n").c_str(), stdout);
+                       fflush(stdout);
+                     },
+                     [&](int, const ProcessEnd& its) { end = its; }});
+  loop.on_signal([&](int) { agent.kill_all(); });
+  loop.on_readable(request.input, [&] {
+    char bytes[256];
+    const ssize_t got = read(request.input, bytes, sizeof bytes);
+    if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
+    loop.forget(request.input);
+    agent.kill_all();
+  });
+  make_folder(assignment.folder, host.name);
+  const int process = plan.processes.at(0);
+  agent.start(process, rank_process(request.rank_program, assignment, process, plan.channel, request.variables));
+  loop.run_until([&] { return end.has_value(); });
+  return end->exit_code();
+}
+
 // Reason for which ranks cannot start here; "": none.
 std::string problem_with(const RemoteRequest& request) {
   if (request.version != version)
@@ -276,7 +302,8 @@ int run_agent_for_host(EventLoop& loop) {
   agent.input = STDIN_FILENO;
   agent.variables = without_ranks(current_variables());
   for (const auto& [name, value] : request.environment) agent.variables[name] = value;
-  return run_as_agent(loop, agent, hello.host);
+  return plan.assignment.is_null() ? run_as_agent(loop, agent, hello.host)
+                                   : run_joining_rank(loop, agent, plan, hello.host);
 }
 
 }  // namespace convoy

@@ -87,7 +87,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {
     // Agents number processes as they started them; each is one rank then.
-    if (!retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, place_of(rank));
+    if (!direct_line_ && !retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, place_of(rank));
     logs_.write(rank, line);
     console_.rank_line(host, rank, line);
   };

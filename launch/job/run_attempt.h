@@ -120,6 +120,7 @@ class RunAttempt {
   JobRequest request_;
   JobEvents events_;
   std::function<void(int process)> on_left_;
+  bool direct_line_ = false;                  // `line` passes on a line of a process without an agent
   std::vector<int> places_;                   // by process as started: its process in the job now; -1: it has left
   std::vector<UnfinishedChange> unfinished_;  // the last ones in memberships() of the policy
   std::function<void(int, const RankAssignment&, int, const std::string&)> start_;

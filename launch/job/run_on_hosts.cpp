@@ -13,6 +13,7 @@
 
 #include "core/base/text.h"
 #include "core/base/version.h"
+#include "core/control/assignment.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "launch/job/agent.h"
@@ -45,8 +46,12 @@ class HostsRun {
         shares_(rendezvous == nullptr ? host_shares(run_.arguments.hosts) : node_shares(rendezvous->role())),
         remote_shell_(run_.config.launch.remote_shell),
         calls_(shares_.size()),
-        agent_(loop, {[this](int host, const std::string& line) { line_received(call(host), line); },
-                      [this](int host, const ProcessEnd& end) { ended(call(host), end); }}) {}
+        agent_(loop, {[this](int child, const std::string& line) {
+                        is_call(child) ? line_received(call(child), line) : joining_line(child, line);
+                      },
+                      [this](int child, const ProcessEnd& end) {
+                        is_call(child) ? ended(call(child), end) : joining_ended(child, end);
+                      }}) {}
 
   // Collects the hosts' resources and plans. Returns the error if hosts cannot be reached or if the run was stopped
   // before; throws errors of the run itself.
@@ -108,6 +113,10 @@ class HostsRun {
   };
   Call& call(int host) { return calls_.at(static_cast<size_t>(host)); }
   int index_of(const Call& one) const { return static_cast<int>(&one - calls_.data()); }
+  // Numbers of children: of the hosts' shells, then of shells of ranks that join.
+  bool is_call(int child) const { return child < static_cast<int>(calls_.size()); }
+  int child_of(int started) const { return static_cast<int>(calls_.size()) + started; }
+  int started_as(int child) const { return child - static_cast<int>(calls_.size()); }
 
   // Host of each rank. A number of ranks in the file counts only if the command line gives none.
   std::vector<int> wanted_hosts() {
@@ -125,26 +134,30 @@ class HostsRun {
     if (rendezvous_ == nullptr && remote_shell_.empty())
       throw ConfigError(location_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
                         "is empty, but --hosts needs a program that runs a command on another host");
-    const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
-                                run_.config.program.empty() ? "" : run_.config.program.front()};
     for (size_t i = 0; i < shares_.size(); ++i) {
       Call& one = calls_[i];
       one.name = shares_[i].name;
       one.here = rendezvous_ == nullptr ? is_here(one.name) : i == 0;
       if (rendezvous_ != nullptr && !one.here) continue;
-      ProcessStart start;
-      start.argv = {program_path(), "agent"};
-      start.environment = without_ranks(run_.variables);
-      if (!one.here) start.argv = remote_command(remote_shell_, one.name, start.argv);
-      start.with_input = true;
-      agent_.start(static_cast<int>(i), start);
-      agent_.send(static_cast<int>(i), to_line(request));
+      start_agent(static_cast<int>(i), one);
     }
     const double limit = run_.config.launch.rendezvous;
     loop_.run_until([&] { return stopped_ || answered(); }, to_milliseconds(limit));
     if (stopped_) throw Error(Failure::stopped, "stop requested before the hosts had answered");
     if (rendezvous_ != nullptr && rendezvous_->problem()) throw *rendezvous_->problem();
     check_answers(limit);
+  }
+
+  void start_agent(int child, const Call& on) {
+    ProcessStart start;
+    start.argv = {program_path(), "agent"};
+    start.environment = without_ranks(run_.variables);
+    if (!on.here) start.argv = remote_command(remote_shell_, on.name, start.argv);
+    start.with_input = true;
+    agent_.start(child, start);
+    const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
+                                run_.config.program.empty() ? "" : run_.config.program.front()};
+    agent_.send(child, to_line(request));
   }
 
   bool answered() {
@@ -256,7 +269,17 @@ class HostsRun {
     request.address = address;
     RunAttempt::Actions actions;
     actions.on_joined = [this](const std::vector<Host>&) { attempt_->begin(placed_); };
-    actions.on_failure = [](const Abort&) {};  // the agents receive the abort over the channel
+    // The agents receive the abort over the channel. Ranks that have joined have none.
+    actions.on_failure = [this](const Abort&) {
+      tasks_.after(to_milliseconds(run_.config.launch.failure_grace), [this] {
+        for (const auto& [child, plan] : joining_) agent_.kill_one(child);
+      });
+    };
+    actions.on_left = [this](int started) { agent_.kill_one(child_of(started)); };
+    if (rendezvous_ == nullptr)
+      actions.start = [this](int started, const RankAssignment& assignment, int process, const std::string& channel) {
+        start_joining(started, assignment, process, channel);
+      };
     attempt_ = std::make_unique<RunAttempt>(loop_, run_, policy, request, actions);
     if (policy.first())
       for (const std::string& note : notes_) attempt_->console().log(note);
@@ -282,6 +305,38 @@ class HostsRun {
     agent_.kill_after(milliseconds(1000));  // the shell of a lost host waits for ever
     loop_.run_until([this] { return agent_.idle(); });
     return end;
+  }
+
+  // --- Ranks that join: each has a shell of its own, whose lines and exit code are those of the rank ---
+
+  void start_joining(int started, const RankAssignment& assignment, int process, const std::string& channel) {
+    const JobPlan& job = assignment.job;
+    const RemotePlan plan{channel, {process}, static_cast<int>(job.processes.size()), to_json(assignment)};
+    joining_[child_of(started)] = to_line(plan);
+    start_agent(child_of(started), call(job.processes.at(static_cast<size_t>(process)).host));
+  }
+
+  void joining_line(int child, const std::string& line) {
+    std::string& plan = joining_.at(child);
+    std::string problem;
+    if (!plan.empty()) try {
+        if (const std::optional<RemoteHello> hello = remote_hello(line)) {
+          if (hello->problem.empty()) agent_.send(child, plan);
+          plan.clear();
+          problem = hello->problem;
+          if (problem.empty()) return;
+        }
+      } catch (const std::exception& error) {
+        problem = str("its answer cannot be read (", error.what(), ")");
+      }
+    attempt_->line(started_as(child), problem.empty() ? line : problem);
+  }
+
+  void joining_ended(int child, const ProcessEnd& end) {
+    if (over_) return;
+    ProcessEnd rank = end;
+    if (end.code > exit_code::signal_base) rank = {0, end.code - exit_code::signal_base};
+    attempt_->ended(started_as(child), rank);
   }
 
   // --- Events ---
@@ -330,6 +385,7 @@ class HostsRun {
   const std::vector<HostShare> shares_;
   const std::vector<std::string> remote_shell_;
   std::vector<Call> calls_;
+  std::map<int, std::string> joining_;  // by child: its plan; "": it has got it
   PlacedJob placed_;
   std::string address_;
   std::string failed_host_;  // host that prevented the start
