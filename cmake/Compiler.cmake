@@ -9,7 +9,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
-set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
+# Without NDEBUG classes of LibTorch have other members than in its library.
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g -DNDEBUG")
 
 # -fPIC by hand and not through POSITION_INDEPENDENT_CODE, which gives programs -fPIE: all targets share one precompiled
 # header, which requires equal flags for every object.

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "core/base/error.h"
@@ -94,6 +95,7 @@ struct Field {
     std::string text;
     for (int i = 0; i < 1000; ++i) {
       if (try_read(text)) return text;
+      std::this_thread::yield();  // the writer may wait for this core
     }
     return {};
   }
