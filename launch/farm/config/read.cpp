@@ -162,6 +162,35 @@ std::string kind_of(const Json& config) {
   return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
 }
 
+std::set<std::string> metrics_of(const Json& config, const EvaluationMetrics& metrics) {
+  std::set<std::string> names(metrics.evaluated.begin(), metrics.evaluated.end());
+  // An ensemble adds metrics over its members.
+  if (!member_overrides(RunConfig::from_resolved(config)).empty()) {
+    for (const std::string& name : metrics.evaluated)
+      for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
+    for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);
+  }
+  return names;
+}
+
+// `pipeline`: the one that does not report it, although a rung of strategy.halving compares all; "": none does.
+ConfigError unknown_metric(const std::string& metric, const SourceLocation& location, const std::string& pipeline,
+                           const std::set<std::string>& names) {
+  const std::vector<std::string> all(names.begin(), names.end());
+  if (all.empty())
+    return ConfigError(location, "strategy.metric",
+                       str("is ", metric, ", but ", pipeline.empty() ? "no pipeline is" : pipeline + " is not",
+                           " evaluated; leave ", pipeline.empty() ? "it" : "strategy.halving",
+                           " out, or set train.evaluate_every and give evaluation rows"));
+  const std::string near = nearest(metric, all);
+  return ConfigError(location, "strategy.metric",
+                     str("is ", metric, ", which ",
+                         pipeline.empty() ? "no pipeline reports; valid are "
+                                          : pipeline + " does not report, so no rung of strategy.halving can compare "
+                                                       "it; it reports ",
+                         join(all, ", "), near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
 }  // namespace
 
 std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
@@ -250,44 +279,41 @@ std::string pipeline_yaml(const Pipeline& pipeline) {
 std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& location,
                                           const std::string& rank_program) {
   if (farm.metric.empty()) return std::nullopt;
-  std::set<std::string> kinds, names;
+  // A rung compares all pipelines; a leaderboard has those with the metric first.
+  const bool all_need_it = farm.halving.eta > 0;
+  std::set<std::string> kinds;
+  std::vector<const Pipeline*> of_each_kind;
   for (const Pipeline& pipeline : farm.pipelines) {
-    if (pipeline.config.contains("program")) return std::nullopt;  // only the program knows its metrics
+    if (pipeline.config.contains("program")) {  // only the program knows its metrics
+      if (!all_need_it) return std::nullopt;
+      continue;
+    }
     const std::string kind = kind_of(pipeline.config);
-    if (kind.empty() && farm.halving.eta > 0)
+    if (kind.empty() && all_need_it)
       return ConfigError(location, "strategy.metric",
                          str("cannot compare ", pipeline.name, " at a rung of strategy.halving, because it has ",
                              "train.evaluate_every: never; write 1 epoch, or another interval"));
-    if (kind.empty() || !kinds.insert(kind).second) continue;
-    if (kinds.size() > most_described) return std::nullopt;
+    if (!kind.empty() && kinds.insert(kind).second) of_each_kind.push_back(&pipeline);
+  }
+  if (kinds.size() > most_described && all_need_it) return std::nullopt;
+  if (kinds.size() > most_described) of_each_kind.resize(most_described);
+  std::set<std::string> names;
+  for (const Pipeline* pipeline : of_each_kind) {
     Json described;
     try {
-      described = describe_run(rank_program, pipeline.config, "metrics").at("metrics");
+      described = describe_run(rank_program, pipeline->config, "metrics").at("metrics");
     } catch (const Error&) {
       return std::nullopt;  // its run will report the error
     }
     if (described.is_null()) return std::nullopt;
-    const auto metrics = described.get<EvaluationMetrics>();
-    names.insert(metrics.evaluated.begin(), metrics.evaluated.end());
-    // An ensemble adds metrics over its members.
-    if (!member_overrides(RunConfig::from_resolved(pipeline.config)).empty()) {
-      for (const std::string& name : metrics.evaluated)
-        for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
-      for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);
-    }
-    if (names.count(farm.metric) != 0) return std::nullopt;
+    const std::set<std::string> reported = metrics_of(pipeline->config, described.get<EvaluationMetrics>());
+    const bool has_it = reported.count(farm.metric) > 0;
+    if (has_it && !all_need_it) return std::nullopt;
+    if (!has_it && all_need_it) return unknown_metric(farm.metric, location, pipeline->name, reported);
+    names.insert(reported.begin(), reported.end());
   }
-  const std::vector<std::string> all(names.begin(), names.end());
-  if (all.empty())
-    return ConfigError(
-        location, "strategy.metric",
-        str("is ", farm.metric,
-            ", but no pipeline is evaluated; leave it out, or set train.evaluate_every and give evaluation "
-            "rows"));
-  const std::string near = nearest(farm.metric, all);
-  return ConfigError(location, "strategy.metric",
-                     str("is ", farm.metric, ", which no pipeline reports; valid are ", join(all, ", "),
-                         near.empty() ? "" : "; did you mean " + near + "?"));
+  if (all_need_it || kinds.size() > most_described) return std::nullopt;
+  return unknown_metric(farm.metric, location, "", names);
 }
 
 }  // namespace convoy

@@ -16,9 +16,10 @@ std::string value_text(const std::optional<double>& value) { return value ? form
 
 Trial FarmSupervisor::trial_of(const PipelineState& entry) const {
   Trial trial;
-  trial.values = entry.rung_values;
   trial.ended = is_over(entry.status);
   trial.lost = entry.lost_at;
+  if (entry.status == PipelineState::Status::stopped) return trial;  // cancelled: it takes no place from another
+  trial.values = entry.rung_values;
   if (entry.status != PipelineState::Status::done) return trial;
   const Json value = last_metric(read_summary(entry.folder), run_.farm.metric);
   if (value.is_number()) trial.last = value.get<double>();
@@ -55,6 +56,9 @@ void FarmSupervisor::advance_rungs() {
       entry.result.message =
           str("lost at rung ", rung + 1, " with ", run_.farm.metric, " ", value_text(entry.rung_values[at]));
       record(entry, "lost", {{"rung", rung}});
+      if (!entry.rung_values[at])
+        console_.log(str("halving: ", entry.pipeline.name, " is lost at rung ", rung + 1, ", because it reported no ",
+                         run_.farm.metric));
     }
   }
   if (plan.running.empty()) return;

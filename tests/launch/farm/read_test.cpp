@@ -186,12 +186,14 @@ TEST_F(FarmFile, AMistakeInTheSearchIsTheOnlyOneOfAHalvingFarm) {
 }
 
 TEST_F(FarmFile, HalvingNeedsEvaluations) {
-  const FarmRun run =
-      read("  metric: accuracy\n  halving: {eta: 2, first: 5 steps}\n  grid: {optimizer.lr: [0.1, 0.2]}\n",
-           {"train.evaluate_every=never"});
-  const auto mistake = metric_mistake(run.farm, {}, "");
-  ASSERT_TRUE(mistake);
-  EXPECT_THAT(mistake->what(), HasSubstr("train.evaluate_every: never; write 1 epoch"));
+  const std::string halving = "  metric: accuracy\n  halving: {eta: 2, first: 5 steps}\n";
+  const FarmRun none = read(halving + "  grid: {optimizer.lr: [0.1, 0.2]}\n", {"train.evaluate_every=never"});
+  const FarmRun some = read(halving + "  grid: {train.evaluate_every: [1 epoch, never]}\n");
+  for (const FarmRun* run : {&none, &some}) {
+    const auto mistake = metric_mistake(run->farm, {}, "");
+    ASSERT_TRUE(mistake);
+    EXPECT_THAT(mistake->what(), HasSubstr("train.evaluate_every: never; write 1 epoch"));
+  }
 }
 
 TEST_F(FarmFile, NamesKeepTheSignOfAnExponent) {

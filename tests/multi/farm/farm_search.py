@@ -33,6 +33,21 @@ SEARCH = """\
 """
 HALVING = "  halving: {eta: 3, first: 1 epoch}\n"
 
+THREE = """\
+name: three
+device: cpu
+data: {name: synthetic, kind: classification, rows: 20000, evaluate_rows: 500, features: [64], classes: 3}
+model: {name: mlp, hidden: [256, 256]}
+optimizer: {name: sgd, lr: 1.0e-2}
+train: {epochs: 3, batch: {global: 50}}
+strategy:
+  name: independent
+  max_parallel: 1
+  metric: accuracy
+  pipelines: [{name: a}, {name: b}, {name: c}]
+  halving: {eta: 3, first: 1 epoch}
+"""
+
 with runs.workspace() as folder:
     (folder / "search.yaml").write_text(COMMON + SEARCH + HALVING)
     (folder / "full.yaml").write_text(COMMON + SEARCH)
@@ -109,6 +124,17 @@ with runs.workspace() as folder:
     text = convoy("add", "seeds", "--set", "strategy.grid.seed=[4]")
     runs.check("2 pipelines added" in text, text)
     runs.check([s["runs"] for s in runs.summary(folder / "seeds")["leaderboard"]["settings"]] == [4, 4], "added seeds")
+
+    # A trial that is cancelled at a rung takes no place from the others.
+    (folder / "three.yaml").write_text(THREE)
+    with open(folder / "console", "w") as console:
+        farm = subprocess.Popen([str(runs.CONVOY), "run", "three.yaml", "--output", "three"], cwd=folder,
+                                env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
+    runs.wait_for(lambda: "b: starts" in (folder / "console").read_text(), 30, "the second trial")
+    convoy("cancel", "three", "a")
+    runs.check(farm.wait(60) == 0, f"{farm.returncode}")
+    board = {row["pipeline"]: row["status"] for row in runs.summary(folder / "three")["leaderboard"]["rows"]}
+    runs.check(board["a"] == "stopped" and sorted([board["b"], board["c"]]) == ["done", "lost"], f"{board}")
 
     # A cancelled pipeline stays cancelled when an interrupted farm starts again.
     slow = ["--set", "train.epochs=100000", "--set", "strategy.max_parallel=1", "--set", "strategy.search.random=3"]
