@@ -156,10 +156,11 @@ Node with_flat_grid(Node root) {
 
 constexpr size_t most_described = 4;  // starts of convoy-rank, about half a second each
 
-// Equal for pipelines that evaluate the same metrics; "" if nothing is evaluated.
+// Equal for pipelines that evaluate the same metrics, which do not depend on a model's options; "" if nothing is
+// evaluated.
 std::string kind_of(const Json& config) {
   if (config.at("train").at("evaluate_every").at("unit") == "never") return "";
-  return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
+  return str(config.at("model").at("name").dump(), config.at("data").dump(), config.at("loss").dump());
 }
 
 std::set<std::string> metrics_of(const Json& config, const EvaluationMetrics& metrics) {
@@ -295,7 +296,6 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
                              "train.evaluate_every: never; write 1 epoch, or another interval"));
     if (!kind.empty() && kinds.insert(kind).second) of_each_kind.push_back(&pipeline);
   }
-  if (kinds.size() > most_described && all_need_it) return std::nullopt;
   if (kinds.size() > most_described) of_each_kind.resize(most_described);
   std::set<std::string> names;
   for (const Pipeline* pipeline : of_each_kind) {
@@ -303,9 +303,11 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
     try {
       described = describe_run(rank_program, pipeline->config, "metrics").at("metrics");
     } catch (const Error&) {
-      return std::nullopt;  // its run will report the error
+      if (!all_need_it) return std::nullopt;
+      continue;  // its run will report the error
     }
-    if (described.is_null()) return std::nullopt;
+    if (described.is_null() && !all_need_it) return std::nullopt;
+    if (described.is_null()) continue;
     const std::set<std::string> reported = metrics_of(pipeline->config, described.get<EvaluationMetrics>());
     const bool has_it = reported.count(farm.metric) > 0;
     if (has_it && !all_need_it) return std::nullopt;

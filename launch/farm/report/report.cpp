@@ -319,6 +319,10 @@ FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal) {
     return {exit_code::stopped, name_of(Failure::stopped),
             str("stopped by SIG", sigabbrev_np(stop_signal), " with ", done.size(), " of ", pipelines.size(),
                 " pipelines done; the same command resumes the rest")};
+  if (!lost.empty() && lost.size() == pipelines.size())
+    return {exit_code::pipelines_failed, "pipelines",
+            str("all ", lost.size(), " pipelines lost at a rung of strategy.halving, because none reported ",
+                "strategy.metric; none trained to the end")};
   if (failed.empty()) return {};
   return {exit_code::pipelines_failed, "pipelines",
           str(failed.size(), " of ", pipelines.size(), " pipelines failed: ", named(failed, true))};

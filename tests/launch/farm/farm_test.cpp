@@ -183,6 +183,8 @@ TEST(FarmEnd, NamesFailedPipelinesWithTheirCauses) {
   const FarmEnd stopped = farm_end(pipelines({State::done, State::stopped}), 15);
   EXPECT_EQ(stopped.exit_code, 143);
   EXPECT_EQ(farm_end(pipelines({State::done, State::done}), 15).exit_code, 0) << "all had ended already";
+  EXPECT_EQ(farm_end(pipelines({State::done, State::lost}), 0).exit_code, 0);
+  EXPECT_EQ(farm_end(pipelines({State::lost, State::lost}), 0).exit_code, 1);
 }
 
 TEST(FarmSlots, AgentsOfOneHostDivideSharedCores) {
