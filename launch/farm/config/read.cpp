@@ -160,7 +160,9 @@ constexpr size_t most_described = 4;  // starts of convoy-rank, about half a sec
 // evaluated.
 std::string kind_of(const Json& config) {
   if (config.at("train").at("evaluate_every").at("unit") == "never") return "";
-  return str(config.at("model").at("name").dump(), config.at("data").dump(), config.at("loss").dump());
+  // An ensemble adds metrics over its members.
+  return str(config.at("model").at("name").dump(), config.at("strategy").at("name").dump(), config.at("data").dump(),
+             config.at("loss").dump());
 }
 
 std::set<std::string> metrics_of(const Json& config, const EvaluationMetrics& metrics) {
