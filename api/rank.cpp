@@ -109,10 +109,12 @@ Context Rank::make_context() {
   Context context;
   context.rank = plan_.rank;
   context.size = static_cast<int>(job.ranks.size());
-  for (const RankPlan& other : job.ranks)
-    if (other.host == plan_.host && other.rank < plan_.rank) ++context.local_rank;
-  context.local_size = static_cast<int>(std::count_if(job.ranks.begin(), job.ranks.end(),
-                                                      [&](const RankPlan& other) { return other.host == plan_.host; }));
+  context.local_size = 0;
+  for (const RankPlan& other : job.ranks) {
+    if (other.host != plan_.host) continue;
+    ++context.local_size;
+    if (other.rank < plan_.rank) ++context.local_rank;
+  }
   context.host = host_;
   context.devices.clear();
   const std::vector<std::string> shown = visible_gpus(job, plan_.process);

@@ -40,6 +40,17 @@ void make_folder(const std::string& folder, const std::string& host) {
   refuse_link(folder + "/logs");
 }
 
+// Calls `gone` once: at the end of the input, whose other end is gone then.
+void at_end_of_input(EventLoop& loop, int input, const std::function<void()>& gone) {
+  loop.on_readable(input, [&loop, input, gone] {
+    char bytes[256];
+    const ssize_t got = read(input, bytes, sizeof bytes);
+    if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
+    loop.forget(input);
+    gone();
+  });
+}
+
 class RankAgent : public SupervisedAgent {
  public:
   RankAgent(EventLoop& loop, const AgentRequest& request, const Host& host)
@@ -49,7 +60,7 @@ class RankAgent : public SupervisedAgent {
         processes_(request.processes.empty() ? std::vector<int>{request.as.rank} : request.processes),
         agent_(loop, {[this](int process, const std::string& line) { post_line(process, line); },
                       [this](int process, const ProcessEnd& end) { child_ended(process, end); }}) {
-    if (request_.input >= 0) loop_.on_readable(request_.input, [this] { read_input(); });
+    if (request_.input >= 0) at_end_of_input(loop_, request_.input, [this] { launcher_gone(); });
   }
 
  private:
@@ -128,14 +139,6 @@ class RankAgent : public SupervisedAgent {
       return;
     }
     channel_->post(protocol::signalled, {{"signal", signal}});
-  }
-
-  void read_input() {
-    char bytes[256];
-    const ssize_t got = read(request_.input, bytes, sizeof bytes);
-    if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
-    loop_.forget(request_.input);
-    launcher_gone();
   }
 
   // Ends the ranks after mpirun, srun or the remote shell was killed. The supervisor usually knows the reason better.
@@ -232,13 +235,7 @@ int run_joining_rank(EventLoop& loop, const AgentRequest& request, const RemoteP
                      },
                      [&](int, const ProcessEnd& its) { end = its; }});
   loop.on_signal([&](int) { agent.kill_all(); });
-  loop.on_readable(request.input, [&] {
-    char bytes[256];
-    const ssize_t got = read(request.input, bytes, sizeof bytes);
-    if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
-    loop.forget(request.input);
-    agent.kill_all();
-  });
+  at_end_of_input(loop, request.input, [&] { agent.kill_all(); });
   make_folder(assignment.folder, host.name);
   const int process = plan.processes.at(0);
   agent.start(process, rank_process(request.rank_program, assignment, process, plan.channel, request.variables));
