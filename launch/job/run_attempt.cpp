@@ -115,7 +115,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     drop_joining();
     note_stop(signal);
   };
-  events.on_saved = [this] { write_stopped(supervisor_->outcome()); };
+  events.on_saved = [this] { write_stopped(supervisor_->outcome(), true); };
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(began_);
     first_step_done();
@@ -245,14 +245,15 @@ void RunAttempt::note_stop(int signal) {
                                ": all ranks stop after the same step and save; if convoy ends before they have saved, "
                                "the same command resumes from the newest checkpoint");
   outcome.exit_code = exit_code::stopped;
-  write_stopped(outcome);
+  // The ranks wait for this: a launcher may kill all a second after its signal, and a busy disk takes as long.
+  write_stopped(outcome, false);
 }
 
 // Writes a preliminary end. It leaves the reserved space for the real end, and detects a full disk early.
-void RunAttempt::write_stopped(const JobOutcome& outcome) {
+void RunAttempt::write_stopped(const JobOutcome& outcome, bool durable) {
   try {
     const Json summary = ended_summary(outcome);
-    write_whole(folder_.path + "/summary.json", summary_text(summary), true);
+    write_whole(folder_.path + "/summary.json", summary_text(summary), durable);
   } catch (const Error& error) {
     console_.log(error.what());
   }

@@ -99,7 +99,7 @@ class RunAttempt {
   bool refused_to_resume(const JobOutcome& outcome) const;
   void publish_exit_code(int exit_code);
   void note_stop(int signal);
-  void write_stopped(const JobOutcome& outcome);
+  void write_stopped(const JobOutcome& outcome, bool durable);
   void injected(const Json& body);
   Json configuration() const;
   void start_summary(const JobPlan& job, const std::vector<PlacedRank>& table = {}, const Json& topology = {});
