@@ -1,6 +1,6 @@
-// Versioned fields in a mapping. A writer fills a fresh slot of its field and publishes it. So it never waits for
-// another writer, not even for one that its signal handler interrupted. A reader takes the last published slot and
-// checks that it was not reused meanwhile.
+// Versioned fields in a mapping. A writer fills a slot of its field that nobody writes. So it never waits for another
+// writer, not even for one that its signal handler interrupted. A reader takes the newest complete slot and checks that
+// it was not reused meanwhile.
 #include "core/rank_state/state_file.h"
 
 #include <fcntl.h>
@@ -27,8 +27,8 @@
 namespace convoy {
 namespace {
 
-constexpr uint64_t magic = 0x32'45'54'41'54'53'56'43;  // "CVSTATE2" in little-endian
-constexpr uint32_t layout_version = 2;
+constexpr uint64_t magic = 0x33'45'54'41'54'53'56'43;  // "CVSTATE3" in little-endian
+constexpr uint32_t layout_version = 3;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared between processes");
 
@@ -56,41 +56,49 @@ struct Words {
   }
 };
 
-// Text that several writers may change at the same time.
+// Text that several writers may change at the same time. Each takes a slot for itself.
 template <size_t words, size_t slots>
 struct Field {
+  static constexpr uint64_t busy = ~uint64_t{0};
   struct Slot {
-    std::atomic<uint64_t> ticket;  // identifies the content; 0 during a write
+    std::atomic<uint64_t> ticket;  // the larger, the newer the text; 0: no text yet; busy: being written
     Words<words> text;
   };
   std::atomic<uint64_t> taken;
-  std::atomic<uint64_t> published;  // 0: nothing yet
   Slot slot[slots];
 
   void write(const char* text) noexcept {
-    const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
-    Slot& here = slot[ticket % slots];
-    here.ticket.store(0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    here.text.store(text);
-    here.ticket.store(ticket, std::memory_order_release);
-    uint64_t last = published.load(std::memory_order_relaxed);
-    while (last < ticket && !published.compare_exchange_weak(last, ticket, std::memory_order_release)) {
+    // A slot stays busy if its writer died, or waits while others take all slots after it: then the next one.
+    for (size_t attempt = 0; attempt < slots; ++attempt) {
+      const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
+      Slot& here = slot[ticket % slots];
+      uint64_t before = here.ticket.load(std::memory_order_relaxed);
+      if (before >= ticket || !here.ticket.compare_exchange_strong(before, busy, std::memory_order_relaxed)) continue;
+      std::atomic_thread_fence(std::memory_order_release);
+      here.text.store(text);
+      here.ticket.store(ticket, std::memory_order_release);
+      return;
     }
   }
 
+  // Reads the newest text; "" if there is none. Returns false if a writer took its slot meanwhile.
   bool try_read(std::string& text) const {
-    const uint64_t ticket = published.load(std::memory_order_acquire);
     text.clear();
-    if (ticket == 0) return true;
-    const Slot& here = slot[ticket % slots];
-    if (here.ticket.load(std::memory_order_acquire) != ticket) return false;
-    text = here.text.load();
+    const Slot* newest = nullptr;
+    uint64_t ticket = 0;
+    for (const Slot& one : slot) {
+      const uint64_t other = one.ticket.load(std::memory_order_acquire);
+      if (other == busy || other <= ticket) continue;
+      newest = &one;
+      ticket = other;
+    }
+    if (newest == nullptr) return true;
+    text = newest->text.load();
     std::atomic_thread_fence(std::memory_order_acquire);
-    return here.ticket.load(std::memory_order_relaxed) == ticket;
+    return newest->ticket.load(std::memory_order_relaxed) == ticket;
   }
 
-  // A writer that died leaves the published slot intact, so a few attempts are enough.
+  // A writer that died leaves the other slots intact, so a few attempts are enough.
   std::string read() const {
     std::string text;
     for (int i = 0; i < 1000; ++i) {
