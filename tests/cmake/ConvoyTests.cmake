@@ -33,7 +33,7 @@ if(CONVOY_SANITIZE)
        TSAN_OPTIONS=suppressions=${suppressions}/threads:second_deadlock_stack=1:history_size=5:die_after_fork=0)
   # The thread sanitizer cannot see how threads of OpenMP, whose library is not instrumented, wait for each other.
   if(CONVOY_SANITIZE MATCHES thread)
-    list(APPEND convoy_test_environment OMP_NUM_THREADS=1)
+    list(APPEND convoy_test_environment OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1)
   endif()
 endif()
 add_custom_target(sanitized)  # what `./check --asan` builds: the programs of the tests with the label "sanitized"
