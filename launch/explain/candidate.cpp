@@ -111,6 +111,7 @@ RankCosts compared(const RankCost& known, const RankCost& probed, const Mesh& me
   costs.moments = cost_value(known.moment_bytes, probed.moment_bytes);
   costs.activations = cost_value(known.activation_bytes, probed.activation_bytes);
   costs.buffers = cost_value(known.buffer_bytes, probed.buffer_bytes);
+  costs.owned = known.owned_bytes;
   const std::vector<std::string> axes = shared_axes(mesh);
   for (const std::string& axis : axes) {
     const AxisCost one = along(known, axis, axes.size() == 1), other = along(probed, axis, axes.size() == 1);

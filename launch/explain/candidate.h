@@ -22,6 +22,7 @@ struct RankCosts {
   std::map<std::string, CostValue> sent_on;  // by axis of the mesh with several ranks
   std::map<std::string, CostValue> messages_on;
   CostValue parameters, gradients, moments, activations, buffers;  // bytes
+  double owned = 0;                                                // RankCost::owned_bytes
 };
 
 struct Candidate {

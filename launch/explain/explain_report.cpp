@@ -132,14 +132,20 @@ std::string memory_table(const std::vector<RankCosts>& ranks) {
   return "memory of each rank:\n" + merged_table(lines);
 }
 
-// Host memory of saves in the background, which the table does not contain: a rank copies the parameters and moments
-// that it owns.
+// Host memory of saves in the background, which the table does not contain.
 std::string checkpoint_copy_text(const std::vector<RankCosts>& ranks, const TrainConfig& train) {
   if (train.checkpoint_async == false || train.checkpoint_every.unit == Interval::Unit::never) return "";
-  double most = 0;
-  for (const RankCosts& costs : ranks) most = std::max(most, costs.parameters.value + costs.moments.value);
-  return str("a checkpoint also takes up to ", human_bytes(most),
-             " of host memory on the rank that writes it (train.checkpoint_async)\n");
+  std::map<double, std::vector<int>, std::greater<>> by_size;
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank].owned > 0) by_size[ranks[rank].owned].push_back(int(rank));
+  constexpr size_t most_sizes = 4;
+  const bool many = by_size.size() > most_sizes;
+  std::string text = many ? str("up to ", human_bytes(by_size.begin()->first), " on a rank") : "";
+  for (const auto& [size, holders] : by_size)
+    if (!many)
+      text += str(text.empty() ? "" : "; ", human_bytes(size), " on ", holders.size() == 1 ? "rank " : "ranks ",
+                  ranks_text(holders));
+  return text.empty() ? "" : str("a checkpoint also takes host memory (train.checkpoint_async): ", text, "\n");
 }
 
 bool all_measured(const std::vector<RankCosts>& ranks) {

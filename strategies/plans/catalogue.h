@@ -126,6 +126,9 @@ struct RankCost {
   double bytes_sent_per_step = 0;
   double messages_per_step = 0;
   double parameter_bytes = 0, gradient_bytes = 0, moment_bytes = 0, buffer_bytes = 0, activation_bytes = 0;
+  // Parameters, moments and buffers that this rank writes in a checkpoint. A save in the background copies them into
+  // host memory first (train.checkpoint_async).
+  double owned_bytes = 0;
   // Bytes and messages by axis and kind. Empty: everything is sent along the only axis of the mesh.
   std::vector<AxisCost> axes = {};
   RankWork work = {};

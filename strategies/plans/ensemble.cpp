@@ -101,8 +101,9 @@ std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& 
     const auto [first, last] = members_of_rank(members, rank.rank, int(job.ranks.size()));
     const auto held = double(last - first);
     RankCost mine = one;
-    for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
-                          &mine.activation_bytes, &mine.work.span, &mine.work.busy, &mine.work.updated})
+    for (double* bytes :
+         {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes, &mine.activation_bytes,
+          &mine.owned_bytes, &mine.work.span, &mine.work.busy, &mine.work.updated})
       *bytes *= held;
     costs.push_back(mine);
   }

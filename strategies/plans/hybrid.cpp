@@ -147,11 +147,11 @@ std::vector<std::string> check_hybrid(const JobPlan& job, const ModelDescription
 }
 
 // The model of a data axis with only these stages. A copy of a tensor of another stage counts as the tensor of the
-// block that uses it.
-ModelDescription blocks_of(const ModelDescription& model, const std::vector<BlockRange>& stages) {
+// block that uses it, or does not count, if `copies` is false.
+ModelDescription blocks_of(const ModelDescription& model, const std::vector<BlockRange>& stages, bool copies = true) {
   ModelDescription part;
   part.element_bytes = model.element_bytes;
-  std::set<std::string> copies;
+  std::set<std::string> counted;
   std::map<int64_t, int64_t> place_of;  // model's block → block of the result
   for (const BlockRange& stage : stages)
     for (int64_t index = stage.begin; index < stage.end; ++index) {
@@ -164,7 +164,7 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
         if (here != place_of.end()) {
           tie.block = here->second;
           part.blocks.back().ties.push_back(tie);
-        } else if (copies.insert(tie.name).second) {
+        } else if (copies && counted.insert(tie.name).second) {
           part.blocks.back().parameters += tie.elements;
           ++part.blocks.back().tensors;
         }
@@ -185,6 +185,7 @@ void add_data_axis(const JobPlan& job, const Options& options, const ModelDescri
     cost.parameter_bytes = sharded.parameter_bytes;
     cost.gradient_bytes = sharded.gradient_bytes;
     cost.moment_bytes = sharded.moment_bytes;
+    cost.owned_bytes = sharded.owned_bytes;
     return;
   }
   const int data = job.mesh.degree("data");
@@ -231,15 +232,20 @@ std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& de
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
   const int ranks = job.mesh.degree("pipeline");
   const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : job_stages(job, description);
+  std::vector<ModelDescription> parts;       // by index along the pipeline axis
+  std::vector<std::vector<double>> written;  // by that index, then along the data axis
+  for (int index = 0; index < ranks; ++index) {
+    const std::vector<BlockRange> here = stages_at(stages, index, ranks);
+    parts.push_back(ranks == 1 ? cut : blocks_of(cut, here));
+    const ModelDescription own = ranks == 1 ? cut : blocks_of(cut, here, false);
+    written.push_back(owned_bytes(job.config, own, {}, job.mesh.degree("data")));
+  }
   std::vector<RankCost> costs;
   for (int rank = 0; rank < int(job.ranks.size()); ++rank) {
-    const int index = job.mesh.coordinate(rank, "pipeline");
-    costs.push_back(of_stages[size_t(index)]);
-    if (ranks == 1)
-      add_data_axis(job, options, cut, true, rank, costs.back());
-    else
-      add_data_axis(job, options, blocks_of(cut, stages_at(stages, index, ranks)), index == ranks - 1, rank,
-                    costs.back());
+    const auto index = size_t(job.mesh.coordinate(rank, "pipeline"));
+    costs.push_back(of_stages[index]);
+    costs.back().owned_bytes = written[index][size_t(job.mesh.coordinate(rank, "data"))];
+    add_data_axis(job, options, parts[index], int(index) == ranks - 1, rank, costs.back());
   }
   return costs;
 }

@@ -1,4 +1,4 @@
-"""Bytes that a rank sends and stores by cost(), compared with its counters and the memory of its process."""
+"""Bytes that a rank sends, stores and saves by cost(), compared with its counters, its process's memory and its files."""
 # timeout: 600
 import json
 import pathlib
@@ -95,6 +95,16 @@ def processes(summary, predicted):
     return together.values()
 
 
+def saved_bytes(output, rank):
+    """Returns the bytes of the tensors that a rank wrote into the newest checkpoint."""
+    checkpoints = output / "checkpoints"
+    file = checkpoints / (checkpoints / "latest").read_text().strip() / f"rank-{rank}.safetensors"
+    if not file.exists():
+        return 0
+    with file.open("rb") as stream:
+        return file.stat().st_size - 8 - int.from_bytes(stream.read(8), "little")
+
+
 def off(title, what, measured, formula, tolerance, below=None):
     ratio = measured / formula if formula else 1.0 + measured
     print(f"{title}: {what} {measured / MIB:.1f} MiB, cost() {formula / MIB:.1f}: {ratio:.3f}", flush=True)
@@ -115,6 +125,8 @@ with runs.workspace() as work:
             wrong += off(title, "held", peak, formula, TOLERANCE, below)
         for rank, cost in zip(summary["ranks"], predicted):
             wrong += off(title, "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
+            # A tensor axis has one copy of the layers that are not sharded, and cost() counts it for every rank.
+            wrong += off(title, "saved", saved_bytes(work / str(number), rank["rank"]), cost["owned"], SENT_TOLERANCE, 0.02)
     for number, strategy in enumerate(NORMS):
         ranks = 4 if "pipeline" in strategy else 2
         summary = runs.run("configs/resnet_cifar_shape.yaml", work / f"norms{number}",

@@ -211,6 +211,24 @@ TEST(StrategyCost, CountsARingAllReduceOfTheGradients) {
   EXPECT_DOUBLE_EQ(cost.activation_bytes, 120 * 3);  // three rows of ten over four ranks
   EXPECT_DOUBLE_EQ(cost.bytes_sent_per_step, 1.5 * cost.gradient_bytes / 2);
   EXPECT_DOUBLE_EQ(cost.messages_per_step, (1 + 3) / 2.0);  // 1 MiB, then 11 MiB by 4
+  EXPECT_EQ(cost.owned_bytes, 0) << "rank 0 writes a small model";
+  EXPECT_DOUBLE_EQ(strategy_entry("ddp").cost(job, description).front().owned_bytes, 3 * cost.parameter_bytes + 40);
+}
+
+TEST(StrategyCost, DividesTheStateOfALargeModelAmongTheReplicasThatWriteIt) {
+  JobPlan job = plan("ddp", config("cpu"), machines(1, 4, 0), 2);
+  configure(job, {{"name", "adam"}}, 10,
+            {{"name", "ddp"}, {"first_bucket_mb", 1.0}, {"sync", {{"every", 1}, {"what", "gradients"}}}});
+  constexpr int64_t large = 20 << 20, small = 4 << 20;  // elements
+  ModelDescription description;
+  description.blocks = {{"a", large, 10, 0, 0, 100}, {"b", small, 0, 0, 0, 20}};
+  description.blocks[0].named = {{"a.weight", large}};
+  description.blocks[1].named = {{"b.weight", small}};
+  // Tensors of 80 and 16 MiB in turn: a to replica 0, b to 1; a's moments to 1 and 0; b's to 1 and 1.
+  const auto costs = strategy_entry("ddp").cost(job, description);
+  constexpr double mib = 1 << 20;
+  EXPECT_DOUBLE_EQ(costs[0].owned_bytes, (80 + 80) * mib + 40);
+  EXPECT_DOUBLE_EQ(costs[1].owned_bytes, (16 + 80 + 16 + 16) * mib);
 }
 
 TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
@@ -256,6 +274,7 @@ TEST(StrategyCost, CountsShardsOfFsdp) {
   EXPECT_DOUBLE_EQ(cost.buffer_bytes, 40);
   EXPECT_DOUBLE_EQ(cost.bytes_sent_per_step, 0.75 * (480 * 3 - 80) * 4);
   EXPECT_DOUBLE_EQ(cost.messages_per_step, 3 + 2 + 3 + 2);
+  EXPECT_DOUBLE_EQ(cost.owned_bytes, 3 * 480 / 4 * 4);
 }
 
 }  // namespace

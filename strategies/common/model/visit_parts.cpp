@@ -1,28 +1,21 @@
 #include "strategies/common/model/visit_parts.h"
 
-#include <algorithm>
-
 #include "strategies/common/layers/sparse_table.h"
+#include "strategies/plans/options/data_axis.h"
 
 namespace convoy {
 namespace {
 
-// Below this size a second file costs more than it saves.
-constexpr int64_t spread_from = int64_t{64} << 20;
-
-// Assigns each entry to the rank with the fewest bytes so far.
+// Decides which entries this rank writes.
 class Owners {
  public:
-  Owners(int rank, int size, bool spread) : rank_(rank), bytes_(spread ? size_t(size) : 1, 0) {}
-  bool next(const at::Tensor& tensor) {
-    const auto least = std::min_element(bytes_.begin(), bytes_.end());
-    *least += int64_t(tensor.nbytes());
-    return least - bytes_.begin() == rank_;
-  }
+  Owners(const StateOwner& owner, int64_t parameter_bytes)
+      : index_(owner.index), owners_(owner.count, double(parameter_bytes)) {}
+  bool next(const at::Tensor& tensor) { return owners_.next(double(tensor.nbytes())) == index_; }
 
  private:
-  int rank_;
-  std::vector<int64_t> bytes_;
+  int index_;
+  StateOwners owners_;
 };
 
 Owners owners_of(const FlatParameters& flat, const Update& update, const StateOwner& owner) {
@@ -30,7 +23,7 @@ Owners owners_of(const FlatParameters& flat, const Update& update, const StateOw
   for (const ParameterPtr& parameter : flat.parameters()) bytes += int64_t(parameter->value.nbytes());
   for (const ParameterPtr& table : update.tables())
     if (!table->table->is_sharded()) bytes += int64_t(table->value.nbytes());
-  return Owners(owner.index, owner.count, bytes >= spread_from);
+  return Owners(owner, bytes);
 }
 
 // A shard is on one rank only.

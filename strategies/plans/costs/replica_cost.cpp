@@ -5,7 +5,6 @@
 
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "strategies/plans/costs/sparse_cost.h"
 
 namespace convoy {
 
@@ -128,6 +127,70 @@ void add_buffer_exchanges(const StepOptions& step, const ModelDescription& descr
     cost.add({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather});
 }
 
+namespace {
+
+// Sizes of the tensors that one replica writes for all, in the order of a save; and what each replica writes of its
+// own.
+struct StateSizes {
+  std::vector<double> common;
+  double parameters = 0, each = 0;
+};
+
+StateSizes state_sizes(const RunConfig& config, const ModelDescription& dense, const std::vector<TouchedTable>& tables,
+                       int replicas) {
+  const bool sharded = replicas > 1 && wants_sharded_rows(config.model.options);
+  const int moments = moments_of(config);
+  StateSizes sizes;
+  for (const BlockDescription& block : dense.blocks) {
+    double named = 0;
+    for (const auto& [name, elements] : block.named) named += double(elements);
+    // A sharded layer has another size than its name says.
+    const double bytes = double(block.parameters * dense.element_bytes);
+    for (const auto& [name, elements] : block.named) sizes.common.push_back(double(elements) / named * bytes);
+    if (named == 0) sizes.common.push_back(bytes);
+    sizes.parameters += bytes;
+  }
+  for (const TouchedTable& table : tables) {
+    if (sharded) {
+      sizes.each += (1 + moments) * table.bytes() / replicas;
+    } else {
+      sizes.common.push_back(table.bytes());
+      sizes.parameters += table.bytes();
+    }
+  }
+  const size_t tensors = sizes.common.size();
+  for (size_t tensor = 0; tensor < tensors; ++tensor)
+    sizes.common.insert(sizes.common.end(), size_t(moments), sizes.common[tensor]);
+  return sizes;
+}
+
+// Adds the state that replicas need to synchronise by `policy`: values and moments that differ between them, the errors
+// of compression, the outer step.
+void add_sync_state(const SyncPolicy& policy, const ModelDescription& dense, int moments, StateSizes& sizes) {
+  const std::vector<double> elements = sync_elements(policy, dense);
+  for (size_t index = 0; index < policy.groups.size(); ++index) {
+    const double bytes = elements[index] * double(dense.element_bytes);
+    if (policy.groups[index].what != SyncKind::gradients)
+      sizes.each += (1 + moments) * bytes;
+    else if (policy.compress != Compression::none)
+      sizes.each += bytes;
+    if (policy.groups[index].what == SyncKind::diloco) sizes.common.insert(sizes.common.end(), 2, bytes);
+  }
+}
+
+}  // namespace
+
+std::vector<double> owned_bytes(const RunConfig& config, const ModelDescription& dense,
+                                const std::vector<TouchedTable>& tables, int replicas) {
+  StateSizes sizes = state_sizes(config, dense, tables, replicas);
+  if (replicas > 1) add_sync_state(sync_policy(config.strategy.options), dense, moments_of(config), sizes);
+  std::vector<double> bytes(size_t(replicas), sizes.each);
+  bytes.front() += buffer_bytes(dense);
+  StateOwners owners(replicas, sizes.parameters);
+  for (const double size : sizes.common) bytes[size_t(owners.next(size))] += size;
+  return bytes;
+}
+
 std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description) {
   const auto ranks = int(job.ranks.size());
   const StepOptions step = step_options(job.config.strategy.options);
@@ -151,8 +214,11 @@ std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& 
   }
   add_row_cost(job.config, tables, row_ranks(job), with_rows, cost);
   std::vector<RankCost> costs(job.ranks.size(), cost);
-  for (size_t rank = 0; rank < costs.size(); ++rank)
+  const std::vector<double> owned = owned_bytes(job.config, dense, tables, ranks);
+  for (size_t rank = 0; rank < costs.size(); ++rank) {
     add_buffer_exchanges(step, description, ranks, int(rank), costs[rank]);
+    costs[rank].owned_bytes = owned[rank];
+  }
   return costs;
 }
 

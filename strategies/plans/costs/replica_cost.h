@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/schedule.h"
 
@@ -16,6 +17,10 @@ double buffer_bytes(const ModelDescription& description);      // all buffers
 // by sync.every: 2·(N−1)/N times their bytes. add_sync_cost has other sync policies, and sparse_cost.h has sparse
 // embeddings, for strategies that support them.
 std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description);
+
+// Returns RankCost::owned_bytes of each replica. `dense`: the model, or a part of it, without `tables`.
+std::vector<double> owned_bytes(const RunConfig& config, const ModelDescription& dense,
+                                const std::vector<TouchedTable>& tables, int replicas);
 
 // moments_of: moments that the optimizer keeps per parameter. rows_per_rank: rows that each of `ranks` along the data
 // axis reads in a step; 0 if unknown.

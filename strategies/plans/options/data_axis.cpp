@@ -212,6 +212,17 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   return left_out;
 }
 
+StateOwners::StateOwners(int replicas, double parameter_bytes) {
+  constexpr double spread_from = 64 << 20;
+  bytes_.resize(parameter_bytes >= spread_from ? size_t(replicas) : 1);
+}
+
+int StateOwners::next(double bytes) {
+  const auto least = std::min_element(bytes_.begin(), bytes_.end());
+  *least += bytes;
+  return int(least - bytes_.begin());
+}
+
 std::string state_of_lost_replica(const JobPlan& job) {
   const Options& strategy = job.config.strategy.options;
   const SyncPolicy policy = sync_policy(strategy);

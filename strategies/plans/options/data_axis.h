@@ -26,6 +26,17 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies);
 std::string state_of_lost_replica(const JobPlan& job);
 std::string state_of_lost_shard(const JobPlan& job);
 
+// Divides the tensors of a checkpoint among replicas: each tensor goes to the replica with the fewest bytes so far. All
+// tensors of a small model go to replica 0, because a second file costs more than it saves.
+class StateOwners {
+ public:
+  StateOwners(int replicas, double parameter_bytes);
+  int next(double bytes);  // returns the replica that writes the next tensor
+
+ private:
+  std::vector<double> bytes_;  // by replica
+};
+
 // Checks a model with `rows: true` against this configuration. `supported`: the strategy supports sparse embeddings.
 // Throws ConfigError at the key that prevents them.
 void check_sparse_embeddings(const RunConfig& config, bool supported);

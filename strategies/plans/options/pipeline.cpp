@@ -165,6 +165,7 @@ class PipelineCosts {
           {"pipeline", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::send, 1 - 1.0 / micro_batches_});
     cost.gradient_bytes = cost.parameter_bytes;
     cost.moment_bytes = cost.parameter_bytes * shape_.moments;
+    cost.owned_bytes = cost.parameter_bytes + cost.moment_bytes + cost.buffer_bytes;
     // Activations between forward and backward, and the inputs of two more micro-batches that are being received.
     constexpr double ahead = 2;
     cost.activation_bytes = kept_activations(rank) + micro_rows * ahead * received;

@@ -183,6 +183,8 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
   std::vector<RankCost> costs(job.ranks.size(), cost);
   for (int rank = 0; rank < int(costs.size()); ++rank) {
     const int data_rank = job.mesh.coordinate(rank, "data");
+    costs[size_t(rank)].owned_bytes =
+        units.bytes / ranks + cost.moment_bytes + (data_rank == 0 ? cost.buffer_bytes : 0);
     add_buffer_exchanges(step, description, job.mesh.degree("data"), data_rank, costs[size_t(rank)]);
   }
   return costs;

@@ -170,6 +170,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
   }
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
+  cost.owned_bytes = cost.parameter_bytes + cost.moment_bytes + cost.buffer_bytes;
   cost.activation_bytes = activation_bytes(job.config, cut_description(job, description), job.mesh.degree("data"));
   const double share = (tensor - 1) / tensor;
   cost.bytes_sent_per_step =

@@ -44,6 +44,7 @@ Json to_json(const RankCost& cost) {
           {"moments", cost.moment_bytes},
           {"buffers", cost.buffer_bytes},
           {"activations", cost.activation_bytes},
+          {"owned", cost.owned_bytes},
           {"bytes",
            cost.parameter_bytes + cost.gradient_bytes + cost.moment_bytes + cost.buffer_bytes + cost.activation_bytes}};
 }
