@@ -375,6 +375,9 @@ void write_whole(const std::string& path, const std::string& text, bool lasting,
   const int at = entry.folder.get();
   Descriptor file(openat(at, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!file.valid()) fail("write", path, errno);
+  // ext4 starts to write a file that replaces another one, unless its blocks are allocated before. The next rename
+  // waits for this write: seconds on a busy disk, and a supervisor replaces files each second.
+  if (!lasting) fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(text.size()));  // a hint
   try {
     write_all(file.get(), text, path);
     if (lasting) sync_descriptor(file.get(), path);
