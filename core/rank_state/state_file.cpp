@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -46,14 +47,16 @@ struct Words {
       word[i].store(bits, std::memory_order_relaxed);
     }
   }
-  std::string load() const {
-    char bytes[words * 8 + 1] = {};
+  using Copy = std::array<char, words * 8 + 1>;
+  Copy copy() const {
+    Copy bytes{};
     for (size_t i = 0; i < words; ++i) {
       const uint64_t bits = word[i].load(std::memory_order_relaxed);
-      memcpy(bytes + 8 * i, &bits, 8);
+      memcpy(bytes.data() + 8 * i, &bits, 8);
     }
-    return valid_utf8(bytes);
+    return bytes;
   }
+  std::string load() const { return valid_utf8(copy().data()); }
 };
 
 // Text that several writers may change at the same time. Each takes a slot for itself.
@@ -93,9 +96,11 @@ struct Field {
       ticket = other;
     }
     if (newest == nullptr) return true;
-    text = newest->text.load();
+    const auto copy = newest->text.copy();  // only copies: a fast writer soon reuses the slot
     std::atomic_thread_fence(std::memory_order_acquire);
-    return newest->ticket.load(std::memory_order_relaxed) == ticket;
+    if (newest->ticket.load(std::memory_order_relaxed) != ticket) return false;
+    text = valid_utf8(copy.data());
+    return true;
   }
 
   // A writer that died leaves the other slots intact, so a few attempts are enough.
