@@ -344,7 +344,7 @@ void ShardedRows::send_gradients(const std::vector<at::Tensor>& dense) {
     Message& message = resized(outgoing_[at], out);
     if (peer == rank_) continue;
     char* to = data_of(message.bytes);
-    std::memcpy(to, data_of(local_dense_), size_t(dense_bytes_));
+    std::copy_n(data_of(local_dense_), dense_bytes_, to);
     to += dense_bytes_;
     for (size_t table = 0; table < tables_.size(); ++table) {
       const TableRows touched = tables_[table]->table->touched();

@@ -5,7 +5,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <numeric>
 
@@ -240,7 +239,7 @@ Batch InteractionsDataset::gather_positives(const std::string& buffer, const int
   const int32_t* from_user = all_.user.const_data_ptr<int32_t>();
   const int32_t* from_item = all_.item.const_data_ptr<int32_t>();
 
-  std::memset(to_target, 0, size_t(rows * width) * sizeof(float));
+  std::fill_n(to_target, rows * width, 0.0F);
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t row = table_rows[samples[r]];
     to_user[r] = from_user[row];

@@ -173,7 +173,7 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
       to = compressed_[table].encode(to, rows);
       continue;
     }
-    std::memcpy(to, rows.values.const_data_ptr(), rows.values.nbytes());
+    std::copy_n(static_cast<const char*>(rows.values.const_data_ptr()), rows.values.nbytes(), to);
     to += padded(bytes_of(rows.values));
   }
 }
