@@ -1,4 +1,4 @@
-// Is this program built with a sanitizer that takes memory and time of its own (./check --asan, --tsan)?
+// Is this program built with a sanitizer that takes memory and time of its own (./check --asan, --ubsan, --tsan)?
 //
 // Tests of sizes of memory, and of how little time something costs, skip themselves then. Tests with many rounds make
 // fewer.
@@ -6,7 +6,7 @@
 
 namespace convoy {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef CONVOY_SANITIZED
 constexpr bool sanitized = true;
 #else
 constexpr bool sanitized = false;
