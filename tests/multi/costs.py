@@ -97,8 +97,7 @@ def processes(summary, predicted):
 
 def saved_bytes(output, rank):
     """Returns the bytes of the tensors that a rank wrote into the newest checkpoint."""
-    checkpoints = output / "checkpoints"
-    file = checkpoints / (checkpoints / "latest").read_text().strip() / f"rank-{rank}.safetensors"
+    file = runs.newest_checkpoint(output) / f"rank-{rank}.safetensors"
     if not file.exists():
         return 0
     with file.open("rb") as stream:
