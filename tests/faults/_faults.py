@@ -141,12 +141,18 @@ class Run:
     def state(self, rank):
         """Returns (step, collective) from a rank's state file: core/rank_state/state_file.cpp has the layout."""
         data = (self.output / "logs" / f"rank{rank}.state").read_bytes()
+        version, = struct.unpack_from("<I", data, 8)  # 0: being created
         step, = struct.unpack_from("<q", data, 16)
-        slots, phase_words, words = 8, 4, 16
-        collective = 32 + 16 + slots * 8 * (1 + phase_words)
-        published, = struct.unpack_from("<Q", data, collective + 8)
-        slot = collective + 16 + published % slots * 8 * (1 + words)
-        return step, data[slot + 8:slot + 8 + 8 * words].split(b"\0")[0].decode() if published else ""
+        self.check(version in (0, 3), f"the state file has layout version {version}: change this function too")
+        slots, phase_words, words, busy = 8, 4, 16, 2**64 - 1
+        at = 32 + 8 + slots * 8 * (1 + phase_words) + 8
+        size = 8 * (1 + words)
+        newest, text = 0, b""
+        for slot in range(at, at + slots * size, size):
+            ticket, = struct.unpack_from("<Q", data, slot)
+            if newest < ticket < busy:
+                newest, text = ticket, data[slot + 8:slot + size].split(b"\0")[0]
+        return step, text.decode()
 
     def training(self, step=5):
         def reached():
