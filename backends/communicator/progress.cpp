@@ -25,13 +25,26 @@ std::string nothing_from(const std::vector<int>& ranks) {
   return ranks.empty() ? "" : "nothing from " + listed_ranks(ranks);
 }
 
+bool ProgressGroup::fail(const CommError& error) {
+  std::lock_guard lock(mutex_);
+  if (failed_) return false;
+  failure_ = error;
+  failed_ = true;
+  return true;
+}
+
+void ProgressGroup::check() const {
+  if (!failed_) return;
+  std::lock_guard lock(mutex_);
+  throw CommError(*failure_);
+}
+
 void ProgressOperation::check() const {
   if (over()) {
     if (error_) std::rethrow_exception(error_);
     return;
   }
-  std::lock_guard lock(owner_->mutex);
-  throw CommError(Failure::peer_lost, -1, owner_->reason);
+  owner_->check();
 }
 
 ProgressEngine::ProgressEngine(const char* thread_name) : thread_name_(thread_name) {
@@ -151,12 +164,7 @@ std::string ProgressEngine::missing(const ProgressOperation& operation) {
 }
 
 void ProgressEngine::fail(ProgressGroup& group, const std::string& reason) {
-  {
-    std::lock_guard lock(group.mutex);
-    if (group.failed) return;
-    group.reason = reason;
-    group.failed = true;
-  }
+  if (!group.fail(CommError(Failure::peer_lost, -1, reason))) return;
   std::lock_guard lock(mutex_);
   auto first = std::stable_partition(active_.begin(), active_.end(),
                                      [&](const auto& operation) { return operation->owner_.get() != &group; });

@@ -12,11 +12,13 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "backends/communicator/transport.h"
+#include "core/base/error.h"
 
 namespace convoy {
 
@@ -30,11 +32,18 @@ struct Segments {
   int64_t length(int64_t k) const { return std::min(segment, bytes - k * segment); }
 };
 
-// State that the operations of one group share.
-struct ProgressGroup {
-  std::atomic<bool> failed{false};
-  std::mutex mutex;
-  std::string reason;
+// State that the operations of one group share. Any thread.
+class ProgressGroup {
+ public:
+  bool failed() const { return failed_; }
+  // Returns false if the group has failed before: the first failure stays.
+  bool fail(const CommError& error);
+  void check() const;  // throws the failure, if there is one
+
+ private:
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;
+  std::optional<CommError> failure_;
 };
 
 class ProgressOperation {
@@ -44,7 +53,7 @@ class ProgressOperation {
   virtual ~ProgressOperation() = default;
 
   bool over() const { return over_.load(std::memory_order_acquire); }
-  bool failed() const { return owner_->failed; }
+  bool failed() const { return owner_->failed(); }
   void check() const;                       // throws the failure; call it after over() or failed()
   virtual std::string missing() const = 0;  // requires the engine's lock
 

@@ -136,14 +136,11 @@ class SharedMemoryOperation : public ProgressOperation {
       texts.emplace_back(theirs.description);
     }
     const CallDifference difference = difference_of(ranks, texts);
-    {
-      std::lock_guard lock(group_->mutex);
-      group_->reason = difference.message;
-      group_->failed = true;
-    }
     const auto odd = std::find(ranks.begin(), ranks.end(), difference.odd);
-    throw CommError(Failure::disagreement, odd == ranks.end() ? -1 : static_cast<int>(odd - ranks.begin()),
-                    difference.message);
+    const CommError error(Failure::disagreement, odd == ranks.end() ? -1 : static_cast<int>(odd - ranks.begin()),
+                          difference.message);
+    group_->fail(error);
+    throw CommError(error);
   }
 
   std::shared_ptr<SharedMemoryGroup> group_;
@@ -386,13 +383,8 @@ class SharedMemoryTransport final : public Transport {
 
   // After a mismatch the later calls of the ranks do not match either, so the group stays failed.
   Transport& inner() const {
-    check();
+    group_->check();
     return *inner_;
-  }
-  void check() const {
-    if (!group_->failed) return;
-    std::lock_guard lock(group_->mutex);
-    throw CommError(Failure::peer_lost, -1, group_->reason);
   }
 
   template <class Operation, class... Arguments>
@@ -400,7 +392,7 @@ class SharedMemoryTransport final : public Transport {
     return start(std::make_shared<Operation>(group_, call, arguments...));
   }
   PendingOperationPtr start(const ProgressOperationPtr& operation) {
-    check();
+    group_->check();
     engine_->start(operation);
     return std::make_unique<ProgressPendingOperation>(engine_, operation);
   }

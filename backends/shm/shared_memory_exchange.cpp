@@ -120,9 +120,7 @@ class SharedMemoryExchange final : public ProgressOperation {
       moved = one.advance() || moved;
     } catch (const CommError& error) {
       // A message of another length breaks the stream: later messages have no known start.
-      std::lock_guard lock(group_->mutex);
-      group_->reason = error.what();
-      group_->failed = true;
+      group_->fail(error);
       throw;
     }
     if (one.over()) ++line.turn;

@@ -5,13 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
+#include <memory>
 #include <thread>
 
-#include <dlfcn.h>
 #include "backends/c10d/store.h"
-#include "backends/communicator/group_state.h"
-
 #include "backends/catalogue/catalogue.h"
+#include "backends/communicator/group_state.h"
+#include "backends/communicator/progress.h"
 #include "backends/communicator/staging.h"
 #include "backends/cuda/module/registry.h"
 #include "backends/registry.h"
@@ -128,6 +129,45 @@ TEST(Nccl, NeedsAGpu) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::device_missing) << error.what();
   }
+}
+
+// Fails its group on the engine's thread, and is over only after `seen`.
+class FailingOperation : public ProgressOperation {
+ public:
+  explicit FailingOperation(const std::shared_ptr<ProgressGroup>& group)
+      : ProgressOperation(group, {}), group_(group) {}
+  std::string missing() const override { return ""; }
+  std::promise<void> seen;
+
+ protected:
+  bool advance(bool&) override {
+    if (first_) return first_ = false;
+    const CommError error(Failure::disagreement, 1, "the calls differ");
+    group_->fail(error);
+    seen.get_future().wait_for(std::chrono::seconds(10));
+    throw CommError(error);
+  }
+
+ private:
+  std::shared_ptr<ProgressGroup> group_;
+  bool first_ = true;
+};
+
+TEST(ProgressEngine, AWaiterSeesTheFailureThatAnotherThreadFound) {
+  ProgressEngine engine("test");
+  const auto operation = std::make_shared<FailingOperation>(std::make_shared<ProgressGroup>());
+  engine.start(operation);
+  ASSERT_TRUE(soon([&] { return operation->failed(); }));
+  EXPECT_FALSE(operation->over());
+  EXPECT_TRUE(engine.wait_until(*operation, Clock::now() + std::chrono::seconds(5)));
+  try {
+    operation->check();
+    ADD_FAILURE() << "no failure";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), Failure::disagreement) << "a later call of the group must not hide the cause";
+    EXPECT_EQ(error.rank(), 1);
+  }
+  operation->seen.set_value();
 }
 
 TEST(CudaHalf, IsLoadedOnDemandAndContainsNccl) {
