@@ -82,6 +82,7 @@ struct Trained::Impl : public Strategy {
 
   Sampling sampling() const override;
   void flush() override { data_->flush(); }
+  void flush_and_copy(int64_t most) override { data_->flush_and_copy(most); }
   void flush_for_evaluation() override { data_->flush_for_evaluation(); }
   void visit_state(const StateVisitor& visit) override;
   void visit_gradients(const StateVisitor& visit) override { data_->visit_gradients(visit); }

@@ -56,6 +56,9 @@ class Single : public Strategy {
   std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void flush() override { update_->flush(); }
+  void flush_and_copy(int64_t most) override {
+    update_->prepare_copies(most, [](bool fits) { return fits; }) ? update_->flush_and_copy() : update_->flush();
+  }
   void flush_for_evaluation() override {}
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
   void visit_gradients(const StateVisitor& visit) override { convoy::visit_gradients(*flat_, *update_, {}, visit); }

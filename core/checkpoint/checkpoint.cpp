@@ -225,6 +225,12 @@ struct Checkpoints::Save {
     for (const StateEntry& entry : entries) bytes += static_cast<int64_t>(entry.tensor.nbytes());
     return bytes;
   }
+  int64_t bytes_to_copy() const {
+    int64_t bytes = 0;
+    for (const StateEntry& entry : entries)
+      if (!entry.copy.defined()) bytes += static_cast<int64_t>(entry.tensor.nbytes());
+    return bytes;
+  }
 };
 
 struct Checkpoints::Background {
@@ -303,7 +309,7 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
   at::NoGradGuard no_grad;
   const auto save =
       std::make_shared<Save>(Save{request, SaveCoordination(context_, "save"), entries_to_save(strategy, false)});
-  if (save->bytes() > most_bytes) {
+  if (save->bytes_to_copy() > most_bytes) {
     copies_.clear();
     return finish(*save);
   }
@@ -337,6 +343,11 @@ void Checkpoints::copy(std::vector<StateEntry>& entries) {
   for (size_t i = 0; i < entries.size(); ++i) {
     const at::Tensor& from = entries[i].tensor;
     at::Tensor& to = copies_[i];
+    if (entries[i].copy.defined()) {
+      to = at::Tensor();
+      entries[i].tensor = entries[i].copy;
+      continue;
+    }
     if (!to.defined() || to.sizes() != from.sizes() || to.scalar_type() != from.scalar_type())
       to = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(from.is_cuda()));
     to.copy_(from);

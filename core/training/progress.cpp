@@ -349,7 +349,12 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
   if (saver_) attempt_save([this] { saver_->wait_for_background(); });
   lost_save_ = false;
   reached(InjectPoint::save, ++saves_);
-  strategy.flush();
+  const bool in_background = !more.last && train_.checkpoint_async != false;
+  constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+  // All ranks of the host ask at the same time.
+  const int64_t most =
+      train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2 / context_.local_size;
+  in_background ? strategy.flush_and_copy(most) : strategy.flush();
   Json trainer = trainer_section(done, rows_);
   trainer["evaluation_owed"] = more.evaluation_owed;
   trainer.update(more.trainer);
@@ -363,14 +368,10 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
                    options_.files != nullptr ? *options_.files : system_files());
   const SaveRequest request{done, trainer, rank, more.data, more.best};
   save_unconfirmed_ = true;
-  if (more.last || train_.checkpoint_async == false) {
+  if (!in_background) {
     const auto write = [&] { saver_->save(strategy, request); };
     more.last ? write() : attempt_save(write);
   } else {
-    constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
-    // All ranks of the host ask at the same time.
-    const int64_t most =
-        train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2 / context_.local_size;
     attempt_save([&] { saver_->save_in_background(strategy, request, most); });
   }
   confirm_save();

@@ -43,13 +43,15 @@ class ReplicatedData : public DataAxis, public Recordable {
   void keep() override;
   UpdateStatistics update(double nominal, bool log_step) override;
   void flush() override {
-    // Waits until no rank reads rows that others are about to flush.
-    rows_->written();
-    rows_->read();
-    update_.flush();
-    rows_->written();
-    rows_->read();
+    flush_rows([this] { update_.flush(); });
     local_updates_->flush();
+  }
+  void flush_and_copy(int64_t most) override {
+    // Averages change rows after they were flushed.
+    if (local_updates_->any() || !rows_->updates_together() ||
+        !update_.prepare_copies(most, [this](bool yes) { return rows_->agree(yes); }))
+      return flush();
+    flush_rows([this] { update_.flush_and_copy(); });
   }
   void flush_for_evaluation() override {
     // Averages need flushed rows.
@@ -69,6 +71,15 @@ class ReplicatedData : public DataAxis, public Recordable {
   std::string obstacle() const override;
 
  private:
+  template <class Flush>
+  void flush_rows(Flush flush) {
+    // Waits until no rank reads rows that others are about to flush.
+    rows_->written();
+    rows_->read();
+    flush();
+    rows_->written();
+    rows_->read();
+  }
   StateOwner owner() const { return {group_->rank(), group_->size(), first_of_job_}; }
   void ready(int parameter);
   void lay_out(const std::vector<int>& order);

@@ -106,6 +106,16 @@ void SharedRows::publish() {
   unpublished_ = false;
 }
 
+bool SharedRows::agree(bool yes) {
+  if (publishing_) publishing_->wait();
+  token_.fill_(yes ? 0 : 1);
+  publish();
+  read();
+  const bool all = token_.item<uint8_t>() == 0;
+  token_.zero_();
+  return all;
+}
+
 void SharedRows::read() {
   if (unpublished_) publish();
   if (!publishing_) return;

@@ -40,6 +40,8 @@ class SharedRows {
   void publish();
   // Waits until all ranks have published, also after they created tables.
   void read();
+  // Collective. Returns true if all ranks pass true. Publishes too.
+  bool agree(bool yes);
 
  private:
   SharedRows(const Context& context, std::string label, int rank, int size);

@@ -74,7 +74,7 @@ const Saver& saver_of(const std::string& model, const MatrixLayout& layout) {
   Training training = training_until_end();
   training.before = [&](const Context& context, Strategy& strategy, int64_t step) {
     if (step != saved_step) return;
-    strategy.flush();
+    strategy.flush_and_copy(INT64_MAX);
     Checkpoints checkpoints(context, saver->folder.path(), 1);
     const Json trainer{
         {"step", saved_step}, {"rows", 16 * saved_step}, {"train_seconds", 1}, {"metrics", Json::object()}};

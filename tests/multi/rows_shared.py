@@ -2,6 +2,7 @@
 resumed, and on two hosts; dense Adam's values."""
 # labels: multi
 # timeout: 180
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -13,7 +14,7 @@ import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "ncf.yaml"
 SHORT = ["model.rows=true", "train.max_steps=30", "train.checkpoint_every=10 steps", "train.evaluate_every=7 steps",
-         "train.log_every=4"]
+         "train.log_every=4", "train.keep_last=9", "train.checkpoint_async=true"]
 APART = ["launch.host_memory=false"]
 RSH = f"launch.remote_shell=[{sim.HOSTS},rsh]"
 
@@ -63,6 +64,12 @@ def on_hosts(title, hosts, output, sets):
     return runs.summary(output)
 
 
+def saves(folder):
+    """Returns the hash of every file of tensors that was saved while training went on, by step."""
+    return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
+            for step in (10, 20) for path in sorted((folder / "checkpoints" / f"step-{step}").glob("*.safetensors"))}
+
+
 with runs.workspace() as work:
     for number, (ranks, sets) in enumerate([(2, ["backend=gloo"]), (3, ["backend=gloo"]), (2, ["backend=mpi"]),
                                             (2, ["strategy.name=data_parallel"])]):
@@ -71,6 +78,8 @@ with runs.workspace() as work:
         runs.check(shared_by(summary) == [ranks] * ranks, f"{sets}: shared by {shared_by(summary)}")
         runs.check(shared_by(runs.run(CONFIG, apart, [*SHORT, *sets, *APART], ranks=ranks)) == [1] * ranks, f"{sets}: not apart")
         same(f"{sets} on {ranks} ranks", shared, apart)
+        # All ranks copied the shared tables; without them, each copied its own.
+        runs.check(len(saves(shared)) == 2 and saves(shared) == saves(apart), f"{sets} on {ranks} ranks: other saves")
         same_norms(f"{sets} on {ranks} ranks", shared, apart)
         verified(f"{sets} on {ranks} ranks", ranks, sets)
 

@@ -39,6 +39,13 @@ bool blank(const T* row, int64_t width) {
   return true;
 }
 
+// Copies rows [begin, end) of tensors [rows, width].
+void copy_rows(const at::Tensor& to, const at::Tensor& from, int64_t begin, int64_t end) {
+  const auto row = size_t(from.size(1) * from.element_size());
+  copy_past_cache(static_cast<char*>(to.data_ptr()) + size_t(begin) * row,
+                  static_cast<const char*>(from.const_data_ptr()) + size_t(begin) * row, size_t(end - begin) * row);
+}
+
 }  // namespace
 
 RowBase::RowBase(std::vector<std::string> moment_names, double first, double second, RowPaths paths)
@@ -52,10 +59,11 @@ int RowBase::add_table(at::Tensor values, const SlotOptions& options, const Tabl
   check(options);
   const double precision = dtype == at::kDouble ? 1e-17 : 1e-9;
   const bool exact = paths_.exact.value_or(dtype == at::kDouble) && values.is_cpu() && !paths_.tensors;
-  const auto zeros = [&](at::IntArrayRef shape, at::ScalarType type) {
-    return memory.zeros ? memory.zeros(shape, type) : untouched_zeros(shape, type);
+  const auto zeros = memory.zeros ? memory.zeros : [](at::IntArrayRef shape, at::ScalarType type) {
+    return untouched_zeros(shape, type);
   };
   Table table{values.detach(),
+              zeros,
               options,
               {},
               zeros({values.size(0)}, at::kInt),
@@ -203,18 +211,37 @@ void RowBase::look_up_exactly(Table& table, const int64_t* rows, int64_t begin, 
 
 bool RowBase::stale(int table) const { return !paths_.lazy && tables_.at(table).history.length() > 0; }
 
-void RowBase::flush(int index) {
+std::vector<at::Tensor> RowBase::memory_for_copies(int index) {
+  const Table& table = tables_.at(index);
+  std::vector<at::Tensor> copies;
+  if (!by_loops(table)) return copies;
+  for (size_t i = 0; i < 1 + table.moments.size(); ++i)
+    copies.push_back(table.zeros(table.values.sizes(), table.values.scalar_type()));
+  return copies;
+}
+
+void RowBase::flush_and_copy(int index, const std::vector<at::Tensor>& copies) {
   at::NoGradGuard no_grad;
   Table& table = tables_.at(index);
-  if (!stale(index)) return;
+  const bool is_stale = stale(index);
+  if (!is_stale && copies.empty()) return;
   if (by_loops(table)) {
     AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
       const int64_t width = std::max<int64_t>(1, table.values.size(1)), block = std::max<int64_t>(1, row_grain / width);
+      const auto part = [&](int64_t begin, int64_t end) {
+        if (is_stale) flush_part<scalar_t>(table, begin, end);
+        if (copies.empty()) return;
+        copy_rows(copies.front(), table.values, begin, end);
+        for (size_t i = 0; i < table.moments.size(); ++i) copy_rows(copies[i + 1], table.moments[i], begin, end);
+      };
       for (const auto& [first, last] : table.local_rows)
-        at::parallel_for(first, last, block,
-                         [&](int64_t begin, int64_t end) { flush_part<scalar_t>(table, begin, end); });
+        at::parallel_for(first, last, block, [&](int64_t begin, int64_t end) {
+          // Rows of a block are still in the cache when they are copied.
+          for (; begin < end; begin += block) part(begin, std::min(begin + block, end));
+        });
     });
   } else {
+    CONVOY_CHECK(copies.empty(), "only rows on the CPU are copied");
     constexpr int64_t block = 1 << 16;
     for (const auto& [first, last] : table.local_rows) {
       for (int64_t begin = first; begin < last; begin += block) {

@@ -35,7 +35,9 @@ class RowBase : public RowOptimizer {
   int add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory) override;
   void look_up(int table, const at::Tensor& rows, at::Tensor out) override;
   void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) override;
-  void flush(int table) override;
+  void flush(int table) override { flush_and_copy(table, {}); }
+  std::vector<at::Tensor> memory_for_copies(int table) override;
+  void flush_and_copy(int table, const std::vector<at::Tensor>& copies) override;
   void flush_rows(int table, const at::Tensor& rows) override;
   bool stale(int table) const override;
   NamedTensors moments(int table) override;
@@ -61,6 +63,7 @@ class RowBase : public RowOptimizer {
  private:
   struct Table {
     at::Tensor values;
+    decltype(TableMemory::zeros) zeros;
     SlotOptions options;
     std::vector<at::Tensor> moments;
     at::Tensor last;  // int32 [rows] on the CPU: number of updates in the history when the row was last current

@@ -43,6 +43,11 @@ class RowOptimizer {
   // Makes all rows of values and moments current; for a shared table, only TableMemory::local_rows. All processes that
   // share a table call it and `update` for the same updates.
   virtual void flush(int table) = 0;
+  // Returns memory for copies of values and moments, in this order, which the same processes share; empty if the table
+  // is not on the CPU. Error(out_of_memory).
+  virtual std::vector<at::Tensor> memory_for_copies(int table) = 0;
+  // As `flush`, and copies the same rows in the same pass: each is read from memory only once.
+  virtual void flush_and_copy(int table, const std::vector<at::Tensor>& copies) = 0;
   // Does the same for these rows only (int64 [n] on the table's device, unique).
   virtual void flush_rows(int table, const at::Tensor& rows) = 0;
   // True if `flush` would change something.

@@ -33,14 +33,16 @@ bool owns_table(Owners& owners, const ParameterPtr& table, const at::Tensor& ten
 
 // Visits a parameter or a tensor of its shape: one entry for each local piece of the whole.
 void visit_pieces(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
-                  bool owner, const StateVisitor& visit, bool stale = false) {
+                  bool owner, const StateVisitor& visit, bool stale = false, const at::Tensor& copy = {}) {
   StateEntry entry = state_entry(parameter.name, kind, tensor, owner && parameter.counted);
   entry.moment = moment;
   entry.stale = stale;
+  entry.copy = copy;
   if (parameter.held.empty()) return visit(entry);
   for (const LocalPiece& held : parameter.held) {
     entry.piece = held.piece;
     entry.tensor = tensor.detach().slice(0, held.begin, held.end);
+    if (copy.defined()) entry.copy = copy.slice(0, held.begin, held.end);
     visit(entry);
   }
 }
@@ -68,16 +70,18 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   for (size_t index = 0; index < update.tables().size(); ++index) {
     const ParameterPtr& table = update.tables()[index];
     visit_pieces(*table, StateKind::parameter, "", table->value, owns(table, table->value), visit,
-                 update.table_stale(index));
+                 update.table_stale(index), update.table_copy(index, 0));
   }
   visit_untrained(parts, owner.index == 0, visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index)
     for (const auto& [moment, tensor] : update.moments(index))
       visit_pieces(*flat.parameters()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
-  for (size_t index = 0; index < update.tables().size(); ++index)
+  for (size_t index = 0; index < update.tables().size(); ++index) {
+    size_t number = 0;
     for (const auto& [moment, tensor] : update.table_moments(index))
       visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owns(update.tables()[index], tensor),
-                   visit, update.table_stale(index));
+                   visit, update.table_stale(index), update.table_copy(index, ++number));
+  }
   visit_counters(update, owner.first_of_job, visit);
 }
 

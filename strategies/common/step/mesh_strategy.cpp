@@ -79,6 +79,7 @@ class MeshStrategy : public Strategy {
 
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void flush() override { data_->flush(); }
+  void flush_and_copy(int64_t most) override { data_->flush_and_copy(most); }
   void flush_for_evaluation() override { data_->flush_for_evaluation(); }
   void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
   void visit_gradients(const StateVisitor& visit) override { data_->visit_gradients(visit); }

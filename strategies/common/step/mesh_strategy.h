@@ -84,7 +84,8 @@ class DataAxis {
   virtual UpdateStatistics update(double nominal, bool log_step) = 0;
 
   virtual void flush() = 0;
-  virtual void flush_for_evaluation() { flush(); }  // as in Strategy
+  virtual void flush_and_copy(int64_t /*most*/) { flush(); }  // as in Strategy
+  virtual void flush_for_evaluation() { flush(); }            // as in Strategy
   virtual void visit_state(const StateVisitor& visit) = 0;
   virtual void visit_gradients(const StateVisitor& visit) = 0;
   virtual void state_restored() { update_.restored(); }

@@ -148,6 +148,7 @@ at::Tensor Update::scale_of(const at::Tensor& header, double nominal) const {
 
 void Update::begin(double nominal) {
   at::NoGradGuard no_grad;
+  copied_ = false;
   if (sums_.is_cpu()) return begin_on_host(nominal);
   scalars_.gradient_scale.copy_(scale_of(header_, nominal));
   if (has_local_) {
@@ -375,7 +376,38 @@ at::Tensor Update::table_gradient(size_t table) const {
 }
 
 void Update::flush() {
+  copied_ = false;
   for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->flush(int(table));
+}
+
+void Update::flush_and_copy() {
+  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->flush_and_copy(int(table), copies_[table]);
+  copied_ = true;
+}
+
+bool Update::prepare_copies(int64_t most, const std::function<bool(bool)>& agree) {
+  if (tables_.empty() || !sums_.is_cpu() || copies_refused_) return false;
+  if (!copies_.empty()) return true;
+  int64_t bytes = 0;
+  for (size_t table = 0; table < tables_.size(); ++table)
+    bytes += int64_t(tables_[table]->value.nbytes() * (1 + table_moments(table).size()));
+  if (!agree(bytes <= most)) return false;
+  std::string problem;
+  try {
+    for (size_t table = 0; table < tables_.size(); ++table)
+      copies_.push_back(row_optimizer_->memory_for_copies(int(table)));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  if (agree(problem.empty())) return true;
+  if (!problem.empty()) log::warning(convoy::str("saves hold the training longer than they could: ", problem));
+  copies_.clear();
+  copies_refused_ = true;
+  return false;
+}
+
+at::Tensor Update::table_copy(size_t table, size_t tensor) const {
+  return copied_ ? copies_[table][tensor] : at::Tensor();
 }
 
 at::Tensor Update::gradient(size_t parameter) const {
@@ -402,6 +434,7 @@ NamedTensors Update::counters() const {
 }
 
 void Update::restored() {
+  copied_ = false;
   updates_ = count_.cpu()[0].item<int64_t>();
   optimizer_->restored(updates_);
   if (scaler_) updates_ += scaler_->skipped().cpu()[0].item<int64_t>();

@@ -101,6 +101,13 @@ class Update {
   NamedTensors table_moments(size_t table) { return row_optimizer_->moments(int(table)); }
   at::Tensor table_gradient(size_t table) const;
   void flush();
+  // Copies values and moments in the same pass, until the next update or flush.
+  void flush_and_copy();
+  // Returns true if flush_and_copy has memory. Gets it once, if it is at most `most` bytes. `agree` returns true if all
+  // ranks that share the tables pass true.
+  bool prepare_copies(int64_t most, const std::function<bool(bool)>& agree);
+  // Returns the copy of a table's values (0) or of its moments (from 1); undefined if there is none.
+  at::Tensor table_copy(size_t table, size_t tensor) const;
   bool table_stale(size_t table) const { return row_optimizer_->stale(int(table)); }
   void flush_rows(size_t table, const at::Tensor& rows) { row_optimizer_->flush_rows(int(table), rows); }
 
@@ -148,6 +155,9 @@ class Update {
   const FlatParameters* flat_ = nullptr;  // null if the caller made the slots
   std::vector<UpdateSlot> slots_;
   std::unique_ptr<RowOptimizer> row_optimizer_;  // null without sparse embeddings
+  std::vector<std::vector<at::Tensor>> copies_;  // by table, values first; empty: no memory for them
+  bool copied_ = false;                          // copies_ are those of the current values
+  bool copies_refused_ = false;                  // a rank got no memory
   std::vector<ParameterPtr> tables_;
   at::Tensor header_;
   std::optional<LossScaler> scaler_;

@@ -33,6 +33,10 @@ class RowExchange {
   // begin.
   virtual void written() {}
   virtual void read() {}
+  // True if all ranks of the group share one copy of each table.
+  virtual bool updates_together() const { return false; }
+  // Collective. Returns true if all ranks pass true. Only if updates_together().
+  virtual bool agree(bool yes) { return yes; }
   // Collective. Extends the update to all rows, with those that other ranks update, until the next begin.
   virtual void complete() {}
   // Visits compression errors, which are local to this rank.

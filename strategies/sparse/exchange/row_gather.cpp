@@ -101,6 +101,10 @@ void RowGather::read() {
   if (SharedRows* const shared = host()) shared->read();
 }
 
+bool RowGather::updates_together() const { return host() != nullptr && host()->group().size() == group_->size(); }
+
+bool RowGather::agree(bool yes) { return host()->agree(yes); }
+
 void RowGather::complete() {
   if (host() == nullptr || !messages_.front().bytes.defined()) return;
   merge_all(true);

@@ -34,6 +34,8 @@ class RowGather : public RowExchange {
   bool finite_sums() const override { return finite_sums_; }
   void written() override;
   void read() override;
+  bool updates_together() const override;
+  bool agree(bool yes) override;
   void complete() override;
 
  private:

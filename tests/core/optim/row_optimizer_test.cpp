@@ -187,6 +187,47 @@ TEST(RowOptimizer, LookUpsAndFlushesKeepResults) {
   EXPECT_LE(relative_to_largest(often.values, once.values), 1e-14);
 }
 
+TEST(RowOptimizer, CopiesAreTheFlushedRows) {
+  for (const RowCase& one : row_cases()) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      const auto flushed = make_row_optimizer(one.optimizer), copied = make_row_optimizer(one.optimizer);
+      const auto updates = [&](RowOptimizer& optimizer, int64_t from, int64_t to) {
+        for (int64_t step = from; step <= to; ++step) {
+          const at::Tensor touched = rows_of(step);
+          optimizer.update(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype),
+                           scalars(rate_of(step, one.schedule), step, 0.5));
+        }
+      };
+      const auto start = [&](RowOptimizer& optimizer) {
+        at::Tensor values = normal({rows, width}, "values", dtype);
+        SlotOptions options;
+        options.weight_decay = one.weight_decay;
+        optimizer.add_table(values, options);
+        updates(optimizer, 1, 40);
+        return values;
+      };
+      const at::Tensor expected = start(*flushed), values = start(*copied);
+      const std::vector<at::Tensor> copies = copied->memory_for_copies(0);
+      ASSERT_EQ(copies.size(), 1 + copied->moments(0).size()) << one.name;
+      for (const bool stale : {true, false}) {
+        EXPECT_EQ(copied->stale(0), stale && one.name != "adagrad") << one.name;  // adagrad misses nothing
+        for (const at::Tensor& copy : copies) at::Tensor(copy).fill_(-7);
+        flushed->flush(0);
+        copied->flush_and_copy(0, copies);
+        EXPECT_TRUE(values.equal(expected)) << one.name;
+        EXPECT_TRUE(copies.front().equal(expected)) << one.name;
+        for (size_t i = 0; i + 1 < copies.size(); ++i)
+          EXPECT_TRUE(copies[i + 1].equal(flushed->moments(0)[i].second)) << one.name;
+      }
+      const at::Tensor before = copies.front().clone();
+      updates(*copied, 41, 60);
+      copied->flush(0);
+      EXPECT_TRUE(copies.front().equal(before)) << "a copy does not change with the training";
+      EXPECT_FALSE(values.equal(before)) << one.name;
+    }
+  }
+}
+
 TEST(RowOptimizer, DoesNotDependOnThreads) {
   const RowCase one{"", adam("adamw"), 0.1, true};
   const int threads = at::get_num_threads();
