@@ -96,8 +96,8 @@ class Strategy {
 
   // Applies postponed work (averages, catch-up of rows). Called before checkpoints and before verify compares states.
   virtual void flush() = 0;
-  // As `flush`, before a save in the background. May copy rows of sparse embeddings in the same pass (StateEntry::copy),
-  // if the copies take at most `most` bytes. No thread reads earlier copies any more.
+  // As `flush`, before a save in the background. May copy state in the same pass (StateEntry::copy) if the copies take
+  // at most `most` bytes. No thread reads earlier copies any more.
   virtual void flush_and_copy(int64_t /*most*/) { flush(); }
   // Applies only the work that `evaluate` needs. Rows of sparse embeddings may stay stale: look-ups catch up without
   // writing. So the result of a run does not depend on how often it is evaluated.
