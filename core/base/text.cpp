@@ -168,6 +168,10 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return join(pieces, ", ");
 }
 
+std::string named_ranks(const std::vector<int>& ranks) {
+  return str(ranks.size() == 1 ? "rank " : "ranks ", ranks_text(ranks));
+}
+
 // Well-formed UTF-8 as in Unicode 15, table 3-7.
 size_t utf8_character(std::string_view text) {
   const auto byte = [text](size_t at) { return static_cast<unsigned char>(text[at]); };

@@ -54,6 +54,7 @@ std::string hardware_threads_text(std::vector<int> numbers);
 
 // Short text of ascending ranks, for messages only: "0-7", "0-1016 by 8", "0-3, 16-19, 32-35, … (256)".
 std::string ranks_text(const std::vector<int>& ranks);
+std::string named_ranks(const std::vector<int>& ranks);  // the same with a noun: "rank 2", "ranks 2-3"
 
 // --- Text from libraries and files, made safe for JSON and terminals ---
 

@@ -142,9 +142,7 @@ std::string checkpoint_copy_text(const std::vector<RankCosts>& ranks, const Trai
   const bool many = by_size.size() > most_sizes;
   std::string text = many ? str("up to ", human_bytes(by_size.begin()->first), " on a rank") : "";
   for (const auto& [size, holders] : by_size)
-    if (!many)
-      text += str(text.empty() ? "" : "; ", human_bytes(size), " on ", holders.size() == 1 ? "rank " : "ranks ",
-                  ranks_text(holders));
+    if (!many) text += str(text.empty() ? "" : "; ", human_bytes(size), " on ", named_ranks(holders));
   return text.empty() ? "" : str("a checkpoint also takes host memory (train.checkpoint_async): ", text, "\n");
 }
 

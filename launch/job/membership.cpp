@@ -64,10 +64,6 @@ JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added) {
   return next;
 }
 
-std::string named_ranks(const std::vector<int>& ranks) {
-  return str(ranks.size() == 1 ? "rank " : "ranks ", ranks_text(ranks));
-}
-
 RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job) {
   PreparedRun more = run;
   more.arguments.faults.clear();

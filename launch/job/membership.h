@@ -30,6 +30,4 @@ JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added);
 // Place of a further rank: that of the last one, if the job is planned for one more. Throws ConfigError without one.
 RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job);
 
-std::string named_ranks(const std::vector<int>& ranks);  // "rank 2", "ranks 2-3"
-
 }  // namespace convoy

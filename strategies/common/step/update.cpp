@@ -407,7 +407,7 @@ bool Update::prepare_copies(int64_t most, const std::function<bool(bool)>& agree
 }
 
 at::Tensor Update::table_copy(size_t table, size_t tensor) const {
-  return copied_ ? copies_[table][tensor] : at::Tensor();
+  return copied_ && tensor < copies_[table].size() ? copies_[table][tensor] : at::Tensor();
 }
 
 at::Tensor Update::gradient(size_t parameter) const {

@@ -248,8 +248,7 @@ std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
   for (int rank = 0; rank < job.mesh.size(); ++rank)
     ranks_at[size_t(job.mesh.coordinate(rank, "pipeline"))].push_back(rank);
   std::vector<std::string> names;
-  for (const std::vector<int>& some : ranks_at)
-    names.push_back((some.size() == 1 ? "rank " : "ranks ") + ranks_text(some));
+  for (const std::vector<int>& some : ranks_at) names.push_back(named_ranks(some));
   const std::string& name = section.text("schedule");
   const int virtual_stages = int(virtual_stages_of(section));
   const auto micro = int(section.integer("micro_batches"));
