@@ -30,12 +30,11 @@ struct StateEntry {
   std::string moment;  // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; otherwise ""
   StateKind kind = StateKind::parameter;
   Piece piece;
-  int member = -1;    // ensemble member; -1: none
-  int replica = -1;   // number of the copy, if copies may differ (moments under local SGD); -1: all copies are equal
-  at::Tensor tensor;  // shape: piece.length, or [end - begin] for a flat range; restoring writes to it
-  bool owner = true;  // true on exactly one of the ranks that hold the same piece
-  at::Tensor
-      copy;  // undefined, or a copy in host memory that Strategy::flush_and_copy made; valid until it is called again
+  int member = -1;     // ensemble member; -1: none
+  int replica = -1;    // number of the copy, if copies may differ (moments under local SGD); -1: all copies are equal
+  at::Tensor tensor;   // shape: piece.length, or [end - begin] for a flat range; restoring writes to it
+  bool owner = true;   // true on exactly one of the ranks that hold the same piece
+  at::Tensor copy;     // undefined, or a copy of `tensor` by Strategy::flush_and_copy; valid until it is called again
   bool stale = false;  // a sparse embedding was trained after its last flush: some rows are stale
 
   // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" if they apply.

@@ -57,7 +57,7 @@ class Single : public Strategy {
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void flush() override { update_->flush(); }
   void flush_and_copy(int64_t most) override {
-    update_->prepare_copies(most, [](bool fits) { return fits; }) ? update_->flush_and_copy() : update_->flush();
+    update_->prepare_copies(most, 1, [](bool fits) { return fits; }) ? update_->flush_and_copy() : update_->flush();
   }
   void flush_for_evaluation() override {}
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }

@@ -24,6 +24,7 @@
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
 #include "core/files/run_files.h"
+#include "core/tensors/tensor_memory.h"
 
 namespace convoy {
 namespace {
@@ -313,7 +314,10 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
     copies_.clear();
     return finish(*save);
   }
-  copy(save->entries);
+  if (!copy(save->entries)) {
+    copies_.clear();
+    return finish(*save);
+  }
   auto background = std::make_unique<Background>();
   background->patience = std::chrono::duration<double>(context_.config.launch.failure_grace);
   save->coordination.continue_in_background(background->cancelled);
@@ -337,8 +341,8 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
   background_ = std::move(background);
 }
 
-// Sets the entries' tensors to copies in host memory.
-void Checkpoints::copy(std::vector<StateEntry>& entries) {
+// Sets the entries' tensors to copies in host memory. Returns false, with a warning, if there is no memory for all.
+bool Checkpoints::copy(std::vector<StateEntry>& entries) try {
   copies_.resize(entries.size());
   for (size_t i = 0; i < entries.size(); ++i) {
     const at::Tensor& from = entries[i].tensor;
@@ -353,6 +357,14 @@ void Checkpoints::copy(std::vector<StateEntry>& entries) {
     to.copy_(from);
     entries[i].tensor = to;
   }
+  return true;
+} catch (...) {
+  const std::string problem = out_of_memory_text();
+  if (problem.empty()) throw;
+  log::warning(convoy::str("rank ", context_.rank,
+                           ": no memory for the copy of a checkpoint, so training waits until it ",
+                           "is written (train.checkpoint_async: false never copies): ", problem));
+  return false;
 }
 
 void Checkpoints::check_background() {

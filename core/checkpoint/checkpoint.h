@@ -56,8 +56,8 @@ class Checkpoints {
   // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients and stale entries.
   void save(Strategy& strategy, const SaveRequest& request, bool for_comparing = false);
   // Collective. Waits for an earlier save, copies this rank's pieces into host memory and returns; a thread writes the
-  // copy. Training may continue meanwhile. The copy's memory is kept for the next save. If no thread can be started, or
-  // the copy is larger than `most_bytes`, this rank writes before it returns.
+  // copy. Training may continue meanwhile. The copy's memory is kept for the next save. If no thread can be started, if
+  // there is no memory, or if the copy is larger than `most_bytes`, this rank writes before it returns.
   // Cf. CheckFreq (Mohan et al., FAST 2021): snapshot, then persist.
   void save_in_background(Strategy& strategy, const SaveRequest& request, int64_t most_bytes);
   // Throws the failure of a save in the background, once, if it has ended. Does not wait.
@@ -91,7 +91,7 @@ class Checkpoints {
   struct Save;        // after the state was read
   struct Background;  // its thread
   void finish(Save& save);
-  void copy(std::vector<StateEntry>& entries);
+  bool copy(std::vector<StateEntry>& entries);
   Json newest_of(const std::vector<std::string>& pipelines);
 
   const Context& context_;

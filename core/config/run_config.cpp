@@ -140,7 +140,8 @@ Option train_section() {
                   .or_auto(),
               describe::choice("on_save_error",
                                "fail: a checkpoint that cannot be written ends the run; continue: it is counted in "
-                               "summary.json, and the run continues. The last checkpoint of a run must succeed",
+                               "summary.json, and the run continues. The last checkpoint of a run must succeed, and "
+                               "so must the lines of metrics.jsonl",
                                {"fail", "continue"}, "fail"),
               describe::section("keep_best",
                                 "also keeps the checkpoint of the best evaluation, which RUN@best names; saves one "

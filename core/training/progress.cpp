@@ -350,11 +350,12 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
   lost_save_ = false;
   reached(InjectPoint::save, ++saves_);
   const bool in_background = !more.last && train_.checkpoint_async != false;
-  constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
-  // All ranks of the host ask at the same time.
-  const int64_t most =
-      train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2 / context_.local_size;
-  in_background ? strategy.flush_and_copy(most) : strategy.flush();
+  const auto most_copied = [this] {
+    constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+    // All ranks of the host ask at the same time.
+    return train_.checkpoint_async ? unlimited : memory_left().value_or(unlimited) / 2 / context_.local_size;
+  };
+  in_background ? strategy.flush_and_copy(most_copied()) : strategy.flush();
   Json trainer = trainer_section(done, rows_);
   trainer["evaluation_owed"] = more.evaluation_owed;
   trainer.update(more.trainer);
@@ -372,7 +373,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     const auto write = [&] { saver_->save(strategy, request); };
     more.last ? write() : attempt_save(write);
   } else {
-    attempt_save([&] { saver_->save_in_background(strategy, request, most); });
+    attempt_save([&] { saver_->save_in_background(strategy, request, most_copied()); });
   }
   confirm_save();
   context_.state->phase("training");

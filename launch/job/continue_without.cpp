@@ -136,7 +136,7 @@ void RunAttempt::record_change(Json change, const UnfinishedChange& unfinished) 
   policy_.memberships().push_back(std::move(change));
   unfinished_.push_back(unfinished);
   summary_["membership"] = policy_.memberships();
-  write_summary(folder_.path, summary_);
+  write_running();
 }
 
 // `ranks`: by rank of the membership before, its rank in the next one, or -1. `reason`: ends the waits of the ranks.
@@ -184,7 +184,7 @@ void RunAttempt::continued(const Json& body) {
           ranks_and(assignment_->job.ranks.size(), assignment_->job.ranks.size() == 1 ? "continues" : "continue"),
           " with step ", step, from));
   summary_["membership"] = changes;
-  write_summary(folder_.path, summary_);
+  write_running();
 }
 
 void RunAttempt::first_step_done() {
@@ -203,7 +203,7 @@ void RunAttempt::first_step_done() {
   unfinished_.clear();
   if (run_.config.launch.min_ranks > 0) summary_["membership"] = changes;
   if (!changed) return;
-  write_summary(folder_.path, summary_);
+  write_running();
   add_joining();
   if (!joining_) replace_lost(0);  // further places may be vacant
 }

@@ -266,6 +266,14 @@ Json RunAttempt::ended_summary(JobOutcome outcome) const {
   return finished_summary(summary_, std::move(outcome), startup_seconds_);
 }
 
+void RunAttempt::write_running() {
+  try {
+    write_whole(folder_.path + "/summary.json", summary_text(summary_), false);
+  } catch (const Error& error) {
+    console_.log(str("warning: ", error.what(), "; the run goes on, and writes this file again at its next change"));
+  }
+}
+
 void RunAttempt::write_end(const JobOutcome& outcome) { write_summary(folder_.path, ended_summary(outcome)); }
 
 // True if the run's data or model did not fit the checkpoint that train.resume names: the folder holds nothing of
@@ -302,7 +310,7 @@ AttemptEnd RunAttempt::finish() {
   summary_["attempts"] = policy_.ended();
   try {
     if (end.again) {
-      write_summary(folder_.path, summary_);  // the run continues
+      write_running();
       console_.log(policy_.note(outcome, end));
       publish_exit_code(outcome.exit_code);
       return end;

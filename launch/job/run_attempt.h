@@ -95,6 +95,9 @@ class RunAttempt {
   void continued(const Json& body);
   void first_step_done();
   Json ended_summary(JobOutcome outcome) const;
+  // Writes the summary of a run that goes on. A full disk does not end the run: the next summary has the same facts,
+  // and room is kept for the last one. Not flushed, because ranks wait for this process.
+  void write_running();
   void write_end(const JobOutcome& outcome);
   bool refused_to_resume(const JobOutcome& outcome) const;
   void publish_exit_code(int exit_code);

@@ -15,6 +15,9 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
   const auto refuse_here = [&](const std::string& reason) {
     refuse("launch.min_ranks", str("is ", least, ", but ", reason, "; leave it out, or set launch.max_restarts"));
   };
+  const StrategyEntry& strategy = strategy_of(config);
+  if (!strategy.state_of_lost_rank)
+    refuse_here(str("strategy ", config.strategy.name, " cannot continue without one of its ranks"));
   if (run.as.launcher != Launcher::none)
     refuse_here(str(name_of(run.as.launcher), " started the ranks and may end all of them when one dies"));
   if (run.arguments.nodes.any())
@@ -32,9 +35,6 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
     refuse("train.batch",
            "depends on the number of ranks (per_rank), but with launch.min_ranks a step is repeated with "
            "fewer ranks and the same rows; set train.batch.global");
-  const StrategyEntry& strategy = strategy_of(config);
-  if (!strategy.state_of_lost_rank)
-    refuse_here(str("strategy ", config.strategy.name, " cannot continue without one of its ranks"));
   const std::string lost = strategy.state_of_lost_rank(job);
   if (!lost.empty() && config.train.checkpoint_every.unit == Interval::Unit::never)
     refuse("train.checkpoint_every",

@@ -49,7 +49,7 @@ class ReplicatedData : public DataAxis, public Recordable {
   void flush_and_copy(int64_t most) override {
     // Averages change rows after they were flushed.
     if (local_updates_->any() || !rows_->updates_together() ||
-        !update_.prepare_copies(most, [this](bool yes) { return rows_->agree(yes); }))
+        !update_.prepare_copies(most, group_->size(), [this](bool yes) { return rows_->agree(yes); }))
       return flush();
     flush_rows([this] { update_.flush_and_copy(); });
   }

@@ -17,6 +17,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/text.h"
 #include "core/optim/loops.h"
 #include "strategies/common/layers/sparse_table.h"
 
@@ -385,22 +388,24 @@ void Update::flush_and_copy() {
   copied_ = true;
 }
 
-bool Update::prepare_copies(int64_t most, const std::function<bool(bool)>& agree) {
+bool Update::prepare_copies(int64_t most, int ranks, const std::function<bool(bool)>& agree) {
   if (tables_.empty() || !sums_.is_cpu() || copies_refused_) return false;
   if (!copies_.empty()) return true;
   int64_t bytes = 0;
   for (size_t table = 0; table < tables_.size(); ++table)
     bytes += int64_t(tables_[table]->value.nbytes() * (1 + table_moments(table).size()));
-  if (!agree(bytes <= most)) return false;
-  std::string problem;
+  if (!agree(bytes / ranks <= most)) return false;
+  bool reserved = true;
   try {
     for (size_t table = 0; table < tables_.size(); ++table)
       copies_.push_back(row_optimizer_->memory_for_copies(int(table)));
-  } catch (const Error& error) {
-    problem = error.what();
+  } catch (const Error&) {
+    reserved = false;
   }
-  if (agree(problem.empty())) return true;
-  if (!problem.empty()) log::warning(convoy::str("saves hold the training longer than they could: ", problem));
+  if (agree(reserved)) return true;
+  if (!reserved)
+    log::warning(convoy::str("no memory for copies of sparse embeddings (", human_bytes(double(bytes)),
+                             "): saves hold the training longer than they could"));
   copies_.clear();
   copies_refused_ = true;
   return false;

@@ -103,9 +103,9 @@ class Update {
   void flush();
   // Copies values and moments in the same pass, until the next update or flush.
   void flush_and_copy();
-  // Returns true if flush_and_copy has memory. Gets it once, if it is at most `most` bytes. `agree` returns true if all
-  // ranks that share the tables pass true.
-  bool prepare_copies(int64_t most, const std::function<bool(bool)>& agree);
+  // Returns true if flush_and_copy has memory. Gets it once, if it is at most `most` bytes for each of the `ranks` that
+  // share the tables. `agree` returns true if all of them pass true.
+  bool prepare_copies(int64_t most, int ranks, const std::function<bool(bool)>& agree);
   // Returns the copy of a table's values (0) or of its moments (from 1); undefined if there is none.
   at::Tensor table_copy(size_t table, size_t tensor) const;
   bool table_stale(size_t table) const { return row_optimizer_->stale(int(table)); }
