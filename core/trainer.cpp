@@ -209,7 +209,6 @@ class Training {
       return may_stop && progress_.stops();
     });
     evaluation_owed_ = !values;
-    if (values) evaluated_step_ = done;
     if (evaluation_owed_) {
       context_.times->phase(TimePart::other);
       return progress_.resume_clock();
@@ -219,6 +218,7 @@ class Training {
     progress_.record_evaluation(done, *values);
     finished_ = strategy_.evaluated(*values);
     watch(done, *values, may_stop);
+    evaluated_step_ = done;
     if (may_stop) note_evaluation();
     read_sampling();
     context_.state->phase("training");
@@ -311,6 +311,7 @@ class Training {
       return updated_step_ > 0 && due(every, updated_step_, length_.steps_per_epoch);
     };
     kept.trainer.update({{"evaluated", evaluated},
+                         {"evaluation", evaluated ? progress_.evaluation() : Json()},
                          {"evaluation_owed", !evaluated && (evaluation_owed_ || owed(config_.train.evaluate_every))},
                          {"best_owed", best_owed_ || (saves_best_ && progress_.save_unconfirmed())},
                          {"saved", saved_step_ == updated_step_ && !progress_.save_unconfirmed()},

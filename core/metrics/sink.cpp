@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <optional>
 #include <utility>
 
 #include "core/base/json.h"
@@ -14,6 +16,18 @@
 
 namespace convoy {
 namespace {
+
+std::optional<int64_t> step_of(const Json& record) {
+  if (!record.is_object()) return std::nullopt;
+  const auto step = record.find("step");
+  if (step == record.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<int64_t>();
+}
+
+bool is_evaluation(const Json& record) {
+  const auto kind = record.find("kind");
+  return kind != record.end() && *kind == "evaluate";
+}
 
 class ChannelSink : public Sink {
  public:
@@ -30,8 +44,8 @@ class ChannelSink : public Sink {
 
 class JsonlSink : public Sink {
  public:
-  JsonlSink(const std::string& path, int64_t last_step) : path_(path), file_(open_to_append(path)) {
-    drop_after(last_step);
+  JsonlSink(const std::string& path, int64_t last_step, bool evaluated) : path_(path), file_(open_to_append(path)) {
+    drop_after(last_step, evaluated);
   }
 
   void write(const Record& record) override {
@@ -41,7 +55,7 @@ class JsonlSink : public Sink {
  private:
   // Truncates the file before the first record of a later step, or before an incomplete last line. Steps only grow, so
   // the rest is complete. One truncation is atomic for readers.
-  void drop_after(int64_t last_step) {
+  void drop_after(int64_t last_step, bool evaluated) {
     std::string text;  // read, and not yet parsed
     off_t complete = 0;
     char chunk[1 << 16];
@@ -54,18 +68,17 @@ class JsonlSink : public Sink {
       text.append(chunk, static_cast<size_t>(bytes));
       size_t begin = 0;
       for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
-        if (is_later(text.substr(begin, end - begin), last_step)) return truncate(complete);
+        if (is_later(text.substr(begin, end - begin), last_step, evaluated)) return truncate(complete);
         complete += static_cast<off_t>(end + 1 - begin);
       }
       text.erase(0, begin);
     }
     if (!text.empty()) truncate(complete);
   }
-  static bool is_later(const std::string& line, int64_t last_step) {
+  static bool is_later(const std::string& line, int64_t last_step, bool evaluated) {
     const Json record = parsed_json(line);
-    if (!record.is_object()) return false;
-    const auto step = record.find("step");
-    return step != record.end() && step->is_number_integer() && step->get<int64_t>() > last_step;
+    const std::optional<int64_t> step = step_of(record);
+    return step && (*step > last_step || (*step == last_step && !evaluated && is_evaluation(record)));
   }
   void truncate(off_t size) {
     if (ftruncate(file_.get(), size) != 0) fail("truncate");
@@ -84,14 +97,28 @@ std::unique_ptr<Sink> make_channel_sink(std::shared_ptr<Channel> channel) {
   return std::make_unique<ChannelSink>(std::move(channel));
 }
 
-std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step) {
-  return std::make_unique<JsonlSink>(path, last_step);
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step, bool evaluated) {
+  return std::make_unique<JsonlSink>(path, last_step, evaluated);
+}
+
+bool has_evaluation(const std::string& path, int64_t step) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const Json record = parsed_json(line);
+    if (step_of(record) == step && is_evaluation(record)) return true;
+  }
+  return false;
 }
 
 Json number_or_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   return value;
+}
+
+double number_of(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  return value == "inf" ? INFINITY : value == "-inf" ? -INFINITY : NAN;
 }
 
 Json to_json(const Record& record) {
@@ -109,6 +136,25 @@ Json to_json(const Record& record) {
     for (double value : values) json["members"][name].push_back(number_or_text(value));
   if (record.kind == "evaluate") json["lower_is_better"] = record.lower_is_better;
   return json;
+}
+
+Record record_of(const Json& json) {
+  const auto number = [&](const char* key) { return json.contains(key) ? number_of(json.at(key)) : -1; };
+  Record record;
+  record.kind = json.at("kind");
+  record.step = json.at("step");
+  record.epoch = json.at("epoch");
+  record.seconds = number("seconds");
+  record.samples_per_second = number("samples_per_second");
+  record.remaining_seconds = number("remaining_seconds");
+  record.learning_rate = number("learning_rate");
+  record.gradient_norm = number("gradient_norm");
+  for (const auto& [name, value] : json.at("metrics").items()) record.metrics[name] = number_of(value);
+  if (json.contains("members"))
+    for (const auto& [name, values] : json.at("members").items())
+      for (const Json& value : values) record.members[name].push_back(number_of(value));
+  record.lower_is_better = json.value("lower_is_better", record.lower_is_better);
+  return record;
 }
 
 }  // namespace convoy

@@ -9,11 +9,6 @@ namespace {
 
 constexpr int64_t buckets = 64;
 
-double value_of(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  return value == "inf" ? INFINITY : value == "-inf" ? -INFINITY : NAN;  // as number_or_text writes them
-}
-
 // An indented block keeps line breaks in Markdown.
 std::string code_block(const std::string& text) {
   std::string block = "    ";
@@ -34,13 +29,13 @@ void TensorBoard::write(const Record& record) {
   for (const auto& [key, value] : all.items()) {
     if (key == "kind" || key == "step") continue;
     if (key == "metrics") {
-      for (const auto& [name, one] : value.items()) values.emplace_back(record.kind + "/" + name, value_of(one));
+      for (const auto& [name, one] : value.items()) values.emplace_back(record.kind + "/" + name, number_of(one));
     } else if (key == "members") {
       for (const auto& [name, list] : value.items())
         for (size_t member = 0; member < list.size(); ++member)
-          values.emplace_back(str(record.kind, "/", name, "/member", member), value_of(list[member]));
+          values.emplace_back(str(record.kind, "/", name, "/member", member), number_of(list[member]));
     } else if (!value.is_array()) {  // not a list of names
-      values.emplace_back(record.kind + ".progress/" + key, value_of(value));
+      values.emplace_back(record.kind + ".progress/" + key, number_of(value));
     }
   }
   file_.scalars(record.step, values);
@@ -49,7 +44,7 @@ void TensorBoard::write(const Record& record) {
 void TensorBoard::resources(int64_t step, const Json& report) {
   std::vector<std::pair<std::string, double>> values;
   for (const auto& [key, value] : report.items())
-    if (value.is_number() && key != "rank") values.emplace_back("resources/" + key, value_of(value));
+    if (value.is_number() && key != "rank") values.emplace_back("resources/" + key, number_of(value));
   file_.scalars(step, values);
 }
 

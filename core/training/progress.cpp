@@ -145,11 +145,14 @@ void TrainingProgress::continue_from(Strategy& strategy, const Json& trainer) {
   evaluate_seconds_ = trainer.at("evaluate_seconds").get<double>();
   step_ = first_step_ = recorded_ = trainer.at("step").get<int64_t>();
   best_.restore(trainer.at("metrics"));
+  evaluation_ = trainer.value("evaluation", Json());
+  repeats_evaluation_ = !trainer.value("evaluated", true);
 }
 
 void TrainingProgress::open_sinks() {
   if (context_.rank != 0) return;
-  sinks_.push_back(make_jsonl_sink(context_.folder + "/metrics.jsonl", recorded_));
+  const std::string path = context_.folder + "/metrics.jsonl";
+  sinks_.push_back(make_jsonl_sink(path, recorded_, !repeats_evaluation_));
   if (context_.config.log.tensorboard) {
     auto board = std::make_unique<TensorBoard>(context_.folder + "/tensorboard", recorded_,
                                                to_yaml(without_locations(context_.config.resolved)));
@@ -157,6 +160,7 @@ void TrainingProgress::open_sinks() {
     sinks_.push_back(std::move(board));
   }
   sinks_.push_back(make_channel_sink(context_.channel));
+  if (!evaluation_.is_null() && !has_evaluation(path, recorded_)) write(record_of(evaluation_));
 }
 
 void TrainingProgress::start() {
@@ -236,6 +240,7 @@ void TrainingProgress::record_evaluation(int64_t done, const std::map<std::strin
     if (!metric.members.empty()) record.members[name] = metric.members;
     if (metric.lower_is_better) record.lower_is_better.push_back(name);
   }
+  evaluation_ = to_json(record);
   write(record);
 }
 

@@ -133,6 +133,24 @@ class TrainerTest : public ::testing::Test {
     SetUp();
   }
 
+  std::vector<std::string> records(const std::string& kind) const {
+    std::ifstream lines(folder_ / "metrics.jsonl");
+    std::vector<std::string> records;
+    for (std::string line; std::getline(lines, line);)
+      if (Json::parse(line)["kind"] == kind) records.push_back(line);
+    return records;
+  }
+  std::vector<std::string> evaluations() const { return records("evaluate"); }
+
+  void drop_last_record() const {
+    std::ifstream lines(folder_ / "metrics.jsonl");
+    std::vector<std::string> kept;
+    for (std::string line; std::getline(lines, line);) kept.push_back(line);
+    kept.pop_back();
+    std::ofstream file(folder_ / "metrics.jsonl");
+    for (const std::string& line : kept) file << line << '\n';
+  }
+
   size_t checkpoints() const {
     size_t count = 0;
     for (const auto& entry : fs::directory_iterator(folder_ / "checkpoints"))
@@ -286,6 +304,50 @@ TEST_F(TrainerTest, KeepsItsStateIfTheRanksChangeAfterTheLastStep) {
   EXPECT_EQ(channel_->compare_set(protocol::membership_end, "", protocol::changes), protocol::complete);
 }
 
+// A lost rank 0 wrote the record of the last evaluation, or died before.
+TEST_F(TrainerTest, AKeptEvaluationIsRecordedOnce) {
+  for (const bool written : {true, false}) {
+    start_anew();
+    KeptTraining kept;
+    kept_ = &kept;
+    Counting first;
+    first.on_step = [&](int64_t step) {
+      if (step == 5) channel_->compare_set(protocol::membership_end, "", protocol::changes);
+    };
+    EXPECT_THROW(run(first), CommError);
+    const std::vector<std::string> before = evaluations();
+    ASSERT_EQ(before.size(), 2u);
+    if (!written) drop_last_record();
+    Counting second;
+    run(second);
+    EXPECT_EQ(second.evaluated_rows, 0);
+    EXPECT_EQ(evaluations(), before) << written;
+  }
+}
+
+// The lost rank 0 had all values and wrote its record; the others were interrupted.
+TEST_F(TrainerTest, ARepeatedEvaluationIsRecordedOnce) {
+  KeptTraining kept;
+  kept_ = &kept;
+  Counting first;
+  int evaluated = 0;
+  first.on_evaluation = [&] {
+    if (++evaluated < 2) return;
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << R"({"kind": "evaluate", "step": 6, "metrics": {}})"
+                                                               "\n";
+    throw CommError(Failure::peer_lost, 0, "rank 0 is lost");
+  };
+  EXPECT_THROW(run(first), CommError);
+  ASSERT_EQ(evaluations().size(), 2u);
+  Counting second;
+  run(second);
+  EXPECT_EQ(second.evaluated_rows, 3);
+  const std::vector<std::string> after = evaluations();
+  ASSERT_EQ(after.size(), 2u);
+  EXPECT_EQ(Json::parse(after.back())["step"], 6);
+  EXPECT_TRUE(Json::parse(after.back())["metrics"].contains("seen")) << after.back();
+}
+
 TEST_F(TrainerTest, ResumeNeverStartsFromScratch) {
   Counting first;
   run(first);
@@ -342,10 +404,8 @@ TEST_F(TrainerTest, WritesEachStepOnceToTheMetrics) {
   fs::remove_all(folder_ / "checkpoints" / "step-6");
   Counting second;
   run(second, [](RunConfig& config) { config.train.log_every = 1; });
-  std::ifstream lines(folder_ / "metrics.jsonl");
   std::vector<int64_t> steps;
-  for (std::string line; std::getline(lines, line);)
-    if (const Json record = Json::parse(line); record["kind"] == "train") steps.push_back(record["step"]);
+  for (const std::string& line : records("train")) steps.push_back(Json::parse(line)["step"]);
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
 }
 

@@ -52,6 +52,39 @@ TEST(JsonlSink, EvaluationsHaveTheDirectionOfTheirMetrics) {
   EXPECT_EQ(to_json(evaluated)["lower_is_better"], Json::array({"loss"}));
 }
 
+TEST(JsonlSink, ARecordFromItsJsonIsTheSame) {
+  Record full = record(7);
+  full.kind = "evaluate";
+  full.epoch = 2;
+  full.seconds = 1.5;
+  full.samples_per_second = INFINITY;
+  full.remaining_seconds = 3;
+  full.learning_rate = 0.25;
+  full.gradient_norm = NAN;
+  full.members = {{"loss", {0.25, NAN}}};
+  full.lower_is_better = {"loss"};
+  for (const Record& each : {record(1), full}) EXPECT_EQ(to_json(record_of(to_json(each))), to_json(each));
+}
+
+TEST(JsonlSink, DropsAnInterruptedEvaluation) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  Record evaluated = record(2);
+  evaluated.kind = "evaluate";
+  {
+    const auto sink = make_jsonl_sink(path, 0);
+    sink->write(record(2));
+    sink->write(evaluated);
+  }
+  EXPECT_TRUE(has_evaluation(path, 2));
+  EXPECT_FALSE(has_evaluation(path, 1));
+  make_jsonl_sink(path, 2);
+  EXPECT_TRUE(has_evaluation(path, 2));
+  make_jsonl_sink(path, 2, false);
+  EXPECT_FALSE(has_evaluation(path, 2));
+  EXPECT_EQ(lines_of(path).size(), 1u);
+}
+
 TEST(JsonlSink, DropsAnIncompleteLine) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
