@@ -2,6 +2,7 @@
 import array
 import json
 import struct
+import subprocess
 
 import runs
 
@@ -18,16 +19,35 @@ def parts(data):
 
 def tensors(output):
     """Returns the numbers of the newest checkpoint, by key: those of float64 tensors, else the bytes."""
+    return numbers(runs.newest_checkpoint(output))
+
+
+def numbers(folder):
     found = {}
-    for file in runs.newest_checkpoint(output).glob("*.safetensors"):
+    for file in folder.glob("*.safetensors"):
         for key, (dtype, part) in parts(file.read_bytes()).items():
             found[key] = array.array("d", part) if dtype == "F64" else part
     return found
 
 
+def exported(output):
+    """As `tensors`, of the whole weights alone: the ranks of two runs may hold other pieces of them."""
+    to = output.with_name(output.name + "-exported")
+    runs.check(subprocess.run([runs.CONVOY, "export", output, "--to", to], stdout=subprocess.DEVNULL).returncode == 0,
+               f"{output}: no export")
+    return numbers(to)
+
+
 def difference(output, expected, tolerance=TOLERANCE):
     """Returns how the newest checkpoints of two runs differ: "" if equal, float64 to `tolerance`."""
-    mine, other = tensors(output), tensors(expected)
+    return difference_of(tensors(output), tensors(expected), tolerance)
+
+
+def difference_of_exports(output, expected, tolerance=TOLERANCE):
+    return difference_of(exported(output), exported(expected), tolerance)
+
+
+def difference_of(mine, other, tolerance):
     if mine.keys() != other.keys():
         return f"other tensors: {sorted(mine.keys() ^ other.keys())}"
     for key, values in mine.items():
