@@ -40,11 +40,13 @@ def say(text):
     print(text, flush=True)
 
 
-def convoy_run(convoy, config, output, overrides=(), ranks=None, timeout=600, under=()):
+def convoy_run(convoy, config, output, overrides=(), ranks=None, timeout=600, under=(), inject=()):
     """Runs `convoy run`; ends the benchmark if it fails. `under` is put before the command."""
     command = [*under, str(convoy), "run", str(TOP / config), "--output", str(output)]
     for override in overrides:
         command += ["--set", override]
+    for fault in inject:
+        command += ["--inject", fault]
     if ranks:
         command += ["--ranks", str(ranks)]
     done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
@@ -56,9 +58,9 @@ def convoy_run(convoy, config, output, overrides=(), ranks=None, timeout=600, un
 class Run:
     """One `convoy run` in a separate folder: its summary and its metrics. `under` is put before the command."""
 
-    def __init__(self, config, overrides=(), ranks=None, timeout=600, under=()):
+    def __init__(self, config, overrides=(), ranks=None, timeout=600, under=(), inject=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        convoy_run(CONVOY, config, self.folder / "run", overrides, ranks, timeout, under)
+        convoy_run(CONVOY, config, self.folder / "run", overrides, ranks, timeout, under, inject)
         self.summary = json.loads((self.folder / "run" / "summary.json").read_text())
         lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
         self.records = [json.loads(line) for line in lines]

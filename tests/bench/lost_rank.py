@@ -1,0 +1,46 @@
+"""One of four gloo ranks is killed: seconds until the next step is done, and until a new rank takes part; torchrun's restart"""
+import os
+import statistics
+import subprocess
+import sys
+
+import harness
+
+NCF = "configs/ncf_story.yaml"  # 12.45 M weights with two moments, which a new rank receives
+SETS = ["strategy={name: ddp}", "backend=gloo", "launch.bind=none", "launch.min_ranks=2", "launch.max_restarts=1",
+        "train.max_steps=400", "train.epochs=~", "train.batch={global: 1024}", "train.evaluate_every=never", "train.checkpoint_every=never"]
+LOST, NEW, TORCHRUN = "convoy: lost rank", "convoy: new rank", "torchrun: lost rank"
+
+
+def torchrun():
+    """Seconds from the end of a rank until the workers that torchrun starts again have done a step of a tiny model."""
+    script = harness.TOP / "tests" / "bench" / "peers" / "startup.py"
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--standalone",
+                           "--max-restarts", "1", str(script), "--lose-rank"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True, timeout=180, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    at = {words.rsplit(maxsplit=1)[0]: float(words.split()[-1]) for words in done.stdout.splitlines() if words}
+    return at["first step done"] - at["rank 1 ends"]
+
+
+class Convoy:
+    """A run has both figures: after a loss the supervisor replaces the rank."""
+
+    def lost(self):
+        self.changes = harness.Run(NCF, SETS, ranks=4, inject=["kill:rank=1@step=20"]).summary["membership"]
+        return next(change["seconds"] for change in self.changes if change["left"])
+
+    def new(self):
+        return next(change["seconds"] for change in self.changes if change.get("joined"))
+
+
+if __name__ == "__main__":
+    options = harness.arguments(__doc__, rounds=5).parse_args()
+    figures = {TORCHRUN: [], LOST: [], NEW: []}
+    for _ in range(options.rounds):
+        convoy = Convoy()
+        for name, measure in {TORCHRUN: torchrun, LOST: convoy.lost, NEW: convoy.new}.items():
+            figures[name].append(measure())
+    harness.table(figures, TORCHRUN, "seconds")
+    ok = harness.verdict("until the next step, seconds", statistics.median(figures[LOST]), 3.0, aim=1.0)
+    ok &= harness.verdict("until a new rank takes part, seconds", statistics.median(figures[NEW]), 5.0, aim=2.0)
+    sys.exit(0 if ok else 1)
