@@ -97,6 +97,7 @@ class RankProcess::NextMembership {
   struct Place {
     ChannelAddress channel;
     int rank = 0;
+    int staying = 0;  // ranks of the membership before that are in it; they have the first numbers
   };
 
   static std::shared_ptr<NextMembership> watch(Channel& channel, int rank) {
@@ -106,7 +107,9 @@ class RankProcess::NextMembership {
       const Json& ranks = json.at("ranks");
       const int there = ranks.at(static_cast<size_t>(rank)).get<int>();
       const std::lock_guard<std::mutex> lock(next->mutex_);
-      if (there >= 0) next->place_ = Place{channel_address(json.at("channel").get<std::string>()), there};
+      const auto staying = std::count_if(ranks.begin(), ranks.end(), [](const Json& to) { return to.get<int>() >= 0; });
+      if (there >= 0)
+        next->place_ = Place{channel_address(json.at("channel").get<std::string>()), there, static_cast<int>(staying)};
       next->decided_ = true;
       next->changed_.notify_all();
     });
@@ -155,6 +158,9 @@ bool RankProcess::join_next() {
       next_ = NextMembership::watch(*channel_, variables_.rank);
       report_stop_signals(channel_);
       assign();
+      // State files are named by rank. One that is still late for the membership before would replace another's.
+      const Timeout rendezvous(static_cast<int64_t>(launch.rendezvous * 1000));
+      channel_->agree("left the membership before", place->rank, place->staying, "", rendezvous);
       open(starting_phase);
       if (injector) ranks_.front()->keep_injector(injector);
       return true;

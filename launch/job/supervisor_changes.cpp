@@ -26,7 +26,10 @@ std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, con
 
 bool JobSupervisor::may_change() const {
   if (cause_ || stop_signal_ != 0 || !assignment_) return false;
-  if (!continues_ && infos_.size() < assignment_->job.ranks.size()) return false;
+  // On a busy machine a rank may train before its info arrives.
+  const auto started = [this](const RankPlan& rank) { return infos_.count(rank.rank) > 0 || step_of(rank.rank) >= 0; };
+  const std::vector<RankPlan>& ranks = assignment_->job.ranks;
+  if (!continues_ && !std::all_of(ranks.begin(), ranks.end(), started)) return false;
   if (!assignment_->job.config.program.empty() && !in_loop()) return false;
   // The results of ranks that have ended are those of this membership.
   return std::none_of(participants_.begin(), participants_.end(),

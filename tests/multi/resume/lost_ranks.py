@@ -1,9 +1,12 @@
 """launch.min_ranks: a run that loses ranks continues in the processes that are left, and ends with the weights and
 metrics of an undisturbed run (fp64, to 1e-12)."""
 # timeout: 600
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import checkpoints
@@ -114,6 +117,31 @@ def random_kills(folder):
     print("random: equal")
 
 
+def late_rank(folder):
+    """A rank that is late for a membership opens its files there while the others are in the next one. The state files of
+    the next one must be those of its ranks: the reason of a later loss has the step."""
+    config, output = TINY / "mlp.yaml", folder / "late"
+    sets = ["train.epochs=3000", "train.checkpoint_every=never", "train.evaluate_every=never"]
+    process = runs.start(config, output, [*COMMON, *sets], ranks=4)
+    zero, late, other, three = sorted(runs.rank_pids(process, 4))  # they start in this order
+    runs.training(output, step=20)
+    log = output / "logs" / "rank1.log"
+    os.kill(late, signal.SIGSTOP)
+    os.kill(three, signal.SIGKILL)
+    runs.wait_for(lambda: "membership 2:" in log.read_text(), 30, "membership 2")
+    os.kill(zero, signal.SIGKILL)
+    runs.wait_for(lambda: "membership 3:" in log.read_text(), 30, "membership 3")
+    time.sleep(0.3)  # for `other`, which would make its file now
+    os.kill(late, signal.SIGCONT)
+    runs.wait_for(lambda: len(runs.summary(output)["membership"]) == 2 and runs.summary(output)["membership"][-1]["seconds"],
+                  30, "a step of membership 3")
+    os.kill(other, signal.SIGKILL)
+    code = runs.end(process, 30)
+    failure = runs.summary(output)["failure"]
+    runs.check(code == 137 and failure["rank"] == 1 and failure["step"] and failure["step"] >= 20, f"exit {code}, {failure}")
+    print("late: each rank has its own state file")
+
+
 def sharded(folder):
     """A lost rank had a part of the state: the others return to the newest checkpoint, with fewer ranks. `--inject` may
     name the last rank, which the next membership lacks."""
@@ -165,6 +193,7 @@ with runs.workspace() as folder:
     moments(folder)
     many_steps(folder)
     models(folder)
+    late_rank(folder)
     sharded(folder)
     too_few(folder)
     random_kills(folder)
