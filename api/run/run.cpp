@@ -81,7 +81,7 @@ void Run::Impl::begin_progress() {
   ProgressOptions options;
   if (const std::shared_ptr<Injector> injector = job.impl().injector) {
     options.reached = [injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
-    options.files = &injector->decorate(system_files());
+    options.files = &injector->decorate(uncached_files());
   }
   progress.emplace(context, options);
   metrics.emplace(context);

@@ -72,7 +72,7 @@ struct FolderEntry {
 // NFS, have no files without a name; there the file has its name from the start.
 class SystemFile : public WritableFile {
  public:
-  explicit SystemFile(std::string path) : path_(std::move(path)), entry_(path_) {
+  SystemFile(std::string path, bool cached) : path_(std::move(path)), entry_(path_), cached_(cached) {
     descriptor_ = Descriptor(openat(entry_.folder.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
     named_ = !descriptor_.valid();
     if (named_)
@@ -83,16 +83,21 @@ class SystemFile : public WritableFile {
 
   void write(const void* data, size_t bytes) override {
     const char* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t written = ::write(descriptor_.get(), from, std::min(bytes, write_ahead));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write", path_, errno);
-      from += written;
-      bytes -= size_t(written);
-      start_writing(size_t(written));
+    while (!cached_ && bytes > 0) {
+      if (block_ == nullptr) block_.reset(static_cast<char*>(std::aligned_alloc(alignment, block_bytes)));
+      if (block_ == nullptr) throw std::bad_alloc();
+      const size_t part = std::min(bytes, block_bytes - filled_);
+      std::memcpy(block_.get() + filled_, from, part);
+      from += part;
+      bytes -= part;
+      filled_ += part;
+      if (filled_ == block_bytes) write_block();
     }
+    write_all(from, bytes);
   }
   void close() override {
+    if (direct_) set_direct(false);  // the end of the file has another length
+    write_all(block_.get(), std::exchange(filled_, 0));
     sync_descriptor(descriptor_.get(), path_);
     const std::string unnamed = "/proc/self/fd/" + std::to_string(descriptor_.get());
     if (!named_ && linkat(AT_FDCWD, unnamed.c_str(), entry_.folder.get(), entry_.name.c_str(), AT_SYMLINK_FOLLOW) != 0)
@@ -101,6 +106,33 @@ class SystemFile : public WritableFile {
   }
 
  private:
+  void write_all(const char* from, size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t written = ::write(descriptor_.get(), from, std::min(bytes, write_ahead));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0 && errno == EINVAL && direct_) {
+        set_direct(false);  // the disk wants another alignment
+        cached_ = true;
+        continue;
+      }
+      if (written < 0) fail("write", path_, errno);
+      from += written;
+      bytes -= size_t(written);
+      if (cached_) start_writing(size_t(written));
+    }
+  }
+  void write_block() {
+    if (!direct_ && !set_direct(true)) cached_ = true;
+    write_all(block_.get(), std::exchange(filled_, 0));
+  }
+  bool set_direct(bool direct) {
+    const int flags = fcntl(descriptor_.get(), F_GETFL);
+    const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+    const bool changed = flags >= 0 && fcntl(descriptor_.get(), F_SETFL, wanted) == 0;
+    direct_ = direct && changed;
+    return changed;
+  }
+
   // The disk writes the first part of a large file while the next is copied. close() reports errors.
   void start_writing(size_t bytes) {
     waiting_ += bytes;
@@ -111,17 +143,27 @@ class SystemFile : public WritableFile {
     waiting_ = 0;
   }
 
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
   static constexpr size_t write_ahead = size_t{16} << 20;
+  static constexpr size_t block_bytes = size_t{1} << 20, alignment = 4096;  // of direct writes
   std::string path_;
   FolderEntry entry_;
   size_t started_ = 0, waiting_ = 0;  // bytes whose writing has begun, and later ones
   bool named_ = false;
+  bool cached_, direct_ = false;
+  std::unique_ptr<char, Free> block_;  // not yet written, if not `cached_`
+  size_t filled_ = 0;                  // bytes of it
   Descriptor descriptor_;
 };
 
 class SystemFiles : public FileSystem {
  public:
-  std::unique_ptr<WritableFile> create(const std::string& path) override { return std::make_unique<SystemFile>(path); }
+  explicit SystemFiles(bool cached) : cached_(cached) {}
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    return std::make_unique<SystemFile>(path, cached_);
+  }
   void make_folder(const std::string& path) override { make_private_folder(path); }
   void rename(const std::string& from, const std::string& to) override {
     if (std::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from + " to", to, errno);
@@ -140,6 +182,9 @@ class SystemFiles : public FileSystem {
     if (nftw(path.c_str(), remove_one, most_descriptors, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
       fail("remove", path, errno);
   }
+
+ private:
+  const bool cached_;
 };
 
 // --- Write permissions of a folder: owner, mode, group, access list ---
@@ -246,7 +291,12 @@ void check_writers(const std::string& plugin, const std::string& path, bool fold
 }  // namespace
 
 FileSystem& system_files() {
-  static SystemFiles files;
+  static SystemFiles files(true);
+  return files;
+}
+
+FileSystem& uncached_files() {
+  static SystemFiles files(false);
   return files;
 }
 

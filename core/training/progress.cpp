@@ -371,7 +371,7 @@ void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& 
     rank.update(states);
   if (!saver_)
     saver_.emplace(context_, context_.folder + "/checkpoints", train_.keep_last,
-                   options_.files != nullptr ? *options_.files : system_files());
+                   options_.files != nullptr ? *options_.files : uncached_files());
   const SaveRequest request{done, trainer, rank, more.data, more.best};
   save_unconfirmed_ = true;
   if (!in_background) {

@@ -91,7 +91,7 @@ class RankTraining {
     };
     if (!injector->idle()) {
       parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
-      parts.files = &injector->decorate(system_files());
+      parts.files = &injector->decorate(uncached_files());
     }
     std::optional<Snapshots> snapshots;
     if (!assignment_.snapshots.is_null()) {

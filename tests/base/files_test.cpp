@@ -14,12 +14,14 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/control/channel.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
 
 namespace convoy {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -39,6 +41,26 @@ TEST_F(FilesTest, ReplacesAFileWithoutTemporaries) {
   write_whole(at("a"), "new", true);
   EXPECT_EQ(read_file(at("a")), "new");
   EXPECT_THAT(names_in(folder_), ElementsAre("a"));
+}
+
+// Direct writes take whole blocks of 1 MiB. A file system in memory may refuse them.
+TEST_F(FilesTest, UncachedFilesHaveAllBytes) {
+  std::vector<std::string> folders{at("files")};
+  fs::create_directory(folders.front());
+  if (fs::is_directory("/dev/shm")) folders.push_back("/dev/shm");
+  for (const std::string& folder : folders) {
+    for (const size_t size : {size_t{0}, size_t{5}, size_t{1} << 20, (size_t{1} << 20) + 5, (size_t{7} << 19) + 4096}) {
+      std::string bytes(size, '\0');
+      for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 31 >> 3);
+      const std::string path = folder + "/convoy-uncached-" + random_token();
+      const auto file = uncached_files().create(path);
+      for (size_t from = 0; from < size; from += 300'001)
+        file->write(bytes.data() + from, std::min<size_t>(300'001, size - from));
+      file->close();
+      EXPECT_TRUE(read_file(path) == bytes) << path << ": " << size;
+      fs::remove(path);
+    }
+  }
 }
 
 TEST_F(FilesTest, LeavesNothingOfAnUnfinishedFile) {
