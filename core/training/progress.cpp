@@ -135,6 +135,7 @@ void TrainingProgress::continue_at(Strategy& strategy, const CheckpointInfo& inf
   strategy.renumbered(step);
   step_ = first_step_ = step;
   recorded_ = std::min(step_, info.step);
+  repeats_evaluation_ = recorded_ == info.step && info.trainer.value("evaluation_owed", false);
 }
 
 void TrainingProgress::continue_from(Strategy& strategy, const Json& trainer) {

@@ -211,7 +211,7 @@ class TrainingProgress {
   int64_t first_step_ = 0;           // first step of this process
   int64_t recorded_ = 0;             // last step whose metrics metrics.jsonl keeps
   Json evaluation_;                  // record of the last evaluation; null: none
-  bool repeats_evaluation_ = false;  // after the step `recorded_`: a lost rank interrupted it
+  bool repeats_evaluation_ = false;  // after the step `recorded_`: it was interrupted
   int64_t saves_ = 0;                // started by this process
   int64_t failed_saves_ = 0;
   bool lost_save_ = false;  // the last save; known on all ranks once it is over

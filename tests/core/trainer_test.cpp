@@ -238,6 +238,13 @@ TEST_F(TrainerTest, StopsDuringAnEvaluationAndRepeatsIt) {
   EXPECT_FALSE(whole.stopped);
   EXPECT_EQ(second.steps.size(), 3u);
   EXPECT_EQ(second.evaluated_rows, 2 * 3);
+  // A run that was killed after the repeated evaluation, and before its next save, repeats it once more.
+  fs::remove_all(folder_ / "checkpoints" / "step-6");
+  Counting third;
+  run(third);
+  std::vector<int64_t> evaluated;
+  for (const std::string& line : evaluations()) evaluated.push_back(Json::parse(line)["step"]);
+  EXPECT_EQ(evaluated, (std::vector<int64_t>{3, 6}));
 }
 
 TEST_F(TrainerTest, RepeatsAnInterruptedLastEvaluation) {
