@@ -20,9 +20,9 @@ std::shared_ptr<StallReporter> StallReporter::create(std::shared_ptr<Channel> ch
   std::shared_ptr<StallReporter> made(new StallReporter(channel, first));
   const std::weak_ptr<StallReporter> weak = made;
   if (SupervisedChannel* supervised_channel = channel->supervised())
-    supervised_channel->on_heartbeat([weak]() -> std::optional<Json> {
-      const auto self = weak.lock();
-      return self ? self->reports() : Json();
+    supervised_channel->on_heartbeat([weak_ranks = std::weak_ptr<Ranks>(made->ranks_)]() -> std::optional<Json> {
+      const auto ranks = weak_ranks.lock();
+      return ranks ? ranks->reports() : Json();
     });
   channel->watch(protocol::inquiry, [weak](const std::string&, const std::string& value) {
     if (const auto self = weak.lock()) self->answer(Json::parse(value));
@@ -31,28 +31,28 @@ std::shared_ptr<StallReporter> StallReporter::create(std::shared_ptr<Channel> ch
 }
 
 void StallReporter::add(int rank, std::shared_ptr<const CollectiveRecords> records) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto known =
-      std::find_if(ranks_.begin(), ranks_.end(), [rank](const Rank& one) { return one.id.rank == rank; });
-  if (known != ranks_.end()) ranks_.erase(known);
-  ranks_.push_back({{rank, gettid()}, std::move(records)});
+  const std::lock_guard<std::mutex> lock(ranks_->mutex);
+  std::vector<Rank>& all = ranks_->all;
+  const auto known = std::find_if(all.begin(), all.end(), [rank](const Rank& one) { return one.id.rank == rank; });
+  if (known != all.end()) all.erase(known);
+  all.push_back({{rank, gettid()}, std::move(records)});
 }
 
-Json StallReporter::reports() {
-  Json all = Json::array();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Rank& rank : ranks_) all.push_back(to_json(report_of(rank.id.rank, *rank.records)));
-  return all;
+Json StallReporter::Ranks::reports() {
+  Json reports = Json::array();
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const Rank& rank : all) reports.push_back(to_json(report_of(rank.id.rank, *rank.records)));
+  return reports;
 }
 
 void StallReporter::answer(const Json& inquiry) {
   const Json id = inquiry.at("id");
-  channel_->post(protocol::where, {{"id", id}, {"ranks", reports()}});
+  channel_->post(protocol::where, {{"id", id}, {"ranks", ranks_->reports()}});
   if (!inquiry.at("stacks").get<bool>()) return;
   std::vector<RankThreadId> ids;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Rank& rank : ranks_) ids.push_back(rank.id);
+    const std::lock_guard<std::mutex> lock(ranks_->mutex);
+    for (const Rank& rank : ranks_->all) ids.push_back(rank.id);
   }
   std::vector<ThreadStack> stacks = thread_stacks(ids);
   for (ThreadStack& stack : stacks) stack.process = first_;

@@ -26,18 +26,24 @@ class StallReporter : public std::enable_shared_from_this<StallReporter> {
   void late(int rank, const SlowCollective& call);
 
  private:
-  StallReporter(std::shared_ptr<Channel> channel, int first) : channel_(std::move(channel)), first_(first) {}
-  Json reports();
-  void answer(const Json& inquiry);
-
   struct Rank {
     RankThreadId id;
     std::shared_ptr<const CollectiveRecords> records;
   };
+  // Apart from the channel: its own thread asks for them with each heartbeat, and it could not end the channel if it
+  // held the last reference.
+  struct Ranks {
+    std::mutex mutex;
+    std::vector<Rank> all;
+    Json reports();
+  };
+
+  StallReporter(std::shared_ptr<Channel> channel, int first) : channel_(std::move(channel)), first_(first) {}
+  void answer(const Json& inquiry);
+
   std::shared_ptr<Channel> channel_;
   const int first_;
-  std::mutex mutex_;
-  std::vector<Rank> ranks_;
+  const std::shared_ptr<Ranks> ranks_ = std::make_shared<Ranks>();
 };
 
 }  // namespace convoy

@@ -27,6 +27,8 @@
 namespace convoy {
 
 using Timeout = std::chrono::milliseconds;
+// A time limit of the configuration, in seconds.
+inline Timeout timeout_of(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
 
 // Reason for the end of the job. The cause is the earliest reason, by the server's clock, that is not a `peer_lost`.
 struct Abort {
@@ -143,7 +145,8 @@ class SupervisedChannel : public Channel {
                            std::function<void(const std::vector<std::string>&)> done) = 0;
 
   // Sets the content of heartbeats: a small object, posted to the supervisor with the topic protocol::heartbeat. A
-  // heartbeat is not sent if `body` returns nothing. Runs on the channel's thread and must not block.
+  // heartbeat is not sent if `body` returns nothing. Runs on the channel's thread: it must not block, and not
+  // hold a reference to the channel, whose end waits for this thread.
   virtual void on_heartbeat(std::function<std::optional<Json>()> body) = 0;
 
   // Steady clock of the server's host, in nanoseconds.
