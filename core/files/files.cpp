@@ -322,6 +322,13 @@ void make_private_folder(const std::string& path) {
   fail("create folder", folder, cause == EEXIST ? ENOTDIR : cause);
 }
 
+void require_folder(const std::string& path, const std::string& hint) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none)) return;
+  const bool there = std::filesystem::exists(std::filesystem::symlink_status(path, none));
+  throw Error(Failure::command_line, path, there ? ": is no folder; " : ": no such folder; ", hint);
+}
+
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;

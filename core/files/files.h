@@ -75,6 +75,9 @@ void make_private_folder(const std::string& path);
 // Returns the names in a folder, sorted; none if the folder does not exist.
 std::vector<std::string> names_in(const std::string& folder);
 
+// Throws Error(command_line) unless the path that the user named is a folder. `hint`: what to type next.
+void require_folder(const std::string& path, const std::string& hint);
+
 // Opens a regular file for reading; follows links.
 Descriptor open_to_read(const std::string& path);
 // Opens a regular file for appending (and for reading its end), or creates it. Refuses links and files with a second

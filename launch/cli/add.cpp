@@ -30,8 +30,7 @@ namespace fs = std::filesystem;
 // Owner of the farm's lock, if any. Refuses a folder without a farm.
 LockOwner farm_owner(const std::string& folder) {
   std::error_code none;
-  if (!fs::is_directory(folder, none))
-    throw Error(Failure::command_line, folder, ": no such folder; give the run folder of a farm, such as runs/farm");
+  require_folder(folder, "give the run folder of a farm, such as runs/farm");
   if (!read_summary(folder).contains("pipelines") && !fs::exists(folder + "/journal.jsonl", none))
     throw Error(Failure::command_line, folder,
                 ": is not the run folder of a farm; start a farm with `convoy run FARM.yaml`, or run this "

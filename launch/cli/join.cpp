@@ -1,5 +1,4 @@
 // `convoy run --join RUN`: asks the `convoy` that supervises RUN to add a rank, and waits until the rank takes part.
-#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -15,9 +14,7 @@ namespace {
 
 // Returns the summary of a run that may get a rank. Refuses others.
 Json summary_of_running(const std::string& folder) {
-  std::error_code none;
-  if (!std::filesystem::is_directory(folder, none))
-    throw Error(Failure::command_line, folder, ": no such folder; give the run folder of a run, such as runs/gpt");
+  require_folder(folder, "give the run folder of a run, such as runs/gpt");
   const Json summary = read_summary(folder);
   if (!summary.contains("config"))
     throw Error(Failure::command_line, folder, ": is not the run folder of a run",

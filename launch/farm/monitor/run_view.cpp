@@ -1,6 +1,5 @@
 #include "launch/farm/monitor/run_view.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <fstream>
@@ -172,11 +171,7 @@ std::string newest_log(const std::string& folder) {
 
 RunReader::RunReader(const std::string& folder) : folder_(folder) {
   while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
-  struct stat status {};
-  if (stat(folder_.c_str(), &status) != 0)
-    throw Error(Failure::command_line, folder_, ": no such folder; give a run folder, such as runs/NAME");
-  if (!S_ISDIR(status.st_mode))
-    throw Error(Failure::command_line, folder_, ": is no folder; give a run folder, such as runs/NAME");
+  require_folder(folder_, "give a run folder, such as runs/NAME");
   const std::string file = folder_ + "/summary.json";
   if (const std::string kind = irregular(file); !kind.empty())
     throw Error(Failure::io, file, ": ", kind, ", but convoy needs a regular file there; remove it");

@@ -171,6 +171,7 @@ def asked_while_it_stops(folder):
 
 def refusals(folder):
     runs.refused("nothing", 64, ["no such folder"], [runs.CONVOY, "run", "--join", folder / "nothing"])
+    runs.refused("file", 64, ["is no folder"], [runs.CONVOY, "run", "--join", runs.TOP / "README.md"])
     runs.refused("options", 64, ["--join"], [runs.CONVOY, "run", "--join", folder, "--ranks", "3"])
     for title, sets, words in (("fixed", ["launch.min_ranks=0"], ["launch.min_ranks"]),
                                ("shards", ["strategy={name: fsdp}", "train.checkpoint_every=1000 steps"],
