@@ -311,7 +311,7 @@ class Training {
       return updated_step_ > 0 && due(every, updated_step_, length_.steps_per_epoch);
     };
     kept.trainer.update({{"evaluated", evaluated},
-                         {"evaluation", evaluated ? progress_.evaluation() : Json()},
+                         {"evaluations", evaluated ? progress_.evaluations() : Json::array()},
                          {"evaluation_owed", !evaluated && (evaluation_owed_ || owed(config_.train.evaluate_every))},
                          {"best_owed", best_owed_ || (saves_best_ && progress_.save_unconfirmed())},
                          {"saved", saved_step_ == updated_step_ && !progress_.save_unconfirmed()},

@@ -63,6 +63,7 @@ void Run::Impl::note_body() {
   }
   BodyStart start;
   start.trainer = progress->trainer_section(step, progress->rows());
+  start.trainer["evaluations"] = progress->evaluations();
   for (const auto& [name, object] : kept_) start.kept[name] = object.save();
   start.rates = trained.impl().learning_rates();
   starts_[step] = std::move(start);
@@ -145,7 +146,7 @@ void Run::Impl::restore_stored() {
 // completed. Returns false on all ranks if none has a state.
 bool Run::Impl::take_over_training() {
   if (!job.impl().continues() || !take_over(context, strategy, kept_training_)) return false;
-  const Timeout limit(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const auto limit = timeout_of(context.config.launch.rendezvous);
   Json mine{{"completed", position_.completed}, {"updated", position_.updated},     {"calls", position_.calls},
             {"updates", position_.updates},     {"owes_save", position_.owes_save}, {"starts", Json::array()}};
   for (const auto& [batch, start] : starts_) mine["starts"].push_back(batch);

@@ -1,5 +1,7 @@
 #include "core/base/json.h"
 
+#include <cmath>
+
 namespace convoy {
 namespace {
 
@@ -29,6 +31,17 @@ bool is_too_deep(std::string_view text) {
 Json parsed_json(std::string_view text) {
   if (is_too_deep(text)) return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+Json number_or_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+double read_number(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  return value == "inf" ? INFINITY : value == "-inf" ? -INFINITY : NAN;
 }
 
 }  // namespace convoy

@@ -47,4 +47,9 @@ inline decltype(auto) Options::at(const std::string& name) const { return value_
 // overflow the stack.
 Json parsed_json(std::string_view text);
 
+// Numbers as files have them. JSON has no NaN and infinities, and null would not distinguish them, so they are the
+// texts "nan", "inf" and "-inf". Anything else is read as NaN.
+Json number_or_text(double value);
+double read_number(const Json& value);
+
 }  // namespace convoy

@@ -101,24 +101,14 @@ std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step
   return std::make_unique<JsonlSink>(path, last_step, evaluated);
 }
 
-bool has_evaluation(const std::string& path, int64_t step) {
+size_t evaluations_in(const std::string& path, int64_t step) {
   std::ifstream file(path);
+  size_t number = 0;
   for (std::string line; std::getline(file, line);) {
     const Json record = parsed_json(line);
-    if (step_of(record) == step && is_evaluation(record)) return true;
+    if (step_of(record) == step && is_evaluation(record)) ++number;
   }
-  return false;
-}
-
-Json number_or_text(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  return value;
-}
-
-double number_of(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  return value == "inf" ? INFINITY : value == "-inf" ? -INFINITY : NAN;
+  return number;
 }
 
 Json to_json(const Record& record) {
@@ -139,7 +129,7 @@ Json to_json(const Record& record) {
 }
 
 Record record_of(const Json& json) {
-  const auto number = [&](const char* key) { return json.contains(key) ? number_of(json.at(key)) : -1; };
+  const auto number = [&](const char* key) { return json.contains(key) ? read_number(json.at(key)) : -1; };
   Record record;
   record.kind = json.at("kind");
   record.step = json.at("step");
@@ -149,10 +139,10 @@ Record record_of(const Json& json) {
   record.remaining_seconds = number("remaining_seconds");
   record.learning_rate = number("learning_rate");
   record.gradient_norm = number("gradient_norm");
-  for (const auto& [name, value] : json.at("metrics").items()) record.metrics[name] = number_of(value);
+  for (const auto& [name, value] : json.at("metrics").items()) record.metrics[name] = read_number(value);
   if (json.contains("members"))
     for (const auto& [name, values] : json.at("members").items())
-      for (const Json& value : values) record.members[name].push_back(number_of(value));
+      for (const Json& value : values) record.members[name].push_back(read_number(value));
   record.lower_is_better = json.value("lower_is_better", record.lower_is_better);
   return record;
 }

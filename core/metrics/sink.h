@@ -28,9 +28,6 @@ struct Record {
 };
 Json to_json(const Record& record);
 Record record_of(const Json& json);  // the record that became `json` in this process or in another rank
-// JSON has no numbers "nan", "inf" and "-inf", and null would not distinguish them, so they become text.
-Json number_or_text(double value);
-double number_of(const Json& number_or_text);
 
 class Sink {
  public:
@@ -41,7 +38,7 @@ class Sink {
 // Appends and flushes each line. First drops records of steps after `last_step`, from an earlier attempt, and without
 // `evaluated` also that step's evaluation.
 std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step, bool evaluated = true);
-bool has_evaluation(const std::string& path, int64_t step);  // after `step` steps, in a file of make_jsonl_sink
+size_t evaluations_in(const std::string& path, int64_t step);  // after `step` steps, in a file of make_jsonl_sink
 std::unique_ptr<Sink> make_channel_sink(
     std::shared_ptr<Channel> channel);  // sends all records except "train" to `convoy`, which prints them
 

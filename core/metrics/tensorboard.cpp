@@ -29,13 +29,13 @@ void TensorBoard::write(const Record& record) {
   for (const auto& [key, value] : all.items()) {
     if (key == "kind" || key == "step") continue;
     if (key == "metrics") {
-      for (const auto& [name, one] : value.items()) values.emplace_back(record.kind + "/" + name, number_of(one));
+      for (const auto& [name, one] : value.items()) values.emplace_back(record.kind + "/" + name, read_number(one));
     } else if (key == "members") {
       for (const auto& [name, list] : value.items())
         for (size_t member = 0; member < list.size(); ++member)
-          values.emplace_back(str(record.kind, "/", name, "/member", member), number_of(list[member]));
+          values.emplace_back(str(record.kind, "/", name, "/member", member), read_number(list[member]));
     } else if (!value.is_array()) {  // not a list of names
-      values.emplace_back(record.kind + ".progress/" + key, number_of(value));
+      values.emplace_back(record.kind + ".progress/" + key, read_number(value));
     }
   }
   file_.scalars(record.step, values);
@@ -44,7 +44,7 @@ void TensorBoard::write(const Record& record) {
 void TensorBoard::resources(int64_t step, const Json& report) {
   std::vector<std::pair<std::string, double>> values;
   for (const auto& [key, value] : report.items())
-    if (value.is_number() && key != "rank") values.emplace_back("resources/" + key, number_of(value));
+    if (value.is_number() && key != "rank") values.emplace_back("resources/" + key, read_number(value));
   file_.scalars(step, values);
 }
 

@@ -79,18 +79,12 @@ void add_statistics(const Context& context, const Json& rank, Json& summary) {
   for (size_t i = 0; i < names.size(); ++i) summary[names[i]] = worst.data_ptr<double>()[i];
 }
 
-namespace {
-
-Timeout milliseconds_of(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
-
-}  // namespace
-
 TrainingProgress::TrainingProgress(const Context& context, ProgressOptions options)
     : context_(context),
       options_(std::move(options)),
       train_(context.config.train),
       generators_(context, options_.shares_device),
-      stop_(context.channel, context.rank, context.size, milliseconds_of(context.config.launch.rendezvous)),
+      stop_(context.channel, context.rank, context.size, timeout_of(context.config.launch.rendezvous)),
       trace_(context) {
   context.times->own();
   // The flag outlives this object, because the channel may call back during destruction.
@@ -146,14 +140,12 @@ void TrainingProgress::continue_from(Strategy& strategy, const Json& trainer) {
   evaluate_seconds_ = trainer.at("evaluate_seconds").get<double>();
   step_ = first_step_ = recorded_ = trainer.at("step").get<int64_t>();
   best_.restore(trainer.at("metrics"));
-  evaluation_ = trainer.value("evaluation", Json());
+  evaluations_ = trainer.value("evaluations", Json::array());
   repeats_evaluation_ = !trainer.value("evaluated", true);
 }
 
 void TrainingProgress::open_sinks() {
   if (context_.rank != 0) return;
-  const std::string path = context_.folder + "/metrics.jsonl";
-  sinks_.push_back(make_jsonl_sink(path, recorded_, !repeats_evaluation_));
   if (context_.config.log.tensorboard) {
     auto board = std::make_unique<TensorBoard>(context_.folder + "/tensorboard", recorded_,
                                                to_yaml(without_locations(context_.config.resolved)));
@@ -161,7 +153,12 @@ void TrainingProgress::open_sinks() {
     sinks_.push_back(std::move(board));
   }
   sinks_.push_back(make_channel_sink(context_.channel));
-  if (!evaluation_.is_null() && !has_evaluation(path, recorded_)) write(record_of(evaluation_));
+  // The last of them: if rank 0 is lost between two, the next one asks this file which evaluations are missing.
+  const std::string path = context_.folder + "/metrics.jsonl";
+  sinks_.push_back(make_jsonl_sink(path, recorded_, !repeats_evaluation_));
+  const size_t there = evaluations_in(path, recorded_);
+  for (size_t i = there; i < evaluations_.size(); ++i)
+    if (evaluations_[i]["step"] == recorded_) write(record_of(evaluations_[i]));
 }
 
 void TrainingProgress::start() {
@@ -241,7 +238,8 @@ void TrainingProgress::record_evaluation(int64_t done, const std::map<std::strin
     if (!metric.members.empty()) record.members[name] = metric.members;
     if (metric.lower_is_better) record.lower_is_better.push_back(name);
   }
-  evaluation_ = to_json(record);
+  if (!evaluations_.empty() && evaluations_.back()["step"] != done) evaluations_.clear();
+  evaluations_.push_back(to_json(record));
   write(record);
 }
 

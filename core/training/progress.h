@@ -146,7 +146,7 @@ class TrainingProgress {
   void check_generators() { generators_.check_drawn(resumed()); }
   void record_training(int64_t done, const std::map<std::string, MetricValue>& values);
   void record_evaluation(int64_t done, const std::map<std::string, MetricValue>& values);
-  const Json& evaluation() const { return evaluation_; }  // record of the last one
+  const Json& evaluations() const { return evaluations_; }  // records of the last evaluated step
   // Writes histograms of this rank's weights and gradients, if they are due: after an update.
   void record_histograms(Strategy& strategy, int64_t done, bool updated);
   // Sends the progress line to the supervisor: at a logged step, otherwise a few times a second.
@@ -207,12 +207,12 @@ class TrainingProgress {
   TensorBoard* board_ = nullptr;  // one of the sinks; null: no event files
   bool histograms_owed_ = false;
 
-  int64_t step_ = 0;                 // steps done
-  int64_t first_step_ = 0;           // first step of this process
-  int64_t recorded_ = 0;             // last step whose metrics metrics.jsonl keeps
-  Json evaluation_;                  // record of the last evaluation; null: none
-  bool repeats_evaluation_ = false;  // after the step `recorded_`: it was interrupted
-  int64_t saves_ = 0;                // started by this process
+  int64_t step_ = 0;                  // steps done
+  int64_t first_step_ = 0;            // first step of this process
+  int64_t recorded_ = 0;              // last step whose metrics metrics.jsonl keeps
+  Json evaluations_ = Json::array();  // records of the last evaluated step
+  bool repeats_evaluation_ = false;   // after the step `recorded_`: it was interrupted
+  int64_t saves_ = 0;                 // started by this process
   int64_t failed_saves_ = 0;
   bool lost_save_ = false;  // the last save; known on all ranks once it is over
   bool save_unconfirmed_ = false;

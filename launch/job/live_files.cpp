@@ -50,13 +50,6 @@ std::string number_text(double value) {
   return text;
 }
 
-// Values of JSON that are no numbers are text: "nan", "inf", "-inf".
-double value_of(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  const std::string text = value.is_string() ? value.get<std::string>() : "";
-  return text == "inf" ? INFINITY : text == "-inf" ? -INFINITY : NAN;
-}
-
 class Exposition {
  public:
   void family(const std::string& name, const char* type, const char* help) {
@@ -100,11 +93,11 @@ std::string prometheus_text(const std::string& run, const Json& progress, const 
     const auto found = progress.find(field.key);
     if (found == progress.end()) continue;
     out.family(field.name, "gauge", field.help);
-    out.sample(job, value_of(*found));
+    out.sample(job, read_number(*found));
   }
   if (const Json metrics = evaluated.value("metrics", Json::object()); !metrics.empty()) {
     out.family("convoy_metric", "gauge", "Metric of the last evaluation.");
-    for (const auto& [name, value] : metrics.items()) out.sample({{"run", run}, {"metric", name}}, value_of(value));
+    for (const auto& [name, value] : metrics.items()) out.sample({{"run", run}, {"metric", name}}, read_number(value));
   }
   if (!resources.empty()) {
     out.family("convoy_rank_memory_bytes", "gauge", "Resident memory of a rank.");
@@ -126,7 +119,7 @@ std::string prometheus_text(const std::string& run, const Json& progress, const 
       times.erase("waiting");
       for (const auto& [part, seconds] : times.items())
         out.sample({{"run", run}, {"rank", std::to_string(rank)}, {"part", part}},
-                   value_of(seconds) + (part == "communication" ? waits : 0));
+                   read_number(seconds) + (part == "communication" ? waits : 0));
     }
   }
   return out.text();

@@ -76,12 +76,12 @@ TEST(JsonlSink, DropsAnInterruptedEvaluation) {
     sink->write(record(2));
     sink->write(evaluated);
   }
-  EXPECT_TRUE(has_evaluation(path, 2));
-  EXPECT_FALSE(has_evaluation(path, 1));
+  EXPECT_EQ(evaluations_in(path, 2), 1u);
+  EXPECT_EQ(evaluations_in(path, 1), 0u);
   make_jsonl_sink(path, 2);
-  EXPECT_TRUE(has_evaluation(path, 2));
+  EXPECT_EQ(evaluations_in(path, 2), 1u);
   make_jsonl_sink(path, 2, false);
-  EXPECT_FALSE(has_evaluation(path, 2));
+  EXPECT_EQ(evaluations_in(path, 2), 0u);
   EXPECT_EQ(lines_of(path).size(), 1u);
 }
 

@@ -53,9 +53,9 @@ def compare(title, output, expected):
                f"{title}: logged steps {steps}")
 
 
-def continues(folder, title, arguments, expected, faults, losses):
+def continues(folder, title, arguments, expected, faults, losses, sets=()):
     output = folder / title
-    text = ended(output, arguments, faults=faults)
+    text = ended(output, arguments, sets, faults=faults)
     summary = runs.summary(output)
     changes = summary["membership"]
     runs.check(summary["status"] == "done" and summary["attempt"] == 0, f"{title}: {summary['failure']}")
@@ -68,8 +68,8 @@ def continues(folder, title, arguments, expected, faults, losses):
     print(f"{title}: continued, {[change['seconds'] for change in changes]} s")
 
 
-def undisturbed(folder, title, arguments):
-    return folder / title, objects(ended(folder / title, arguments), 4)
+def undisturbed(folder, title, arguments, sets=()):
+    return folder / title, objects(ended(folder / title, arguments, sets), 4)
 
 
 def moments(folder):
@@ -82,6 +82,9 @@ def moments(folder):
         continues(folder, title, [], expected, [fault], 1)
     continues(folder, "two", [], expected, ["kill:rank=1@step=8", "kill:rank=2@step=20"], 2)
     continues(folder, "two-at-once", [], expected, ["kill:rank=1@step=20", "kill:rank=2@step=20"], 2)
+    # Step 20 is not logged, so the others complete its body without rank 0, and do not repeat it.
+    third = ["train.log_every=3"]
+    continues(folder, "unwritten", ["--do", "unwritten"], undisturbed(folder, "third", [], third), [], 1, third)
     output = folder / "share"
     runs.check(objects(ended(output, ["--do", "share"], ["launch.min_ranks=0"]), 4) == expected[1], "share")
     runs.check(not checkpoints.difference(output, expected[0]), "the range-based loop has other weights")

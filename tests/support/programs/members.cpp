@@ -4,7 +4,8 @@
 //
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
 // unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of
-// the program), before and after (rank 1 dies outside of the loop).
+// the program), before and after (rank 1 dies outside of the loop), unwritten (rank 0 dies before it has written a
+// record that the others have).
 #include <ATen/ATen.h>
 #include <convoy/convoy.h>
 #include <torch/data/datasets/base.h>
@@ -16,6 +17,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -77,6 +81,15 @@ void evaluate(convoy::Run& run, convoy::Replicas& replicas, Net& net) {
   run.evaluated("error", sum, rows, convoy::Best::lowest);
 }
 
+// Dies after the others have completed the body, and leaves the file as if it had died before its last record.
+void die_without_last_record(const std::string& path) {
+  std::ifstream file(path);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  std::filesystem::resize_file(path, all.rfind('\n', all.size() - 2) + 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  raise(SIGKILL);
+}
+
 void train(convoy::Job& job) {
   std::map<std::string, std::string> options = options_of(job.arguments());
   const std::string action = options["--do"];
@@ -117,6 +130,8 @@ void train(convoy::Job& job) {
     else
       scheduler.step();
     if ((batch.step + 1) % 10 == 0) evaluate(run, replicas, net);
+    if (action == "unwritten" && job.rank() == 0 && batch.step == 19)
+      die_without_last_record(run.folder() + "/metrics.jsonl");
     if (action == "throw" && batch.step == 5) throw std::runtime_error("the program broke");
     std::this_thread::sleep_for(std::chrono::duration<double>(std::stod(options["--pause"])));
   };
