@@ -20,8 +20,6 @@
 namespace convoy {
 namespace {
 
-Timeout milliseconds_of(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
-
 // A state file that no other process reads: its name is removed at once.
 struct PrivateState {
   std::shared_ptr<StateFile> file;
@@ -103,8 +101,8 @@ class EmbeddedImpl : public Job::Impl {
     request.channel = context.channel;
     request.job = context.config.name;
     request.host = context.host;
-    request.timeout = milliseconds_of(launch.collective);
-    request.rendezvous = milliseconds_of(launch.rendezvous);
+    request.timeout = timeout_of(launch.collective);
+    request.rendezvous = timeout_of(launch.rendezvous);
     request.waiting = [state = state_.file](const char* name) { state->collective(name); };
     request.notes = state_.records;
     request.times = context.times;

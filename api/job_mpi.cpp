@@ -33,7 +33,7 @@ class EmbeddedServer {
     options.interface_address = address;
     options.port = static_cast<uint16_t>(launch.port);
     options.job = random_token();
-    options.heartbeat = Timeout(static_cast<int64_t>(launch.heartbeat * 1000));
+    options.heartbeat = timeout_of(launch.heartbeat);
     ChannelServerEvents events;
     events.on_leave = [this](int rank, const std::string&, bool orderly) { left(rank, orderly); };
     events.on_post = [this](int, const std::string& topic, const Json& body) { posted(topic, body); };
@@ -144,7 +144,7 @@ Job Job::over_mpi(int fortran_communicator, const std::vector<std::string>& sett
   rank.settings = settings;
   rank.arguments = process_arguments();
   const RunConfig config = embedded_config(rank.arguments, settings);
-  const Timeout limit(static_cast<int64_t>(config.launch.rendezvous * 1000));
+  const auto limit = timeout_of(config.launch.rendezvous);
   const MpiPlace place = mpi_place(fortran_communicator);
   rank.rank = place.rank;
   rank.size = place.size;

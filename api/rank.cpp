@@ -17,8 +17,6 @@
 namespace convoy {
 namespace {
 
-Timeout time_limit_of(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
-
 // Returns the reason as JSON that fits into a state file: shortens the message, so that the JSON stays valid.
 std::string short_json(Abort reason) {
   constexpr size_t room = 4095;
@@ -178,8 +176,8 @@ void Rank::connect(Context& context, const Registry& backends) {
   request.job = str(assignment_.job.name, "/", assignment_.attempt);
   request.host = context.host;
   request.address = assignment_.data_address;
-  request.timeout = time_limit_of(launch.collective);
-  request.rendezvous = time_limit_of(launch.rendezvous);
+  request.timeout = timeout_of(launch.collective);
+  request.rendezvous = timeout_of(launch.rendezvous);
   request.waiting = [state = state_, injector = injector_](const char* name) {
     state->collective(name);
     if (*name != '\0') injector->waiting();

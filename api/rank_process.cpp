@@ -145,7 +145,7 @@ RankProcess::RankProcess() : variables_(rank_variables()) {
 bool RankProcess::join_next() {
   const LaunchConfig& launch = assignment_.job.config.launch;
   // A lost host is known after a heartbeat.
-  const Timeout limit(static_cast<int64_t>((launch.heartbeat + launch.failure_grace) * 1000));
+  const auto limit = timeout_of(launch.heartbeat + launch.failure_grace);
   const std::shared_ptr<Injector> injector = ranks_.front()->injector();
   std::exception_ptr failed;
   while (const std::optional<NextMembership::Place> place = next_->wait(limit)) {
@@ -159,7 +159,7 @@ bool RankProcess::join_next() {
       report_stop_signals(channel_);
       assign();
       // State files are named by rank. One that is still late for the membership before would replace another's.
-      const Timeout rendezvous(static_cast<int64_t>(launch.rendezvous * 1000));
+      const auto rendezvous = timeout_of(launch.rendezvous);
       channel_->agree("left the membership before", place->rank, place->staying, "", rendezvous);
       open(starting_phase);
       if (injector) ranks_.front()->keep_injector(injector);

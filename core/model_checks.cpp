@@ -163,7 +163,7 @@ void check_equal_lines(const std::string& axis, const Context& context, const st
   const std::string text = Json(lines).dump();
   const int index = context.mesh.coordinate(context.rank, axis);
   const std::string key = str(call, "/", axis, "/", group.front());
-  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const auto timeout = timeout_of(context.config.launch.rendezvous);
   const std::string digest = str(text.size(), "/", random_key(0, text));
   const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
   if (std::all_of(digests.begin(), digests.end(), [&](const std::string& other) { return other == digests.front(); }))
@@ -220,7 +220,7 @@ void LossCheck::end_not_finite(const Unchecked& update, int64_t step) {
     if (first == never && !at::isfinite(loss).all().item<bool>()) first = number;
   const std::vector<std::string> first_steps =
       context_.channel->agree(str("nonfinite/", step), context_.rank, context_.size, std::to_string(first),
-                              Timeout(static_cast<int64_t>(context_.config.launch.rendezvous * 1000)));
+                              timeout_of(context_.config.launch.rendezvous));
   int failing_rank = -1;
   int64_t when = never;
   for (size_t rank = 0; rank < first_steps.size(); ++rank) {

@@ -72,7 +72,7 @@ std::vector<std::string> RunMetrics::agree_on_new() {
   Json mine = Json::array();
   for (const auto& [name, value] : values_)
     if (std::find(names_.begin(), names_.end(), name) == names_.end()) mine.push_back(name);
-  const auto timeout = Timeout(static_cast<int64_t>(context_.config.launch.collective * 1000));
+  const auto timeout = timeout_of(context_.config.launch.collective);
   std::vector<std::string> added;
   for (const std::string& text :
        context_.channel->agree(str("run/metrics/", agreements_++), context_.rank, context_.size, mine.dump(), timeout))

@@ -87,7 +87,7 @@ void Run::Impl::compare_with_ranks(const LoopSettings& wanted) {
                {"checkpoint_every", to_json(wanted.train.checkpoint_every)},
                {"keep_last", wanted.train.keep_last},
                {"log_every", wanted.train.log_every}});
-  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const auto timeout = timeout_of(context.config.launch.rendezvous);
   const std::vector<std::string> all =
       context.channel->agree(str("run/share/", comparisons_++), context.rank, context.size, mine.dump(), timeout);
   for (size_t rank = 1; rank < all.size(); ++rank)

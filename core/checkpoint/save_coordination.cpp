@@ -14,7 +14,7 @@
 namespace convoy {
 
 SaveCoordination::SaveCoordination(const Context& context, const std::string& call)
-    : context_(context), timeout_(int64_t(context.config.launch.collective * 1000)) {
+    : context_(context), timeout_(timeout_of(context.config.launch.collective)) {
   // The communicator distributes the token: a key of the control store needs a name that all ranks know already.
   token_ = random_token();
   at::Tensor letters = at::empty({int64_t(token_.size())}, at::kByte);

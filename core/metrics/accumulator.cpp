@@ -165,7 +165,7 @@ void SameMetrics::check(const std::string& kind, const std::vector<std::string>&
   if (context_.size == 1) return;
   // The barrier's time limit finds and names a rank that is late or never comes.
   context_.world->barrier({"metrics of all ranks", {}})->wait();
-  const auto timeout = Timeout(static_cast<int64_t>(context_.config.launch.rendezvous * 1000));
+  const auto timeout = timeout_of(context_.config.launch.rendezvous);
   const std::vector<std::string> all =
       context_.channel->agree("metrics/" + kind, context_.rank, context_.size, mine, timeout);
   for (size_t rank = 1; rank < all.size(); ++rank)

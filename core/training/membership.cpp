@@ -96,7 +96,7 @@ void BufferCopies::replace_in(std::vector<StateEntry>& entries) const {
 
 std::optional<Json> take_over(const Context& context, Strategy& strategy, const KeptTraining& kept) {
   const at::NoGradGuard no_grad;
-  const Timeout limit(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const auto limit = timeout_of(context.config.launch.rendezvous);
   const Json mine{{"steps", kept.steps}, {"trainer", kept.trainer}};
   std::vector<Json> all;
   for (const std::string& text :

@@ -18,15 +18,14 @@
 namespace convoy {
 namespace {
 
-Timeout rendezvous_limit(const Context& context) { return Timeout(int64_t(context.config.launch.rendezvous * 1000)); }
-
 bool host_memory_allowed(const Context& context) { return context.config.launch.host_memory; }
 
 // Ranks of the axis by host, each list in order.
 std::map<std::string, std::vector<int>> ranks_by_host(const Context& context, const std::string& label) {
   Communicator& data = *context.axis("data");
   const std::string here = host_memory_allowed(context) ? this_kernel() + " " + context.host : "";
-  const auto hosts = context.channel->agree(label, data.rank(), data.size(), here, rendezvous_limit(context));
+  const auto hosts =
+      context.channel->agree(label, data.rank(), data.size(), here, timeout_of(context.config.launch.rendezvous));
   std::map<std::string, std::vector<int>> ranks;
   for (int rank = 0; rank < data.size(); ++rank) ranks[hosts[size_t(rank)]].push_back(rank);
   return ranks;
@@ -50,9 +49,9 @@ std::shared_ptr<SharedRows> SharedRows::create(const Context& context) {
     const std::string part = convoy::str(label, "/", ranks.front());
     // Tries one page, so that all ranks learn whether all can map.
     const bool can = SharedMemory::create_together(*context.channel, part + "/try", index, int(size), 4096,
-                                                   rendezvous_limit(context)) != nullptr;
-    const auto all =
-        context.channel->agree(label + "/can", data.rank(), data.size(), can ? "yes" : "no", rendezvous_limit(context));
+                                                   timeout_of(context.config.launch.rendezvous)) != nullptr;
+    const auto all = context.channel->agree(label + "/can", data.rank(), data.size(), can ? "yes" : "no",
+                                            timeout_of(context.config.launch.rendezvous));
     if (std::count(all.begin(), all.end(), "yes") < data.size()) return nullptr;
     return std::shared_ptr<SharedRows>(new SharedRows(context, part, index, int(size)));
   }

@@ -41,7 +41,7 @@ using TiedRanks = std::map<int, TiedRank>;
 // Every rank's text, by rank of the axis.
 std::vector<std::string> gather_texts(const Context& context, const std::string& what, const std::string& mine) {
   const std::vector<int> ranks = context.mesh.group(context.rank, "pipeline");
-  const auto timeout = Timeout(int64_t(context.config.launch.rendezvous * 1000));
+  const auto timeout = timeout_of(context.config.launch.rendezvous);
   return context.channel->agree(convoy::str("ties/", ranks.front(), "/", what),
                                 context.mesh.coordinate(context.rank, "pipeline"), int(ranks.size()), mine, timeout);
 }

@@ -72,8 +72,7 @@ class Bench {
   }
 
   TrainingResult run() {
-    StopAgreement stop(context_.channel, me_, ranks_,
-                       Timeout(static_cast<int64_t>(context_.config.launch.collective * 1000)));
+    StopAgreement stop(context_.channel, me_, ranks_, timeout_of(context_.config.launch.collective));
     TrainingResult result;
     Json rows = Json::array();
     context_.state->phase("benchmark");

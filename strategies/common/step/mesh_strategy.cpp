@@ -123,7 +123,7 @@ class MeshStrategy : public Strategy {
     return {[&recordable] { recordable.set_rates(); }, [this](const StepInput& input) { return trained(input); },
             [this](const StateVisitor& visit) { visit_state(visit); }, [&recordable] { return recordable.obstacle(); },
             [this, channel = context.channel, rank = context.rank, size = context.size,
-             patience = Timeout(int64_t(context.config.launch.rendezvous * 1000))](const std::string& mine) {
+             patience = timeout_of(context.config.launch.rendezvous)](const std::string& mine) {
               return agreed(*channel, rank, size, patience, mine);
             }};
   }
