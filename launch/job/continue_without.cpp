@@ -51,12 +51,15 @@ void RunAttempt::ended(int process, const ProcessEnd& end) {
   supervisor_->ended(place, end);
 }
 
-bool RunAttempt::is_silent(int process, bool started, const std::string& message) {
+bool RunAttempt::is_silent(int process, bool started, const std::string& silence) {
   const int place = started ? place_of(process) : process;
   if (place < 0) return true;  // it has left already
   if (!keeps_ranks()) return false;
-  const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, message);
-  return loss && continue_without(place, *loss);
+  const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, silence);
+  if (loss && continue_without(place, *loss)) return true;
+  // The supervisor that noticed it may be that of an earlier membership, which cannot end the job.
+  if (started && !retired_.empty()) supervisor_->fail_silent(place, silence);
+  return false;
 }
 
 bool RunAttempt::continue_without(int process, const Abort& loss) {
@@ -146,6 +149,9 @@ void RunAttempt::change_membership(std::unique_ptr<JobSupervisor> next, const Ra
   retired_.push_back(std::move(supervisor_));
   supervisor_ = std::move(next);
   assignment_ = assignment;
+  std::vector<int> started_as(ranks.size(), -1);
+  for (size_t started = 0; started < places_.size(); ++started)
+    if (places_[started] >= 0) started_as.at(static_cast<size_t>(places_[started])) = static_cast<int>(started);
   // The next ranks make new files for their positions.
   for (size_t rank = 0; rank < ranks.size(); ++rank) unlink(str(folder_.path, "/logs/rank", rank, ".state").c_str());
   for (size_t started = 0; started < places_.size(); ++started) {
@@ -159,7 +165,8 @@ void RunAttempt::change_membership(std::unique_ptr<JobSupervisor> next, const Ra
     if (ranks[rank] >= 0)
       logs_.write(ranks[rank],
                   str("convoy: membership ", assignment.membership + 1, ": the rank that was rank ", rank));
-  retired_.back()->retire({{"channel", to_string(supervisor_->address())}, {"ranks", ranks}}, reason);
+  retired_.back()->retire({{"channel", to_string(supervisor_->address())}, {"ranks", ranks}}, reason,
+                          std::move(started_as));
 }
 
 // Rank 0 of the membership has the state, and repeats the step.

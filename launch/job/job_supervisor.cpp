@@ -282,9 +282,7 @@ void JobSupervisor::left(int id, bool orderly) {
   participant.left = true;
   if (participant.end) return;
   if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
-      events_.on_silence(process, true,
-                         str("the convoy of rank ", process, participant.host.empty() ? "" : " on " + participant.host,
-                             " left the control channel: it was killed, or its host is lost")))
+      events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost"))
     return;
   if (retired_) return;
   participant.end = ProcessEnd{0, SIGKILL};
@@ -305,13 +303,17 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   if (cause_) return;
   const int rank = id >= 0 ? id : -1 - id;
   const size_t known = id >= 0 && assignment_ ? assignment_->job.ranks.size() : participants_.size();
-  if (rank >= static_cast<int>(known) || (retired_ && id >= 0)) return;
+  if (rank >= static_cast<int>(known)) return;
   const std::string silence = str(" has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)");
+  if (retired_) {
+    // A rank that should leave this membership, or the convoy of a host.
+    if (events_.on_silence) events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence);
+    return;
+  }
   if (events_.on_silence && assignment_) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
-    if (events_.on_silence(process, id < 0, label(process) + silence)) return;
+    if (events_.on_silence(process, id < 0, silence)) return;
   }
-  if (retired_) return;
   stalls_->heartbeat_lost(rank, seconds, str(id >= 0 ? "rank " : "the convoy of rank ", rank, silence));
 }
 

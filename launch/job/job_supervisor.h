@@ -55,8 +55,8 @@ struct JobEvents {
   // An agent reports the end of a process, by its number when it was started. Null: JobSupervisor::ended.
   std::function<void(int process, const ProcessEnd& end)> on_agent_report = nullptr;
   // Before a job fails because a process or its host does not answer. Returns true if the job continues without it.
-  // `started`: `process` is the number when it was started; else that in the job now.
-  std::function<bool(int process, bool started, const std::string& message)> on_silence = nullptr;
+  // `started`: `process` is the number when it was started; else that in the job now. `silence` follows its name.
+  std::function<bool(int process, bool started, const std::string& silence)> on_silence = nullptr;
 };
 
 class JobSupervisor {
@@ -73,16 +73,19 @@ class JobSupervisor {
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
   // Returns how a rank process died, if the job may continue without it: it was killed, after all ranks had joined, and
-  // no other failure or stop ends the job. `message`: replaces the usual one; "": none.
-  std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& message = "") const;
+  // no other failure or stop ends the job. `silence`: see JobEvents; "": it has ended.
+  std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& silence = "") const;
   // True if the ranks of the job may change: all have joined and train, and no failure or stop ends the job.
   bool may_change() const;
   bool ends() const;  // a rank has made all its steps
   // Decides that the ranks change; `retire` must follow. Returns false if they have all trained to the end already.
   bool begin_change();
-  // Another supervisor takes over the remaining processes. `next` goes to the ranks: protocol::next_membership. From
-  // now on this object only keeps the channel open.
-  void retire(const Json& next, const Abort& loss);
+  // Another supervisor takes over the remaining processes. `next` goes to the ranks: protocol::next_membership.
+  // `started`: by rank, the number of its process when it was started. From now on this object keeps the channel open
+  // for ranks that have not left it yet, and only reports which of them do not answer.
+  void retire(const Json& next, const Abort& loss, std::vector<int> started);
+  // Ends the job because of a process that an earlier supervisor found silent.
+  void fail_silent(int process, const std::string& silence);
   void end_agents(const Abort& reason);  // after retire: the job has failed
   void stop(int signal);                 // signal of this process; a repeated request kills
   bool stopping() const { return stop_signal_ != 0; }
@@ -144,10 +147,11 @@ class JobSupervisor {
   int stop_signal_ = 0;
   bool ranks_stopped_ = false;  // ranks report that they stopped early
   bool retired_ = false;
-  StopRequests requests_;  // signals of this process
-  std::set<int> in_loop_;  // ranks of a program that have entered Run::each_batch
-  int awaits_ = 0;         // calls of await_ranks
-  int undecided_ = 0;      // failures whose cause may still arrive
+  std::vector<int> started_;  // after retire: by rank, the number of its process when it was started
+  StopRequests requests_;     // signals of this process
+  std::set<int> in_loop_;     // ranks of a program that have entered Run::each_batch
+  int awaits_ = 0;            // calls of await_ranks
+  int undecided_ = 0;         // failures whose cause may still arrive
   bool all_joined_ = false;
   bool continues_ = false;  // from an earlier membership: its ranks had joined
   std::map<int, Json> infos_, results_;

@@ -45,7 +45,7 @@ class RunAttempt {
   void line(int process, const std::string& text);
   void ended(int process, const ProcessEnd& end);
   // The host of a process, or its convoy there, is gone. Returns true if the job continues without the process.
-  bool lost(int process, const std::string& message) { return is_silent(process, true, message); }
+  bool lost(int process, const std::string& message) { return is_silent(process, true, ": " + message); }
   void begin_failed(const Error& error);  // writes the summary; the caller ends the run
   // Writes and reports the end of this attempt. The result holds the exit code of `convoy run`, or the restart delay.
   AttemptEnd finish();
@@ -74,7 +74,7 @@ class RunAttempt {
   bool keeps_ranks() const;
   int place_of(int process) const;
   bool continue_without(int process, const Abort& loss);
-  bool is_silent(int process, bool started, const std::string& message);
+  bool is_silent(int process, bool started, const std::string& silence);
   JobRequest request_of(const JobPlan& job) const;
   RankAssignment next_assignment(const JobPlan& job, bool in_memory) const;
   void change_membership(std::unique_ptr<JobSupervisor> next, const RankAssignment& assignment,

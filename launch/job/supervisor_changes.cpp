@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/text.h"
 #include "core/control/assignment.h"
@@ -9,7 +10,7 @@
 
 namespace convoy {
 
-std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& message) const {
+std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& silence) const {
   if (end.signal == 0 || !may_change()) return std::nullopt;
   const int rank = failed_rank_of(process);
   const int64_t step = step_of(rank);
@@ -19,7 +20,7 @@ std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, con
                step,
                end.signal,
                participants_[static_cast<size_t>(process)].host,
-               !message.empty() ? message
+               !silence.empty() ? label(process) + silence
                                 : str(label(process), " ", end_text(end), step >= 0 ? str(" at step ", step) : "",
                                       reported && !reported->message.empty() ? ": " + reported->message : "")};
 }
@@ -58,8 +59,16 @@ void JobSupervisor::end_agents(const Abort& reason) {
   if (request_.joins) channel_->abort(reason);
 }
 
-void JobSupervisor::retire(const Json& next, const Abort& loss) {
+void JobSupervisor::fail_silent(int process, const std::string& silence) {
+  if (cause_ || stop_signal_ != 0) return;
+  const int rank = failed_rank_of(process);
+  fail({Failure::hang, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host,
+        str(label(process), silence, ", and the job cannot continue without it")});
+}
+
+void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int> started) {
   retired_ = true;
+  started_ = std::move(started);
   stalls_.reset();
   channel_->set(protocol::next_membership, next.dump());
   channel_->abort(loss);

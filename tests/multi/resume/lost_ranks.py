@@ -147,6 +147,38 @@ def late_rank(folder):
     print("late: each rank has its own state file")
 
 
+def silent(folder):
+    """Ranks that fall silent together, or while the others leave the membership, count as lost after a heartbeat."""
+    config = TINY / "mlp.yaml"
+    sets = ["train.epochs=60", "train.checkpoint_every=50 steps", "train.evaluate_every=60 steps", "launch.heartbeat=2s"]
+    expected = undisturbed(folder, "heard", config, sets)
+
+    def disturbed(title, first, second, more=()):
+        output = folder / title
+        process = runs.start(config, output, [*COMMON, *sets, *more], ranks=4)
+        ranks = sorted(runs.rank_pids(process, 4))  # they start in this order
+        runs.training(output)
+        os.kill(ranks[1], first)
+        time.sleep(0.01)
+        os.kill(ranks[3], second)
+        return output, runs.end(process, 30), runs.summary(output)
+
+    for title, first, second in (("stop-stop", signal.SIGSTOP, signal.SIGSTOP),
+                                 ("kill-stop", signal.SIGKILL, signal.SIGSTOP),
+                                 ("stop-kill", signal.SIGSTOP, signal.SIGKILL)):
+        output, code, summary = disturbed(title, first, second)
+        changes = summary["membership"]
+        runs.check(code == 0 and sum(len(change["left"]) for change in changes) == 2, f"{title}: exit {code}, {changes}")
+        runs.check(any("heartbeat" in change["why"] for change in changes), f"{title}: {changes}")
+        for change in changes:  # the numbers are those of the membership that ends
+            named = re.match(r"rank (\d+) on ", change["why"])
+            runs.check(named and [int(named[1])] == change["left"], f"{title}: {change}")
+        compare(title, output, expected)
+    output, code, summary = disturbed("too-silent", signal.SIGKILL, signal.SIGSTOP, ["launch.min_ranks=3"])
+    runs.check(code == 110 and "heartbeat" in summary["failure"]["message"], f"exit {code}, {summary['failure']}")
+    print("silent: lost after a heartbeat")
+
+
 def sharded(folder):
     """A lost rank had a part of the state: the others return to the newest checkpoint, with fewer ranks. `--inject` may
     name the last rank, which the next membership lacks."""
@@ -201,6 +233,7 @@ with runs.workspace() as folder:
     many_steps(folder)
     models(folder)
     late_rank(folder)
+    silent(folder)
     sharded(folder)
     too_few(folder)
     random_kills(folder)
