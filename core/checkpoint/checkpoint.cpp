@@ -505,12 +505,21 @@ bool is_step_folder(const std::string& path) {
   return std::filesystem::exists(path + "/manifest.json", none);
 }
 
+void check_named(const std::string& step, const std::string& key) {
+  try {
+    check_files(step, read_manifest_file(step));
+  } catch (const Error& error) {
+    if (error.kind() != Failure::corrupt_data) throw;
+    throw Error(error.kind(), key, ": ", error.what(), advice_for_damage(step));
+  }
+}
+
 }  // namespace
 
 std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files) {
   refuse_farm(path, key);
   if (is_step_folder(path)) {
-    check_files(path, read_manifest_file(path));
+    check_named(path, key);
     return path;
   }
   for (const std::string& folder : {path + "/checkpoints", path}) {
@@ -528,12 +537,7 @@ std::string named_checkpoint(const std::string& path, const std::string& key) {
     if (steps.empty()) refuse_without_checkpoint(path, key);
     step = convoy::str(folder, "/step-", steps.back());
   }
-  try {
-    check_files(step, read_manifest_file(step));
-  } catch (const Error& error) {
-    if (error.kind() != Failure::corrupt_data) throw;
-    throw Error(error.kind(), key, ": ", error.what(), advice_for_damage(step));
-  }
+  check_named(step, key);
   return step;
 }
 

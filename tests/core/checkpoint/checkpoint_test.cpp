@@ -331,16 +331,18 @@ TEST(Checkpoint, FindsStepFoldersAndRunFolders) {
   EXPECT_EQ(checkpoints.find(folder / "checkpoints/step-1").step, 1);
   flip(folder / "checkpoints/step-2/rank-0.safetensors", 200);
   EXPECT_EQ(checkpoints.find(folder.path()).step, 1);
-  const auto kind = [&](const std::string& path) {
+  const auto refusal = [&](const std::string& path) {
     try {
       checkpoints.find(path);
     } catch (const Error& error) {
-      return error.kind();
+      return str(name_of(error.kind()), ": ", error.what());
     }
-    return Failure::internal;
+    return std::string();
   };
-  EXPECT_EQ(kind(folder / "checkpoints/step-2"), Failure::corrupt_data);
-  EXPECT_EQ(kind(folder / "nowhere"), Failure::config);
+  const std::string damaged = refusal(folder / "checkpoints/step-2");
+  EXPECT_EQ(damaged.rfind("corrupt_data: train.resume: ", 0), 0u) << damaged;
+  EXPECT_NE(damaged.find("name an older one: "), std::string::npos) << damaged;
+  EXPECT_EQ(refusal(folder / "nowhere").rfind("config: ", 0), 0u);
 }
 
 TEST(Checkpoint, RefusesASaveWithMissingOwners) {
