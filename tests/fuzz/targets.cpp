@@ -23,6 +23,7 @@
 #include "core/data/sets/fashion_mnist.h"
 #include "core/data/sets/images.h"
 #include "core/files/summary.h"
+#include "core/metrics/sink.h"
 #include "launch/explain/calibration.h"
 #include "launch/prepare/describe.h"
 
@@ -130,6 +131,12 @@ void read_summary_file(const std::string& bytes, const std::string& folder) {
   foreign_key(summary);
 }
 
+void read_metrics(const std::string& bytes, const std::string& folder) {
+  const std::string path = write(folder, "metrics.jsonl", bytes);
+  for (const bool evaluated : {true, false}) make_jsonl_sink(path, 2, evaluated);
+  if (evaluations_in(path, 2) != 0) throw std::logic_error("an evaluation that is repeated is still there");
+}
+
 void read_tokens(const std::string& bytes, const std::string&) {
   // The first byte chooses the format.
   const char* formats[] = {"npy", "uint16", "uint32"};
@@ -159,6 +166,7 @@ const std::vector<Target>& targets() {
       {"rendezvous", [](const std::string& bytes, const std::string&) { channel_address(bytes); }},
       {"calibration", read_calibration_file},
       {"summary", read_summary_file},
+      {"metrics", read_metrics},
       {"tokens", read_tokens}};
   return all;
 }
