@@ -26,9 +26,7 @@ std::vector<uint8_t> ChannelBackedStore::compareSet(const std::string& key, cons
   return bytes(channel_->compare_set(prefix_ + key, text(expected), text(desired)));
 }
 
-std::vector<uint8_t> ChannelBackedStore::get(const std::string& key) {
-  return bytes(channel_->get(prefix_ + key, timeout_));
-}
+std::vector<uint8_t> ChannelBackedStore::get(const std::string& key) { return bytes(waited(key, timeout_)); }
 
 int64_t ChannelBackedStore::add(const std::string& key, int64_t value) { return channel_->add(prefix_ + key, value); }
 
@@ -50,8 +48,15 @@ void ChannelBackedStore::wait(const std::vector<std::string>& keys, const std::c
   auto deadline = std::chrono::steady_clock::now() + timeout;
   for (const auto& key : keys) {
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    channel_->get(prefix_ + key, std::max(left, std::chrono::milliseconds(1)));
+    waited(key, std::max(left, std::chrono::milliseconds(1)));
   }
+}
+
+std::string ChannelBackedStore::waited(const std::string& key, std::chrono::milliseconds timeout) {
+  unset_key_ = key;
+  std::string value = channel_->get(prefix_ + key, timeout);
+  unset_key_.clear();
+  return value;
 }
 
 }  // namespace convoy

@@ -54,8 +54,13 @@ class ChannelBackedStore : public c10d::Store {
   int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  // The key for which a wait was in vain; "": none. Keys of a rendezvous end with the rank that should have set them.
+  const std::string& unset_key() const { return unset_key_; }
 
  private:
+  std::string waited(const std::string& key, std::chrono::milliseconds timeout);
+
+  std::string unset_key_;
   std::shared_ptr<Channel> channel_;
   std::string prefix_;
 };

@@ -37,6 +37,13 @@ def never_meets(folder):
              says=["rank 0 has been rendezvous", "before its first step", "--set launch.rendezvous="])
 
 
+def never_meets_others(folder):
+    run = _faults.Run(folder, "gloo", "loop:rank=0@join", rendezvous=_faults.RENDEZVOUS / 2, title="the others wait")
+    run.start()
+    run.ends(75, within=_faults.within(limit=_faults.RENDEZVOUS / 2 + 1), kind="rendezvous",
+             says=["rank 0 has not come within", "launch.rendezvous"])
+
+
 def environment(job, rank):
     return {"CONVOY_RANK": str(rank), "CONVOY_WORLD_SIZE": "2", "CONVOY_LOCAL_RANK": str(rank), "CONVOY_JOB": job}
 
@@ -86,4 +93,5 @@ with runs.workspace() as folder:
         port_taken(folder, backend)
     dies_connecting(folder, "mpi", 1, under=_faults.MPIRUN)
     never_meets(folder)
+    never_meets_others(folder)
     two_jobs(folder)
