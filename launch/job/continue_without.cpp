@@ -187,7 +187,7 @@ void RunAttempt::continued(const Json& body) {
       from += ": " + lost.get<std::string>();
   }
   console_.log(
-      str("membership ", assignment_->membership + 1, ": ", join(reasons, "; "), "; ",
+      str("membership ", assignment_->membership + 1, ": ", join(reasons, "; then "), "; ",
           ranks_and(assignment_->job.ranks.size(), assignment_->job.ranks.size() == 1 ? "continues" : "continue"),
           " with step ", step, from));
   summary_["membership"] = changes;
