@@ -60,7 +60,8 @@ void JobSupervisor::end_agents(const Abort& reason) {
 }
 
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
-  if (cause_ || stop_signal_ != 0) return;
+  // Convoys leave after the job is done.
+  if (cause_ || complete() || participants_[static_cast<size_t>(process)].end) return;
   const int rank = failed_rank_of(process);
   fail({Failure::hang, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host,
         str(label(process), silence, ", and the job cannot continue without it")});

@@ -153,7 +153,7 @@ def silent(folder):
     sets = ["train.epochs=60", "train.checkpoint_every=50 steps", "train.evaluate_every=60 steps", "launch.heartbeat=2s"]
     expected = undisturbed(folder, "heard", config, sets)
 
-    def disturbed(title, first, second, more=()):
+    def disturbed(title, first, second, more=(), stop=False):
         output = folder / title
         process = runs.start(config, output, [*COMMON, *sets, *more], ranks=4)
         ranks = sorted(runs.rank_pids(process, 4))  # they start in this order
@@ -161,6 +161,9 @@ def silent(folder):
         os.kill(ranks[1], first)
         time.sleep(0.01)
         os.kill(ranks[3], second)
+        if stop:
+            time.sleep(0.5)
+            process.terminate()
         return output, runs.end(process, 30), runs.summary(output)
 
     for title, first, second in (("stop-stop", signal.SIGSTOP, signal.SIGSTOP),
@@ -175,6 +178,8 @@ def silent(folder):
             runs.check(named and [int(named[1])] == change["left"], f"{title}: {change}")
         compare(title, output, expected)
     output, code, summary = disturbed("too-silent", signal.SIGKILL, signal.SIGSTOP, ["launch.min_ranks=3"])
+    runs.check(code == 110 and "heartbeat" in summary["failure"]["message"], f"exit {code}, {summary['failure']}")
+    output, code, summary = disturbed("stopped", signal.SIGKILL, signal.SIGSTOP, stop=True)
     runs.check(code == 110 and "heartbeat" in summary["failure"]["message"], f"exit {code}, {summary['failure']}")
     print("silent: lost after a heartbeat")
 
