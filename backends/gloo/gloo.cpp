@@ -75,9 +75,12 @@ class GlooTransport final : public Transport {
       // If a peer died, its failure is the cause and not this one. It arrives over the control channel a little later.
       if (const auto reason = abort_within(*request.channel, std::chrono::milliseconds(500)))
         throw CommError(Failure::peer_lost, -1, who, "the job ends: ", reason->message);
-      if (const std::string& key = store->unset_key(); !key.empty())
-        throw CommError(Failure::rendezvous, -1, who, "rank ", key.substr(key.rfind('/') + 1), " has not come within ",
-                        human_seconds(rendezvous), " (launch.rendezvous); look into its log");
+      if (const std::string& key = store->unset_key(); !key.empty()) {
+        const std::string absent = key.substr(key.rfind('/') + 1);
+        throw CommError(Failure::rendezvous, -1, who, "rank ", absent, " has not come within ",
+                        human_seconds(rendezvous), " (launch.rendezvous)",
+                        label == "world" ? str("; see logs/rank", absent, ".log") : "");
+      }
       throw CommError(Failure::rendezvous, -1, who, message_without_backtrace(error));
     }
     accept_filter_->close();  // all pairs are connected

@@ -204,7 +204,7 @@ void RunAttempt::first_step_done() {
     const std::vector<int> joined = change.at("joined");
     requests_->answer(done.asked, {exit_code::done, str(named_ranks(joined), joined.size() == 1 ? " takes" : " take",
                                                         " part since step ", change.at("step").dump(), ": ",
-                                                        ranks_and(change.at("ranks").get<size_t>(), "train"))});
+                                                        ranks_and(assignment_->job.ranks.size(), "train"))});
   }
   const bool changed = !unfinished_.empty();
   unfinished_.clear();
