@@ -156,6 +156,7 @@ void TrainingProgress::open_sinks() {
   // The last of them: if rank 0 is lost between two, the next one asks this file which evaluations are missing.
   const std::string path = context_.folder + "/metrics.jsonl";
   sinks_.push_back(make_jsonl_sink(path, recorded_, !repeats_evaluation_));
+  if (evaluations_.empty()) return;
   const size_t there = evaluations_in(path, recorded_);
   for (size_t i = there; i < evaluations_.size(); ++i)
     if (evaluations_[i]["step"] == recorded_) write(record_of(evaluations_[i]));
