@@ -1,5 +1,6 @@
 // JobSupervisor: changes of the ranks of its job (launch.min_ranks).
 #include <signal.h>
+#include <string.h>
 
 #include <algorithm>
 #include <utility>
@@ -61,10 +62,19 @@ void JobSupervisor::end_agents(const Abort& reason) {
 
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
   // Convoys leave after the job is done.
-  if (cause_ || complete() || participants_[static_cast<size_t>(process)].end) return;
-  const int rank = failed_rank_of(process);
-  fail({Failure::hang, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host,
-        str(label(process), silence, ", and the job cannot continue without it")});
+  const Participant& participant = participants_[static_cast<size_t>(process)];
+  if (cause_ || complete() || has_results(process) || participant.end) return;
+  const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
+  if (stop_signal_ == 0) {
+    const int rank = failed_rank_of(process);
+    return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
+                 str(who, ", and the job cannot continue without it")});
+  }
+  Abort reason = stop_reason();
+  reason.host = participant.host;
+  reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), "; ", who,
+                       ", before all ranks had saved; the same command resumes from the newest checkpoint");
+  fail(reason);
 }
 
 void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int> started) {

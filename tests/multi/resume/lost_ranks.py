@@ -180,7 +180,7 @@ def silent(folder):
     output, code, summary = disturbed("too-silent", signal.SIGKILL, signal.SIGSTOP, ["launch.min_ranks=3"])
     runs.check(code == 110 and "heartbeat" in summary["failure"]["message"], f"exit {code}, {summary['failure']}")
     output, code, summary = disturbed("stopped", signal.SIGKILL, signal.SIGSTOP, stop=True)
-    runs.check(code == 110 and "heartbeat" in summary["failure"]["message"], f"exit {code}, {summary['failure']}")
+    runs.check(code == 143 and "heartbeat" in summary["failure"]["message"], f"exit {code}, {summary['failure']}")
     print("silent: lost after a heartbeat")
 
 
