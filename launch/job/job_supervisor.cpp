@@ -287,13 +287,7 @@ void JobSupervisor::left(int id, bool orderly) {
   if (retired_) return;
   participant.end = ProcessEnd{0, SIGKILL};
   if (cause_ || saved()) return;
-  if (stop_signal_ != 0) {
-    Abort reason = stop_reason();
-    reason.host = participant.host;
-    reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), "; the convoy of ", label(process),
-                         " was killed before all ranks had saved; the same command resumes from the newest checkpoint");
-    return fail(reason);
-  }
+  if (stop_signal_ != 0) return fail(unsaved_stop(process, str("the convoy of ", label(process), " was killed")));
   fail({Failure::internal, first_rank(process), step_of(first_rank(process)), SIGKILL, participant.host,
         str("the convoy of ", label(process), " left the control channel ",
             orderly ? "before its rank ended" : "without notice", ": it was killed, or its host is lost")});
@@ -518,6 +512,15 @@ Abort JobSupervisor::stop_reason() const {
   reason.message =
       str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request", "; the same command ",
           request_.resumes ? "resumes from the checkpoint" : "starts from the beginning");
+  return reason;
+}
+
+// The end of a requested stop after something has happened to a process.
+Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
+  Abort reason = stop_reason();
+  reason.host = participants_[static_cast<size_t>(process)].host;
+  reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), "; ", what,
+                       " before all ranks had saved; the same command resumes from the newest checkpoint");
   return reason;
 }
 

@@ -127,6 +127,7 @@ class JobSupervisor {
   bool in_loop() const;
   bool complete() const;  // all results have arrived
   Abort stop_reason() const;
+  Abort unsaved_stop(int process, const std::string& what) const;
   int first_rank(int process) const;
   std::string label(int process) const;
   std::optional<Abort> reported_failure(int process) const;

@@ -1,6 +1,5 @@
 // JobSupervisor: changes of the ranks of its job (launch.min_ranks).
 #include <signal.h>
-#include <string.h>
 
 #include <algorithm>
 #include <utility>
@@ -65,16 +64,9 @@ void JobSupervisor::fail_silent(int process, const std::string& silence) {
   const Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || complete() || has_results(process) || participant.end) return;
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
-  if (stop_signal_ == 0) {
-    const int rank = failed_rank_of(process);
-    return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
-                 str(who, ", and the job cannot continue without it")});
-  }
-  Abort reason = stop_reason();
-  reason.host = participant.host;
-  reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), "; ", who,
-                       ", before all ranks had saved; the same command resumes from the newest checkpoint");
-  fail(reason);
+  if (stop_signal_ != 0) return fail(unsaved_stop(process, who + ","));
+  const int rank = failed_rank_of(process);
+  fail({Failure::hang, rank, step_of(rank), 0, participant.host, str(who, ", and the job cannot continue without it")});
 }
 
 void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int> started) {

@@ -26,7 +26,8 @@ def begin(output, inject=(), sets=()):
 def ends(output, process, expected, left, ranks):
     code = runs.end(process, 60)
     console = pathlib.Path(f"{output}.console").read_text()
-    runs.check(code == 0 and "convoy: failed" not in console and runs.summary(output)["status"] == "done", f"{output.name}: exit {code}\n{console}")
+    runs.check(code == 0 and "convoy: failed" not in console and runs.summary(output)["status"] == "done",
+               f"{output.name}: exit {code}\n{console}")
     summary = runs.summary(output)
     changes = summary["membership"]
     runs.check(sum(len(change.get("left", [])) for change in changes) == left and changes[-1]["ranks"] == ranks and
