@@ -38,8 +38,8 @@ TranslatedException translate_exception(Failure unknown) {
     throw;
   } catch (const CommError& error) {
     // A rank that only learned of a failure names the rank that failed, unless all it knows is that it lost a peer.
-    const bool others =
-        error.kind() != Failure::peer_lost && error.kind() != Failure::rendezvous && error.kind() != Failure::internal;
+    const bool others = error.kind() != Failure::peer_lost && error.kind() != Failure::internal &&
+                        (error.kind() != Failure::rendezvous || error.rank() >= 0);
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
   } catch (const Error& error) {
     return {error.kind(), error.what()};

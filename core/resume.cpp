@@ -196,7 +196,7 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
                 "saves to compare them; nothing can resume from one");
   Resumed resumed;
   resumed.step = info.trainer.at("step").get<int64_t>();
-  resumed.notes.push_back(str("resumed from ", info.path, " after step ", resumed.step,
+  resumed.notes.push_back(str("resumes from ", info.path, " after step ", resumed.step,
                               all.empty() ? "" : str(", with changed settings (", all.size(), "):")));
   for (const Difference& difference : all) {
     resumed.notes.push_back("  " + to_string(difference));

@@ -77,9 +77,10 @@ class GlooTransport final : public Transport {
         throw CommError(Failure::peer_lost, -1, who, "the job ends: ", reason->message);
       if (const std::string& key = store->unset_key(); !key.empty()) {
         const std::string absent = key.substr(key.rfind('/') + 1);
-        throw CommError(Failure::rendezvous, -1, who, "rank ", absent, " has not come within ",
-                        human_seconds(rendezvous), " (launch.rendezvous)",
-                        label == "world" ? str("; see logs/rank", absent, ".log") : "");
+        const bool world = label == "world";  // other groups number their ranks themselves
+        throw CommError(Failure::rendezvous, world ? std::stoi(absent) : -1, who, "rank ", absent,
+                        " has not come within ", human_seconds(rendezvous), " (launch.rendezvous)",
+                        world ? str("; see logs/rank", absent, ".log") : "");
       }
       throw CommError(Failure::rendezvous, -1, who, message_without_backtrace(error));
     }

@@ -40,7 +40,7 @@ def never_meets(folder):
 def never_meets_others(folder):
     run = _faults.Run(folder, "gloo", "loop:rank=0@join", rendezvous=_faults.RENDEZVOUS / 2, title="the others wait")
     run.start()
-    run.ends(75, within=_faults.within(limit=_faults.RENDEZVOUS / 2 + 1), kind="rendezvous",
+    run.ends(75, within=_faults.within(limit=_faults.RENDEZVOUS / 2 + 1), kind="rendezvous", rank=0,
              says=["rank 0 has not come within", "launch.rendezvous", "logs/rank0.log"])
 
 

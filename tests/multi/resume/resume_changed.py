@@ -120,7 +120,7 @@ def automatic(work):
                 f"--set train.resume={folder} --output {folder}-2"], expect=73)
     runs.check("--set seed=9" in text, text)
     (folder / "summary.json").write_text("")
-    console_of(MLP, folder, [*sets, "device=cpu"], ["summary.json is empty or damaged", "step-15", "resumed from"])
+    console_of(MLP, folder, [*sets, "device=cpu"], ["summary.json is empty or damaged", "step-15", "resumes from"])
     steps = [record["step"] for record in runs.records(folder, "train")]
     runs.check(steps == list(range(1, 27)), f"metrics.jsonl has steps {steps}")
     console_of(MLP, folder, [*sets, "device=cpu"], ["already done", "--set train.epochs=4"])
