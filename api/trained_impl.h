@@ -15,8 +15,8 @@
 #include "core/optim/torch_optimizer.h"
 #include "core/strategy.h"
 #include "strategies/common/model/model_part.h"
-#include "strategies/common/step/gradient_coverage.h"
 #include "strategies/common/step/mesh_strategy.h"
+#include "strategies/common/step/start_checks.h"
 
 namespace convoy {
 

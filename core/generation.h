@@ -1,16 +1,39 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace convoy {
+
+// TokenDecoder: a model of text that continues a sequence token by token, with the keys and values of earlier tokens in
+// a cache. Model::decoder creates it for models that generate.
+//
+// CPU, fp32. It copies no parameter that is already fp32 and contiguous on the CPU; other precisions are converted.
+// Logits equal those of the model's blocks up to rounding, since their products run in another order.
+// Threads: one at a time; products of a large model use the intra-op threads.
+
+// The whole value of a parameter, by its canonical name. Throws Error(config) if there is none.
+using ParameterValues = std::function<at::Tensor(const std::string& name)>;
+
+class TokenDecoder {
+ public:
+  virtual ~TokenDecoder() = default;
+  virtual int64_t vocabulary() const = 0;
+  virtual int64_t context() const = 0;  // longest sequence
+  virtual int64_t length() const = 0;   // tokens in the cache
+  virtual void clear() = 0;             // forgets all tokens
+  // Appends tokens and returns the logits [vocabulary] after the last one, valid until the next call. At least one
+  // token; length() + count ≤ context(). Error(config) for a token outside the vocabulary.
+  virtual const float* append(const int64_t* tokens, int64_t count) = 0;
+};
+
 // Generation: continues a prompt by drawing one token after another from a TokenDecoder.
 // `convoy generate` uses it.
 //
 // Draw number n is a function of (seed, n), so equal arguments give equal text on every machine whose logits are equal.
 // If the decoder's context is full, the newer half of its tokens is read again and the older half is forgotten.
-#pragma once
-#include <cstdint>
-#include <functional>
-#include <vector>
-
-#include "core/token_decoder.h"
-
-namespace convoy {
 
 struct GenerationOptions {
   int64_t tokens = 200;    // most tokens to draw

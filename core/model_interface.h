@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "core/generation.h"
 #include "core/layers.h"
-#include "core/token_decoder.h"
 
 namespace convoy {
 

@@ -9,7 +9,6 @@
 #include "core/base/error.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
-#include "core/ranking/pair_mlp.h"
 #include "core/ranking/pair_scorer.h"
 #include "core/tensors/activation.h"
 #include "models/catalogue/catalogue.h"

@@ -1,4 +1,4 @@
-// Attention of gpt and llama, and their sizes for blocks (transformer.cpp) and decoder (transformer_decoder.cpp).
+// Attention of gpt and llama, and their sizes for blocks and decoder.
 //
 // Causal multi-head self-attention (Vaswani et al., "Attention is all you need", 2017) and rotary positions (Su et al.,
 // "RoFormer", 2021).
@@ -11,8 +11,8 @@
 #include <memory>
 #include <string>
 
+#include "core/generation.h"
 #include "core/layers.h"
-#include "core/token_decoder.h"
 
 namespace convoy {
 

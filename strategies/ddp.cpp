@@ -13,7 +13,7 @@
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/replicas/replicated_data.h"
 #include "strategies/sparse/shared_rows.h"
-#include "strategies/sparse/sparse_embeddings.h"
+#include "strategies/sparse/sparse_embedding.h"
 
 namespace convoy {
 

@@ -25,7 +25,7 @@
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/ensemble/stacked_members.h"
 #include "strategies/ensemble/stacked_update.h"
-#include "strategies/sparse/sparse_embeddings.h"
+#include "strategies/sparse/sparse_embedding.h"
 
 namespace convoy {
 namespace {

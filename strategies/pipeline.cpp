@@ -9,8 +9,8 @@
 // Bubble, with equal stages: (p−1)/(m+p−1) of a step; with v virtual stages a rank, 1/v of that.
 // Memory per rank: its P'·e·(2 + k), and the activations of live micro-batches: at most p − rank of them (1f1b), m
 // (gpipe), or 2·(p−1−rank) + (v−1)·p + 1 of 1/v stages (interleaved).
-// Schedules: strategies/plans/schedule.h; messages: strategies/stages/rank_link.h; ties:
-// strategies/stages/tied_parameters.h.
+// Schedules: strategies/plans/schedule.h; messages: strategies/stages/pipeline_runner.cpp; ties:
+// strategies/stages/stage_loop.h.
 #include "core/strategy.h"
 
 #include <limits>

@@ -13,7 +13,7 @@
 #include "strategies/common/model/model_part.h"
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/common/step/gradient_collector.h"
-#include "strategies/common/step/gradient_coverage.h"
+#include "strategies/common/step/start_checks.h"
 #include "strategies/common/step/step_graph.h"
 #include "strategies/common/step/update.h"
 

@@ -1,4 +1,3 @@
-// TensorBoard: a sink of metrics that writes event files into RUN/tensorboard.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -7,10 +6,43 @@
 #include <utility>
 #include <vector>
 
-#include "core/metrics/event_file.h"
+#include "core/files/files.h"
 #include "core/metrics/sink.h"
 
 namespace convoy {
+
+// Event files of TensorBoard, without its library: records of TFRecord (length and data, each with a masked CRC32C)
+// around the protocol buffer tensorflow.Event. docs/dependencies.md has the reason for own code.
+//
+// Threads: one. Error(io) names the file that cannot be written.
+
+struct Histogram {
+  double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
+  std::vector<double> limits, counts;  // upper limit and number of values of each bucket
+};
+
+class EventFile {
+ public:
+  // Creates a new file in the folder. First removes the records of steps after `last_step`, from an earlier attempt,
+  // and incomplete records from all event files of the folder.
+  EventFile(const std::string& folder, int64_t last_step);
+
+  // Each call is one event, written by one system call.
+  void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
+  void text(int64_t step, const std::string& tag, const std::string& markdown);
+  void histograms(int64_t step, const std::vector<std::pair<std::string, Histogram>>& values);
+
+ private:
+  void event(int64_t step, const std::string& fields);
+
+  std::string path_;
+  Descriptor file_;
+};
+
+// CRC32C (Castagnoli), as TFRecord uses it.
+uint32_t crc32c(const std::string& data);
+
+// TensorBoard: a sink of metrics that writes event files into RUN/tensorboard.
 
 class TensorBoard : public Sink {
  public:

@@ -1,13 +1,40 @@
-// Trace of chosen steps: RUN/trace.json in the JSON format of Chrome, which Perfetto reads too. All ranks are on the
-// clock of the control channel's server.
 #pragma once
+#include <c10/core/Device.h>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/context.h"
-#include "core/training/kernel_trace.h"
+#include "core/rank_state/time_breakdown.h"
 
 namespace convoy {
+
+// KernelTrace: the kernels and copies that a GPU executes while its object lives, from LibTorch's profiler (Kineto).
+//
+// One per process at a time: it has those of all GPUs and streams that the process uses. Threads: one thread creates
+// it and calls `end`.
+
+class KernelTrace {
+ public:
+  // Begins to record on this kind of device. With at::kCPU it records the operators of the calling thread.
+  // Returns null if another rank of the process records, or, with a warning in the log, if the profiler cannot start.
+  static std::unique_ptr<KernelTrace> begin(at::Device device);
+  ~KernelTrace();
+  KernelTrace(const KernelTrace&) = delete;
+  KernelTrace& operator=(const KernelTrace&) = delete;
+
+  // Waits for the device. Returns what it executed, on the steady clock, with a lane for each stream. Call it once.
+  std::vector<TraceSlice> end();
+
+ private:
+  explicit KernelTrace(at::Device device) : device_(device) {}
+
+  const at::Device device_;
+  bool ended_ = false;
+};
+
+// Trace of chosen steps: RUN/trace.json in the JSON format of Chrome, which Perfetto reads too. All ranks are on the
+// clock of the control channel's server.
 
 class StepTrace {
  public:

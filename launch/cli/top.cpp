@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "core/control/exit_codes.h"
-#include "launch/farm/monitor/run_details.h"
 #include "launch/farm/monitor/run_view.h"
 
 namespace convoy {

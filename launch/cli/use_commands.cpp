@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -6,12 +7,202 @@
 #include <utility>
 
 #include "core/base/text.h"
+#include "core/config/node.h"
+#include "core/control/exit_codes.h"
+#include "core/files/files.h"
+#include "core/files/output_file.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/runs.h"
+#include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 #include "launch/init/init.h"
+#include "launch/prepare/describe.h"
+#include "launch/prepare/used_run.h"
+#include "launch/process/process.h"
 
 namespace convoy {
+
+namespace {
+
+// Longer than any disk needs.
+constexpr std::chrono::hours export_limit{24};
+
+int64_t size_of(const std::string& text) {
+  const auto parsed = parse_bytes(text);
+  if (parsed.value && *parsed.value > 0) return *parsed.value;
+  throw Error(Failure::command_line, "--max-file-size: is ", text, ", must be a size above 0, such as 5GB or 512 MiB");
+}
+
+}  // namespace
+
+int export_command(const ExportArguments& arguments) {
+  check_alone("export");
+  const UsedRun used = used_run(arguments.run, "convoy export", /*of_programs=*/true);
+  const Json request{{"run", arguments.run},
+                     {"to", arguments.to},
+                     {"with_config", arguments.format == "hf"},
+                     {"replace", arguments.force},
+                     {"file_bytes", size_of(arguments.max_file_size)}};
+  const Json result = ask_rank_program(rank_program(), {"--export"}, request, export_limit);
+  const auto files = result.at("files").get<std::vector<std::string>>();
+  std::cout << "exported step " << result.at("step") << " of " << arguments.run << " to " << arguments.to << ": "
+            << result.at("tensors") << " tensors, " << human_bytes(result.at("bytes").get<int64_t>()) << "\n  "
+            << join(files, "\n  ") << '\n';
+  std::vector<std::string> notes = result.at("notes").get<std::vector<std::string>>();
+  notes.insert(notes.end(), used.notes.begin(), used.notes.end());
+  for (const std::string& note : notes) std::cout << note << '\n';
+  return exit_code::done;
+}
+
+namespace {
+
+void check_recommend(const UseArguments& arguments, const RecommendArguments& wanted) {
+  if (wanted.k < 1) throw Error(Failure::command_line, "--k: is ", wanted.k, ", must be at least 1");
+  check_output_ending(arguments.to, {".csv", ".jsonl", ".npy"}, "--to");
+  if (!wanted.users.empty())
+    check_input_path(wanted.users, "--users",
+                     "give a file with one id of a user a line, or leave it out for all users");
+}
+
+std::string recommended_text(const UsedRun& run, const Json& answer, const std::string& to) {
+  const auto users = answer.at("users").get<int64_t>(), shorter = answer.at("shorter_lists").get<int64_t>();
+  const auto k = answer.at("k").get<int64_t>();
+  std::string text = str(to, ": the best ", k, k == 1 ? " item" : " items", " of ", answer.at("items"), " for each of ",
+                         users, users == 1 ? " user" : " users", " (", run.name, " after step ", run.step, ", ",
+                         formatted("%.2f", answer.at("seconds").get<double>()), " s)\n");
+  if (shorter > 0)
+    text += str(shorter, shorter == 1 ? " list is" : " lists are", " shorter than ", k,
+                ": the user already has nearly all items; --include-seen lists these too\n");
+  if (answer.at("contexts") != "none")
+    text += str("contexts are those of ",
+                answer.at("contexts") == "file" ? "the file of --users\n" : "each user's last interaction\n");
+  if (const auto ignored = answer.at("ignored_columns").get<std::vector<std::string>>(); !ignored.empty())
+    text += str("ignored columns of --users: ", join(ignored, ", "), "\n");
+  return text;
+}
+
+}  // namespace
+
+int recommend_command(UseArguments arguments, const RecommendArguments& wanted) {
+  check_recommend(arguments, wanted);
+  arguments.command = "recommend";
+  arguments.reads_data = true;
+  arguments.options = {{"k", wanted.k}, {"include_seen", wanted.include_seen}};
+  if (!wanted.users.empty()) arguments.options["users"] = absolute_path(wanted.users);
+  const bool json = arguments.json;
+  const std::string to = arguments.to;
+  const UseResult result = use_run(std::move(arguments));
+  if (!result.reports || result.code != exit_code::done) return result.code;
+  if (json) {
+    std::cout << json_text(answer_with_run(result)) << '\n';
+  } else {
+    std::cout << recommended_text(result.run, result.answer, to);
+  }
+  print_notes(result.run);
+  return exit_code::done;
+}
+
+namespace {
+
+std::vector<int64_t> tokens_of(const std::string& list) {
+  std::vector<int64_t> tokens;
+  for (const std::string& word : split(list, ',')) {
+    char* end = nullptr;
+    const long long token = std::strtoll(word.c_str(), &end, 10);
+    if (word.empty() || *end != '\0' || token < 0)
+      throw Error(Failure::command_line, "--prompt-tokens: '", word,
+                  "' is no number of a token; give a list such as "
+                  "464,3290");
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+int generate_command(UseArguments arguments, const GenerateArguments& generation) {
+  arguments.command = "generate";
+  const bool numbers = !generation.prompt_tokens.empty();
+  if (numbers == !generation.prompt.empty())
+    throw Error(Failure::command_line, "convoy generate: give --prompt TEXT, or --prompt-tokens with numbers",
+                numbers ? ", and not both" : "");
+  arguments.options = {{"prompt", generation.prompt},
+                       {"prompt_tokens", numbers ? tokens_of(generation.prompt_tokens) : std::vector<int64_t>()},
+                       {"max_tokens", generation.max_tokens},
+                       {"temperature", generation.temperature},
+                       {"top_k", generation.top_k},
+                       {"top_p", generation.top_p},
+                       {"seed", generation.seed},
+                       {"samples", generation.samples},
+                       {"stop", generation.stop}};
+  const bool json = arguments.json;
+  const UseResult result = use_run(std::move(arguments));
+  if (!result.reports || result.code != exit_code::done) return result.code;
+  const Json& answer = result.answer;
+  if (json) {
+    std::cout << json_text(answer_with_run(result)) << '\n';
+  } else {
+    for (size_t sample = 0; sample < answer.at("texts").size(); ++sample) {
+      if (answer["texts"].size() > 1) std::cout << (sample > 0 ? "\n" : "") << "--- " << sample + 1 << " ---\n";
+      if (numbers)
+        std::cout << answer["tokens"][sample].dump() << '\n';
+      else
+        std::cout << generation.prompt << answer["texts"][sample].get<std::string>() << '\n';
+    }
+    const double seconds = answer.at("seconds").get<double>();
+    std::cerr << "convoy: " << result.run.path() << ", " << answer.at("drawn") << " tokens in "
+              << formatted("%.2f", seconds) << " s, "
+              << formatted("%.0f", answer.at("drawn").get<double>() / std::max(seconds, 1e-9)) << " tokens/s\n";
+  }
+  print_notes(result.run);
+  return exit_code::done;
+}
+
+namespace {
+
+bool is_array_path(const std::string& path) { return ends_in(path, ".npy") || ends_in(path, ".safetensors"); }
+
+void check_prediction(const UseArguments& arguments, const PredictArguments& prediction) {
+  check_input_path(prediction.data, "--data", "give the file with the rows to predict");
+  check_output_ending(arguments.to, {".csv", ".tsv", ".txt", ".inter", ".npy", ".safetensors"}, "--to");
+  if (!is_array_path(arguments.to)) return;
+  if (prediction.unknown == "skip")
+    throw Error(Failure::command_line, "--unknown skip leaves rows out, so row numbers of ", arguments.to,
+                " would not be those of ", prediction.data, "; write a .csv, or leave --unknown out");
+  if (prediction.probabilities != "all")
+    throw Error(Failure::command_line, "--probabilities ", prediction.probabilities, ": ", arguments.to,
+                " has the probabilities of all classes; write a .csv, or leave --probabilities out");
+}
+
+}  // namespace
+
+int predict_command(UseArguments arguments, const PredictArguments& prediction) {
+  arguments.command = "predict";
+  check_prediction(arguments, prediction);
+  arguments.options = {{"data", absolute_path(prediction.data)},
+                       {"unknown", prediction.unknown},
+                       {"probabilities", prediction.probabilities}};
+  const bool json = arguments.json;
+  const std::string to = arguments.to;
+  const UseResult result = use_run(std::move(arguments));
+  if (!result.reports || result.code != exit_code::done) return result.code;
+  const Json& answer = result.answer;
+  if (json) {
+    Json output = answer_with_run(result);
+    output["to"] = to;
+    std::cout << json_text(output) << '\n';
+  } else {
+    std::cout << result.run.path() << ": predicted " << answer.at("rows")
+              << (answer.at("rows") == 1 ? " row of " : " rows of ") << prediction.data << " in "
+              << formatted("%.2f", answer.at("seconds").get<double>()) << " s: " << to << '\n';
+    if (const auto skipped = answer.at("skipped").get<int64_t>(); skipped > 0)
+      std::cout << skipped << (skipped == 1 ? " row is" : " rows are")
+                << " left out: an id or a category does not occur in the training data\n";
+  }
+  for (const Json& note : answer.at("notes")) std::cerr << "convoy: " << note.get<std::string>() << '\n';
+  print_notes(result.run);
+  return exit_code::done;
+}
 
 std::function<std::string(const std::string&)> real_range(double least, double most) {
   return [least, most](const std::string& text) {

@@ -177,7 +177,7 @@ void RunAttempt::continued(const Json& body) {
   for (size_t change = changes.size() - unfinished_.size(); change < changes.size(); ++change) {
     changes[change]["step"] = body.at("step");
     changes[change]["state"] = body.at("in_memory").get<bool>() ? "memory" : "checkpoint";
-    // Each is told with the numbers of the membership that it ended.
+    // A reason has the numbers of the membership that it ended.
     const std::string in =
         reasons.empty() ? "" : str("in membership ", changes[change]["membership"].get<int>() - 1, " ");
     reasons.push_back(in + changes[change]["why"].get<std::string>());

@@ -1,12 +1,171 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 
 #include "core/files/files.h"
 #include "core/files/summary.h"
+#include "launch/farm/report/report.h"
 #include "launch/report/report.h"
 
 namespace convoy {
+
+namespace {
+
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+// Calls `line` with each complete line of a JSON Lines file that is an object.
+void for_each_object(const std::string& path, const std::function<void(const Json&)>& use) {
+  for (const std::string& line : split(read_file_if_any(path), '\n')) {
+    if (line.empty()) continue;
+    if (const Json json = parsed_json(line); json.is_object()) use(json);
+  }
+}
+
+// Bars from the journal: a pipeline occupies its slot from `started` to its next event.
+Json schedule_of(const std::string& folder, bool running, size_t most, double& origin) {
+  Json bars = Json::array();
+  std::map<std::string, Json> open;
+  double last = 0;
+  for_each_object(folder + "/journal.jsonl", [&](const Json& event) {
+    const double time = number_in(event, "time", std::nan(""));
+    const std::string name = text_in(event, "pipeline"), what = text_in(event, "event");
+    if (!std::isfinite(time) || name.empty() || what == "priority") return;
+    if (std::isnan(origin)) origin = time;
+    last = std::max(last, time - origin);
+    if (const auto bar = open.find(name); bar != open.end()) {
+      bar->second["to"] = six_digits(time - origin);
+      bar->second["end"] = what;
+      if (const std::string cause = text_in(event, "cause"); !cause.empty()) bar->second["cause"] = cause;
+      if (bars.size() < most) bars.push_back(bar->second);
+      open.erase(bar);
+    }
+    if (what == "started")
+      open[name] = {{"pipeline", name},
+                    {"slot", str(text_in(event, "host"), " slot ", whole_in(event, "slot", 0))},
+                    {"attempt", number_in(event, "attempt", 1)},
+                    {"from", six_digits(time - origin)}};
+  });
+  if (running) last = unix_now() - origin;
+  for (auto& [name, bar] : open) {
+    bar["to"] = six_digits(last);
+    bar["end"] = "running";
+    if (bars.size() < most) bars.push_back(bar);
+  }
+  return bars;
+}
+
+void read_pipeline_resources(const std::string& folder, double origin, ReportedFarm& farm) {
+  for_each_object(folder + "/metrics.jsonl", [&](const Json& sample) {
+    const std::string name = text_in(sample, "pipeline");
+    const double time = number_in(sample, "time", std::nan("")) - origin;
+    if (name.empty() || !std::isfinite(time)) return;
+    if (const double bytes = number_in(sample, "memory_bytes", -1); bytes >= 0)
+      curve_of(farm.memory, name).add(time, bytes);
+    if (const double cpu = number_in(sample, "cpu", -1); cpu >= 0) curve_of(farm.cpu, name).add(time, cpu);
+  });
+}
+
+// Status of a pipeline whose farm runs or was killed. The farm's summary has the status at the farm's start.
+std::string present_status(const std::string& at_start, const std::string& event, const std::string& run_status) {
+  static const std::map<std::string, std::string> statuses{
+      {"queued", "waiting"}, {"preempted", "waiting"}, {"retry", "waiting"}, {"cancelled", "stopped"},
+      {"paused", "paused"},  {"lost", "lost"},         {"done", "done"},     {"failed", "failed"}};
+  if (const auto status = statuses.find(event); status != statuses.end()) return status->second;
+  return run_status.empty() ? at_start : run_status;
+}
+
+PipelineResult present_result(const std::string& farm, const Json& pipeline, const JournalRecord& record) {
+  PipelineResult result;
+  result.name = text_in(pipeline, "name");
+  result.folder = text_in(pipeline, "folder");
+  result.attempts = std::max(int(whole_in(pipeline, "attempts", 0)), record.starts);
+  const std::optional<ListedRun> run = listed_run(farm + "/" + result.folder);
+  result.status = present_status(text_in(pipeline, "status"), record.event, run ? run->status : "");
+  if (result.status == "lost") result.lost_at = record.lost_at;
+  if (!run) return result;
+  result.summary = read_summary(run->folder);
+  if (result.status == "failed") result.cause = text_in(result.summary.value("failure", Json()), "cause");
+  result.summary["metrics"] = run->metrics;  // those so far, if it has not ended
+  return result;
+}
+
+// The leaderboard of the summary; of a farm that has not written one, from the folders of its pipelines.
+Json leaderboard_of(const std::string& folder, const Json& summary) {
+  if (const auto found = summary.find("leaderboard");
+      found != summary.end() && found->is_object() && found->contains("rows") && (*found)["rows"].is_array())
+    return *found;
+  std::vector<PipelineResult> results;
+  const Json pipelines = summary.value("pipelines", Json::array());
+  std::map<std::string, JournalRecord> journal = read_journal(folder);
+  for (const Json& pipeline : pipelines)
+    if (pipeline.is_object()) results.push_back(present_result(folder, pipeline, journal[text_in(pipeline, "name")]));
+  const Json strategy = summary.value("config", Json::object()).value("strategy", Json::object());
+  const std::string direction = text_in(strategy, "direction");
+  return leaderboard(results, {text_in(strategy, "metric"), direction.empty() ? "auto" : direction});
+}
+
+// Keys that later versions add to the records of pipelines.
+void add_stages(const Json& summary, Json& board) {
+  std::map<std::string, Json> records;
+  for (const Json& pipeline : summary.value("pipelines", Json::array()))
+    if (pipeline.is_object()) records[text_in(pipeline, "name")] = pipeline;
+  for (Json& row : board["rows"]) {
+    const auto record = records.find(text_in(row, "pipeline"));
+    if (record == records.end()) continue;
+    for (const char* key : {"stage", "setting", "message"})
+      if (const auto found = record->second.find(key); found != record->second.end() && !found->is_null())
+        row[key] = *found;
+  }
+}
+
+}  // namespace
+
+ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits) {
+  ReportedFarm farm;
+  farm.listed = std::move(listed);
+  farm.summary = read_summary(farm.listed.folder);
+  farm.leaderboard = leaderboard_of(farm.listed.folder, farm.summary);
+  add_stages(farm.summary, farm.leaderboard);
+  double origin = std::nan("");
+  farm.schedule = schedule_of(farm.listed.folder, farm.listed.status == "running", limits.events, origin);
+  if (!std::isnan(origin)) read_pipeline_resources(farm.listed.folder, origin, farm);
+  note_unreadable(farm.listed.folder + "/journal.jsonl", "schedule, and no memory and CPU of its pipelines",
+                  farm.notes);
+  note_unreadable(farm.listed.folder + "/metrics.jsonl", "memory and CPU of its pipelines", farm.notes);
+  return farm;
+}
+
+Json to_json(const ReportedFarm& farm, const ReportLimits& limits) {
+  Json rows = Json::array();
+  const Json& all = farm.leaderboard["rows"];
+  for (const Json& row : all) {
+    if (rows.size() == limits.listed) break;
+    rows.push_back(row);
+    rows.back().erase("metrics");  // the runs have them
+  }
+  const double began = number_in(farm.summary, "started", std::nan(""));
+  const bool runs = farm.listed.status == "running" && std::isfinite(began);
+  const double seconds = runs ? number_in(farm.summary, "train_seconds", 0) + (unix_now() - began)
+                              : farm_seconds(farm.listed.folder, farm.summary);
+  Json json{{"name", farm.listed.name},
+            {"folder", farm.listed.folder},
+            {"status", farm.listed.status},
+            {"pipelines", all.size()},
+            {"seconds", seconds},
+            {"slots", number_or_null(number_in(farm.summary, "world_size", std::nan("")))},
+            {"metric", farm.leaderboard.value("metric", Json())},
+            {"direction", farm.leaderboard.value("direction", Json())},
+            {"rows", std::move(rows)},
+            {"schedule", farm.schedule}};
+  if (const auto settings = farm.leaderboard.find("settings"); settings != farm.leaderboard.end())
+    json["settings"] = *settings;
+  if (const auto failure = farm.summary.find("failure"); failure != farm.summary.end() && failure->is_object())
+    json["failure"] = text_in(*failure, "message");
+  return json;
+}
+
 namespace {
 
 constexpr size_t throughput_intervals = 200;

@@ -46,7 +46,7 @@ void note_unreadable(const std::string& path, const char* lacks, std::vector<std
 // the data.
 std::vector<std::string> report_sentences(const Json& data);
 
-// --- One run (read_run.cpp) ---
+// --- One run ---
 
 struct ReportedRun {
   ListedRun listed;
@@ -60,7 +60,7 @@ ReportedRun reported_run(ListedRun listed);
 // `points`: of each curve. `label`: unique in the page.
 Json to_json(const ReportedRun& run, const std::string& label, size_t points);
 
-// --- One farm (read_farm.cpp) ---
+// --- One farm ---
 
 struct ReportedFarm {
   ListedRun listed;

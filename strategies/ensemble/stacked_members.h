@@ -11,7 +11,7 @@
 
 #include "core/strategy.h"
 #include "strategies/common/step/gradient_collector.h"
-#include "strategies/common/step/gradient_coverage.h"
+#include "strategies/common/step/start_checks.h"
 #include "strategies/common/step/step_graph.h"
 #include "strategies/ensemble/stacked_storage.h"
 #include "strategies/ensemble/stacked_update.h"

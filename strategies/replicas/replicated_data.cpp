@@ -1,4 +1,5 @@
 #include "strategies/replicas/replicated_data.h"
+#include "strategies/common/step/start_checks.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -8,8 +9,6 @@
 #include <numeric>
 
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/gradient_coverage.h"
-#include "strategies/common/step/start_checks.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
 namespace convoy {

@@ -1,4 +1,5 @@
 #include "strategies/shards/sharded_data.h"
+#include "strategies/common/step/start_checks.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -8,7 +9,6 @@
 
 #include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/common/step/start_checks.h"
 
 namespace convoy {
 // Hooks around the blocks of one part. The units of a block include tied parameters that it uses.

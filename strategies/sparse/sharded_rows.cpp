@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "strategies/sparse/exchange/row_exchange.h"
 #include "strategies/sparse/exchange/row_gather.h"
-#include "strategies/sparse/exchange/row_messages.h"
 
 namespace convoy {
 namespace {

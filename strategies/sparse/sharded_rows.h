@@ -9,7 +9,7 @@
 // + (N−1)·(8·tables + dense bytes), in one message of each kind per peer. The size of a request follows from earlier
 // ones, so both ends know it. It starts with its counts; a second message carries the rest.
 // With gradient compression (sync.compress) gradients to owners are compressed: 2·width instead of one width·element,
-// and 8 per table and peer. The sender keeps the rounding error (half_precision_rows.h); an owner's local gradients are
+// and 8 per table and peer. The sender keeps the rounding error (HalfPrecisionRows); an owner's local gradients are
 // exact. Small dense gradients are sent with the rows to all ranks, and are summed in rank order too.
 // On the CPU. Threads: the rank's thread. Failure: CommError; Error(training) for a look-up of rows that were not
 // prefetched.

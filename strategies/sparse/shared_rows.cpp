@@ -13,7 +13,7 @@
 #include "core/tensors/init.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/step_options.h"
-#include "strategies/sparse/sparse_embeddings.h"
+#include "strategies/sparse/sparse_embedding.h"
 
 namespace convoy {
 namespace {

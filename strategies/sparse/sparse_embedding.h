@@ -15,11 +15,12 @@
 // Failure: Error(training) for an id outside the table.
 #pragma once
 #include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/context.h"
+#include "strategies/common/layers/default_layers.h"
 #include "strategies/common/layers/sparse_table.h"
 #include "strategies/sparse/exchange/row_index.h"
 
@@ -113,5 +114,19 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   int64_t count_ = 0;                                 // touched rows
   at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients
 };
+
+// Layers of sparse embeddings.
+
+class SharedRows;
+
+// Returns a value for PartRequest::layers: layers with sparse embeddings that are sharded over the ranks of the axis
+// `data` (SparseRowBlocks), and otherwise DefaultLayers. Null if the model does not request it, or with one rank.
+LayersFactory sharded_row_layers(const Context& context);
+
+// Makes the layer of an embedding and turns its weight into a sparse embedding. `blocks`: distribution over ranks
+// (null: not sharded); `host`: shared memory (null: not shared).
+Layer sparse_embedding_layer(const ParameterPtr& weight, const LayerStore& store,
+                             std::shared_ptr<const SparseRowBlocks> blocks = nullptr,
+                             std::shared_ptr<SharedRows> host = nullptr);
 
 }  // namespace convoy

@@ -15,7 +15,7 @@
 #include "core/model.h"
 #include "core/tensors/init.h"
 #include "strategies/common/layers/default_layers.h"
-#include "strategies/tensor/sharded_product.h"
+#include "strategies/tensor/group_functions.h"
 
 namespace convoy {
 namespace {

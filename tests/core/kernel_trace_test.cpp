@@ -1,5 +1,5 @@
 // KernelTrace. Without a GPU it records operators of the CPU: the same path through the profiler, clock and lanes.
-#include "core/training/kernel_trace.h"
+#include "core/training/trace.h"
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>

@@ -13,7 +13,6 @@
 #include "core/optim/rows/row_optimizer.h"
 #include "strategies/common/model/model_part.h"
 #include "strategies/sparse/sparse_embedding.h"
-#include "strategies/sparse/sparse_embeddings.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/state_view.h"

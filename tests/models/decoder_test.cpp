@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/generation.h"
-#include "core/tensors/matrix_vector.h"
+#include "core/tensors/skinny_product.h"
 #include "models/registry.h"
 #include "tests/models/building.h"
 #include "tests/models/plain_formulas.h"

@@ -1,5 +1,4 @@
 // The warning names exactly the parameters on which no rank's loss depends.
-#include "strategies/common/step/gradient_coverage.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Sparse embeddings on one rank, and exchanges of rows between several ranks.
+#include "strategies/sparse/exchange/row_exchange.h"
 #include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/sparse/exchange/row_gather.h"
-#include "strategies/sparse/exchange/row_messages.h"
 #include "strategies/sparse/sharded_rows.h"
 #include "strategies/sparse/shared_rows.h"
 #include "strategies/sparse/touched_row_sums.h"

@@ -14,7 +14,6 @@
 
 #include "core/base/error.h"
 #include "core/communicator.h"
-#include "strategies/shards/unit_layout.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/ranks.h"
 

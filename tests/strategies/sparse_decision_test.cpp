@@ -1,5 +1,5 @@
 // Choice of sparse embeddings: by size and the optimizer's options, equally in plans and on ranks.
-#include "strategies/sparse/sparse_embeddings.h"
+#include "strategies/sparse/sparse_embedding.h"
 
 #include <gtest/gtest.h>
 

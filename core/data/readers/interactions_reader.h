@@ -34,7 +34,7 @@ Interactions read_interactions(const std::string& path, const InteractionColumns
 // Returns rows begin … begin + rows − 1, as views; without features and names.
 Interactions row_range(const Interactions& all, int64_t begin, int64_t rows);
 
-// Form of the column cache (interactions_cache.cpp).
+// Form of the column cache (column_cache.h).
 Columns columns_of(const Interactions& all);
 bool are_valid_columns(const Columns& columns, const InteractionColumns& how);
 Interactions interactions_of(const Columns& columns);

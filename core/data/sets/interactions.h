@@ -1,3 +1,43 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+#include "core/data/dataset.h"
+#include "core/data/preparation.h"
+#include "core/data/readers/name_list.h"
+#include "core/data/sets/candidates.h"
+#include "core/data/sets/features.h"
+
+namespace convoy {
+
+// Preparation of interactions: scaled or categorical context columns, and scaled features of items and users.
+
+struct Interactions;  // core/data/sets/interactions.h
+
+struct PreparedInteractions {
+  PreparationOptions options;
+  Preparation context;                      // applied when rows are gathered
+  Preparation item, user;                   // applied once
+  at::Tensor item_features, user_features;  // prepared: float32 [items, F], [users, U]; undefined if there are none
+
+  PreparedInteractions() = default;
+  // Means and deviations of context columns are those of the rows `train`, of features those of all ids. With `stored`
+  // they are the checkpoint's. Logs a hint if context columns should be scaled.
+  PreparedInteractions(const Interactions& all, const std::vector<int32_t>& train, PreparationOptions options,
+                       const Preparations* stored = nullptr);
+
+  int64_t contexts() const { return context.width(); }
+  Preparations preparations() const;
+};
+
+// Numbers the words of the context columns as the stored preparation does. Error(corrupt_data) for a word that it does
+// not have.
+void number_context_words(Interactions& all, const Preparation& stored);
+
 // Interactions of users with items: columns, their split, and the data set for implicit feedback.
 //
 // A training row is one positive with its drawn negatives. An evaluation row is one user with the held-out items first
@@ -8,21 +48,6 @@
 // more fields may exist (core/metrics/model_metrics.h):
 //   excluded [B, items] bool: training positives of the user, which the strategy leaves out
 //   held_out [B] int64: number of held-out items, if that may differ from one
-#pragma once
-#include <ATen/core/Tensor.h>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "core/base/options.h"
-#include "core/data/dataset.h"
-#include "core/data/readers/name_list.h"
-#include "core/data/sets/candidates.h"
-#include "core/data/sets/features.h"
-#include "core/data/sets/interaction_preparation.h"
-
-namespace convoy {
 
 // Entity that determines the values of a context column.
 enum class ContextKind : uint8_t { of_interaction, of_item, of_user, same_everywhere };

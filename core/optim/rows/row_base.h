@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "core/optim/dense.h"
-#include "core/optim/rows/row_history.h"
 #include "core/optim/rows/row_loops.h"
 #include "core/optim/rows/row_optimizer.h"
 

@@ -1,12 +1,85 @@
-// Arithmetic of the row optimizers on the CPU: catches rows up and updates them, in one pass. Pure loops over rows [0,
-// n) of a list; rows must be unique. No allocations.
+// Arithmetic of the row optimizers: the factors of missed updates, and the loops over rows [0, n) of a list on the CPU.
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/optim/loops.h"
-#include "core/optim/rows/row_history.h"
 
 namespace convoy {
+
+// RowHistory: the factors of past updates, from which a row's missed updates are computed.
+//
+// Under an optimizer with momentum a row changes after its last gradient. Let m and v be its moments then, and k the
+// number of updates since. The value became w·Πdecay − Σ a_k·m ÷ (√v·d_k + eps), with a_k = rate·first^k and d_k =
+// root·second^(k÷2). Terms shrink by first ÷ √second per update, so sums over a window of them are complete.
+//   exact   computes the terms one by one, as dense loops do; `update` returns each
+//   closed  A·m ÷ (√v·D + eps) with A = Σa and D = A ÷ Σ(a÷d), which equals the sum for eps → 0 and for eps → ∞;
+//           A and Σ(a÷d) are kept per last update, for any sequence of learning rates; `missed` returns them
+// Updates are counted from the start of the history. All factors are double. Pure arithmetic; one thread writes.
+
+// UpdateCount: converts steps to updates. `every` steps make one update; the remaining steps of an epoch make one more.
+// Schedules count updates.
+struct UpdateCount {
+  int64_t steps_per_epoch = 1;
+  int64_t every = 1;
+
+  int64_t of(int64_t steps) const {
+    const int64_t epoch = std::max<int64_t>(steps_per_epoch, 1);
+    return steps / epoch * rounded_up(epoch) + rounded_up(steps % epoch);
+  }
+
+ private:
+  int64_t rounded_up(int64_t steps) const { return (steps + every - 1) / every; }
+};
+
+// One update of a row without gradient: value·decay − rate·m ÷ (√v·root + eps), after the moments have decayed.
+struct MissedUpdate {
+  double decay = 1;
+  double rate = 0;
+  double root = 1;
+};
+
+// Several missed updates, combined.
+struct Missed {
+  double decay = 1;              // decay of the value
+  double sum = 0, spread = 1;    // A and D above
+  double first = 1, second = 1;  // decays of the moments
+};
+
+class RowHistory {
+ public:
+  // `first`, `second`: decay of the moments per update (`second` is 1 if there is none). `precision`: terms smaller
+  // than this fraction of the first one are left out. Error(config) if terms do not shrink that far within 4,096
+  // updates.
+  RowHistory(double first, double second, double precision);
+
+  void advance(const MissedUpdate& update);
+  void restart();  // marks all rows as current
+
+  int64_t length() const { return static_cast<int64_t>(updates_.size()); }
+  int64_t window() const { return window_; }
+  // Returns the combined updates since update `last` of a row (0: before all).
+  Missed missed(int64_t last) const;
+  // Returns update `index`, from 0; and the product of decays of updates [begin, end).
+  const MissedUpdate& update(int64_t index) const { return updates_[static_cast<size_t>(index)]; }
+  double decay(int64_t begin, int64_t end) const;
+  double first_power(int64_t count) const { return first_powers_[static_cast<size_t>(count)]; }
+  double second_power(int64_t count) const { return second_powers_[static_cast<size_t>(count)]; }
+
+ private:
+  double first_, second_;
+  int64_t window_ = 1;
+  bool decays_ = false;
+  std::vector<double> terms_, quotients_;  // first^k, and first^k ÷ second^(k÷2), for k up to the window
+  std::vector<MissedUpdate> updates_;
+  std::vector<double> sums_, ratios_;                 // Σa and Σ(a÷d), by last update
+  std::vector<double> logarithms_;                    // logarithms of the product of all decays until then
+  std::vector<double> first_powers_, second_powers_;  // by number of updates
+};
+
+// --- Loops: catch rows up and update them, in one pass. Rows must be unique. No allocations. ---
 
 // The factors of Missed, rounded once to the loop's type.
 template <class T>

@@ -1,7 +1,7 @@
 // RowOptimizer: applies gradients (rows, values) to tables; an update touches only those rows.
 //
 // It is the Optimizer of sparse embeddings. A table has the values that the dense optimizer of the same name would
-// compute. Each row remembers its last update; its missed updates are applied when it is next read (row_history.h).
+// compute. Each row remembers its last update; its missed updates are applied when it is next read (row_loops.h).
 // Between two flushes the table's memory is stale; `look_up` returns current values. With `lazy`, rows without gradient
 // do not change (as torch.optim.SparseAdam).
 // Tables are fp32 or fp64. On the CPU each call is one fused loop, parallel over rows; elsewhere tensor operations with

@@ -74,7 +74,7 @@ struct LayerStore {
   std::vector<NamedBuffer> buffers;
   std::shared_ptr<BlockBoundaries> boundaries;  // null: tensors pass between blocks unchanged
   // For a model in several parts: returns this part's copy of a tensor that another part owns and a layer is tied to
-  // (strategies/stages/tied_parameters.h). Null: there is only one part.
+  // (strategies/stages/stage_loop.h). Null: there is only one part.
   std::function<ParameterPtr(const std::string& name, at::IntArrayRef shape)> distant;
   std::vector<ParameterPtr> followers;  // local copies of a parameter that another part of this rank owns
 };

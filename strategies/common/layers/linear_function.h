@@ -15,7 +15,7 @@
 namespace convoy {
 
 // Base class of the autograd nodes of linear products: whole (linear_function.h), stacked (stacked_layers.h) or sharded
-// (sharded_product.h). Gradients of weight and bias are written to memory of the strategy.
+// (strategies/tensor/group_functions.h). Gradients of weight and bias are written to memory of the strategy.
 //
 // A subclass differentiates; its edges are input, weight, bias. Include this header in sources only, because it
 // includes autograd.

@@ -70,7 +70,7 @@ class SparseRule {
   virtual Layer layer(const ParameterPtr& weight, const LayerStore& store) const = 0;
 };
 // `ranks`: size of the data axis. `warns`: warn about a dense table that is large enough to be sparse. Implemented in
-// strategies/sparse/sparse_embeddings.cpp.
+// strategies/sparse/sparse_embedding.cpp.
 std::shared_ptr<const SparseRule> make_sparse_rule(const RunConfig& config, int ranks, bool warns = false);
 
 }  // namespace convoy

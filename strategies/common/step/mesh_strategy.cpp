@@ -9,7 +9,7 @@
 #include "core/control/channel.h"
 #include "core/model_checks.h"
 #include "strategies/common/layers/batch_norm.h"
-#include "strategies/common/step/gradient_coverage.h"
+#include "strategies/common/step/start_checks.h"
 #include "strategies/common/step/step_graph.h"
 
 namespace convoy {

@@ -44,7 +44,7 @@ inline int64_t number_bytes(int64_t rows) { return rows <= std::numeric_limits<i
 // Pads the length of a section of a message, because sections begin at multiples of 8.
 inline int64_t padded(int64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// Bytes before half-precision numbers: the exponent of their scale (compressed_sum.h), as an int64.
+// Bytes before half-precision numbers: the exponent of their scale (strategies/replicas/bucket_reducer.h), as an int64.
 constexpr int64_t half_head_bytes = 8;
 // Returns the bytes of half-precision numbers; 0 for none.
 inline int64_t half_bytes(int64_t numbers) { return numbers == 0 ? 0 : half_head_bytes + padded(2 * numbers); }

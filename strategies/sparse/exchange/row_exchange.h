@@ -1,21 +1,67 @@
-// RowExchange: makes equal updates of sparse embeddings on all ranks of a group from the rows that each rank touched.
-//
-// Two kinds: each rank holds all rows and gathers the touched rows of all ranks (row_gather.h); or each row has one
-// owner, which serves its value and receives its gradients (sharded_rows.h).
-// Call order: begin at the start of each accumulation; look-ups of tables and their backwards; run.
-// Threads: the rank's thread. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
-
+#include <ATen/ops/empty.h>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "core/batch.h"
 #include "core/communicator.h"
 #include "core/state.h"
-#include "strategies/sparse/half_precision_rows.h"
+#include "strategies/common/layers/parameter.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/step_options.h"
+#include "strategies/sparse/sparse_embedding.h"
 
 namespace convoy {
+
+// HalfPrecisionRows: gradients of a table's rows in half precision, for a message.
+//
+// The sender keeps the rounding error of a row and adds it to the next gradient of that row (error feedback, as for
+// dense gradients in strategies/replicas/bucket_reducer.h). So the sum over many updates is off by one rounding per
+// row. CPU tables are encoded by bytes, from fp32 or fp64. Other tables use tensor operations; messages and decoded
+// rows are on their device. Threads: the rank's thread.
+
+class HalfPrecisionRows {
+ public:
+  // Keeps one error per element of the whole table, also if its rows are sharded, because this rank may send any row.
+  // `numbers` must not be none.
+  HalfPrecisionRows(const ParameterPtr& table, Compression numbers);
+
+  int64_t bytes(int64_t rows) const;  // size in a message; 0 for no rows
+
+  // CPU only. Writes a message; returns the end of the written bytes. `picked`: row indices to encode, in order; null:
+  // all.
+  char* encode(char* to, const TableRows& rows, const std::vector<int64_t>* picked = nullptr);
+  // CPU only. Returns decoded values in the table's dtype; valid until the next call.
+  const char* decode(const char* from, int64_t rows);
+
+  // Writes bytes(rows) of a message, on any device.
+  void encode(const at::Tensor& to, const TableRows& rows);
+  at::Tensor decode(const at::Tensor& from, int64_t rows) const;  // [rows, width]
+
+  const at::Tensor& compression_errors() const { return errors_; }
+
+ private:
+  template <class Real, class Half>
+  void encode_as(char* to, const TableRows& rows, const std::vector<int64_t>* picked);
+  template <class Real, class Half>
+  void decode_as(const char* from, int64_t rows);
+  template <class Call>
+  void typed(const Call& call) const;
+
+  Compression numbers_;
+  int64_t width_;
+  at::Tensor errors_;   // [rows, width] of the whole table
+  at::Tensor decoded_;  // bytes
+};
+
+// RowExchange: makes equal updates of sparse embeddings on all ranks of a group from the rows that each rank touched.
+//
+// Two kinds: each rank holds all rows and gathers the touched rows of all ranks (row_gather.h); or each row has one
+// owner, which serves its value and receives its gradients (sharded_rows.h).
+// Call order: begin at the start of each accumulation; look-ups of tables and their backwards; run.
+// Threads: the rank's thread. Failure: CommError.
 
 class RowExchange {
  public:
@@ -61,5 +107,38 @@ std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std
                                                Compression numbers = Compression::none);
 // Returns true if these tables are sharded.
 bool sharded(const std::vector<ParameterPtr>& tables);
+
+// Sections of row messages. Dense gradients come first, each padded to 8 bytes; they are summed in the order of ranks.
+
+// Byte messages contain tensors in sequence, each at a multiple of 8.
+
+inline int64_t bytes_of(const at::Tensor& tensor) { return int64_t(tensor.nbytes()); }
+inline char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
+
+// Views part of a byte buffer as `elements` of another dtype.
+inline at::Tensor bytes_as(const at::Tensor& bytes, int64_t begin, int64_t elements, at::ScalarType dtype) {
+  const auto size = int64_t(c10::elementSize(dtype));
+  return bytes.narrow(0, begin, elements * size).view(dtype);
+}
+
+// Returns a buffer of at least `bytes`; grows it by more than requested.
+inline at::Tensor& with_room(at::Tensor& buffer, int64_t bytes, at::Device device) {
+  if (!buffer.defined() || buffer.numel() < bytes)
+    buffer = at::empty({bytes + bytes / 2}, at::TensorOptions(at::kByte).device(device));
+  return buffer;
+}
+
+// Returns the bytes of all dense gradients in a message.
+int64_t dense_bytes(const std::vector<at::Tensor>& dense);
+// Writes to CPU memory; returns the end of the written bytes.
+char* write_dense(char* to, const std::vector<at::Tensor>& dense);
+
+// MessagePart: memory of a rank's message or section, from `begin` on.
+struct MessagePart {
+  at::Tensor bytes;
+  int64_t begin = 0;
+};
+// Replaces each dense gradient by the sum over all ranks, added in their order.
+void sum_dense(const std::vector<at::Tensor>& dense, const std::vector<MessagePart>& ranks);
 
 }  // namespace convoy

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "strategies/sparse/exchange/row_exchange.h"
-#include "strategies/sparse/exchange/row_messages.h"
 #include "strategies/sparse/sparse_embedding.h"
 #include "strategies/sparse/touched_row_sums.h"
 

@@ -18,7 +18,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/ranking/pair_mlp.h"
+#include "core/ranking/pair_scorer.h"
 
 namespace convoy {
 namespace {

@@ -17,7 +17,6 @@
 #include <limits>
 
 #include "core/ranking/pair_scorer.h"
-#include "core/ranking/recommendation_files.h"
 #include "tests/support/failing_files.h"
 
 namespace convoy {

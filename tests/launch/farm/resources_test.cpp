@@ -18,7 +18,6 @@
 #include <functional>
 #include <thread>
 
-#include "launch/farm/monitor/process_trees.h"
 #include "launch/job/run_attempt.h"
 #include "launch/machine/gpus.h"
 #include "tests/launch/saved_topologies.h"

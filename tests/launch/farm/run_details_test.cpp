@@ -1,5 +1,5 @@
 // Curves and times for `convoy top`.
-#include "launch/farm/monitor/run_details.h"
+#include "launch/farm/monitor/run_view.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
