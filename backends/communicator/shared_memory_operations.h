@@ -1,9 +1,9 @@
 // Collectives of ranks of one host through shared memory (shared_segment.h).
 //
-// A tensor is transferred in chunks, several at a time. All-reduce: every rank copies its chunk into its slot, sums its
-// share of the chunk over all slots, and copies the sums of the other ranks. At n = 2 this is 2 reads and 2 writes of
-// the tensor's bytes plus the sum, without a system call. For a small tensor every rank sums everything. The order of
-// summation is the rank order, so results are equal on all ranks and from run to run.
+// A tensor is transferred in chunks, several at a time. All-reduce: every rank copies the others' shares of its chunk
+// into its slot, sums its own share into the tensor and its slot, and copies the sums of the others, without a system
+// call. For a small tensor every rank sums everything. The order of summation is the rank order, so results are equal
+// on all ranks and from run to run.
 #pragma once
 #include <memory>
 #include <string>
