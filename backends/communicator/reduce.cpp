@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/base/error.h"
+#include "core/tensors/vectorised.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -38,11 +39,21 @@ T times(T a, T b) {
   }
 }
 
+CONVOY_VECTORISED void add(float* out, const float* a, const float* b, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+CONVOY_VECTORISED void add(double* out, const double* a, const double* b, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+
 // Reduces two inputs in one pass. `out` may be one of them: iterations do not depend on each other.
 template <class T>
 void combine(T* out, const T* a, const T* b, int64_t n, ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
+      if constexpr (std::is_floating_point_v<T>) return add(out, a, b, n);
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) out[i] = plus(a[i], b[i]);
       break;

@@ -179,7 +179,8 @@ class SharedMemoryOperation : public ProgressOperation {
         first_(group->issued),
         chunks_(chunks),
         signature_(signature ^ call.hash),
-        mine_(segment_.progress(group->rank)) {
+        mine_(segment_.progress(group->rank)),
+        inputs_(static_cast<size_t>(segment_.size())) {
     group->issued += chunks;
   }
 
@@ -229,11 +230,12 @@ class SharedMemoryOperation : public ProgressOperation {
   int size() const { return segment_.size(); }
   int rank() const { return group_->rank; }
 
-  // Sums `bytes` bytes at `offset` in the slots of all ranks.
-  void reduce_slots(char* to, int64_t k, int64_t offset, int64_t bytes, at::ScalarType dtype, ReduceOp op) const {
-    std::vector<const void*> in(static_cast<size_t>(size()));
-    for (int one = 0; one < size(); ++one) in[static_cast<size_t>(one)] = slot(one, k) + offset;
-    reduce(to, in, bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype, op);
+  // Sums `bytes` bytes at `own`, of this rank, and at `offset` in the slots of the others. `to` may be `own`.
+  void reduce_with(const char* own, char* to, int64_t k, int64_t offset, int64_t bytes, at::ScalarType dtype,
+                   ReduceOp op) {
+    for (int one = 0; one < size(); ++one)
+      inputs_[static_cast<size_t>(one)] = one == rank() ? own : slot(one, k) + offset;
+    reduce(to, inputs_, bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype, op);
   }
 
  private:
@@ -287,6 +289,7 @@ class SharedMemoryOperation : public ProgressOperation {
   const uint64_t signature_;
   SharedSegment::Progress& mine_;
   int64_t in_ = 0, reduced_ = 0, out_ = 0;  // counts of chunks of this operation
+  std::vector<const void*> inputs_;         // of one reduction; kept, because a chunk has many
 };
 
 class AllReduce final : public SharedMemoryOperation {
@@ -308,18 +311,16 @@ class AllReduce final : public SharedMemoryOperation {
   }
   void reduce_share(int64_t k) override {
     const auto [begin, end] = share_of(k, rank());
-    std::vector<const void*> in(static_cast<size_t>(size()));
     for (int64_t at = begin; at < end; at += cached_bytes) {
       const int64_t bytes = std::min(cached_bytes, end - at);
-      for (int one = 0; one < size(); ++one)
-        in[static_cast<size_t>(one)] = (one == rank() ? data_.at(k) : slot(one, k)) + at;
-      reduce(data_.at(k) + at, in, bytes / static_cast<int64_t>(c10::elementSize(dtype_)), dtype_, op_);
-      std::memcpy(slot(rank(), k) + at, data_.at(k) + at, static_cast<size_t>(bytes));
+      char* const sum = data_.at(k) + at;
+      reduce_with(sum, sum, k, at, bytes, dtype_, op_);
+      std::memcpy(slot(rank(), k) + at, sum, static_cast<size_t>(bytes));
     }
   }
   void take(int64_t k) override {
     char* to = data_.at(k);
-    if (!two_phases()) return reduce_slots(to, k, 0, data_.length(k), dtype_, op_);
+    if (!two_phases()) return reduce_with(to, to, k, 0, data_.length(k), dtype_, op_);
     for (int one = 0; one < size(); ++one) {
       if (one == rank()) continue;  // its sum is there already
       const auto [begin, end] = share_of(k, one);
@@ -404,15 +405,16 @@ class ReduceScatter final : public SharedMemoryOperation {
  protected:
   void put(int64_t k, char* slot) override {
     for (int one = 0; one < size(); ++one)
-      std::memcpy(slot + one * output_.segment, input_ + one * output_.bytes + k * output_.segment,
-                  static_cast<size_t>(output_.length(k)));
+      if (one != rank())
+        std::memcpy(slot + one * output_.segment, input_of(one, k), static_cast<size_t>(output_.length(k)));
   }
   void take(int64_t k) override {
-    reduce_slots(output_.at(k), k, rank() * output_.segment, output_.length(k), dtype_, op_);
+    reduce_with(input_of(rank(), k), output_.at(k), k, rank() * output_.segment, output_.length(k), dtype_, op_);
   }
 
  private:
   static int64_t piece_of(int size) { return chunk_bytes / size / 64 * 64; }
+  const char* input_of(int rank, int64_t k) const { return input_ + rank * output_.bytes + k * output_.segment; }
 
   const Segments output_;  // this rank's shard, in pieces; a slot has one piece for each rank
   const char* const input_;
