@@ -14,7 +14,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -27,6 +26,7 @@
 #include "core/base/error.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
+#include "core/tensors/products.h"
 #include "core/tensors/skinny_product.h"
 #include "models/catalogue/catalogue.h"
 #include "models/common.h"
@@ -48,7 +48,7 @@ struct DecoderLinear {
 
   // inputs [count, in] → [count, out]
   at::Tensor operator()(const at::Tensor& inputs) const {
-    if (inputs.size(0) > 1) return at::linear(inputs, weight, bias);
+    if (inputs.size(0) > 1) return linear_product(inputs, weight, bias);
     at::Tensor out = at::empty({1, weight.size(0)}, at::kFloat);
     matrix_vector(weight.const_data_ptr<float>(), inputs.const_data_ptr<float>(),
                   bias.defined() ? bias.const_data_ptr<float>() : nullptr, out.mutable_data_ptr<float>(),

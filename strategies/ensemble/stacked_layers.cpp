@@ -3,9 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
@@ -17,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
+#include "core/tensors/products.h"
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
@@ -305,26 +304,19 @@ at::Tensor by_member(const at::Tensor& tensor) {
   return tensor.dim() == 3 ? tensor : tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
 }
 
-at::Tensor product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  const at::Tensor turned = weight.transpose(1, 2);
-  return bias.defined() ? at::baddbmm(bias.unsqueeze(1), input, turned) : at::bmm(input, turned);
-}
-
 // For rows of members that are not adjacent, LibTorch would write the product in one call per member. For small layers
 // these calls cost as much as the product, so one batched product and a copy are faster.
 at::Tensor member_weight_gradients(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                                    const at::Tensor& input) {
   const at::Tensor turned = output.transpose(1, 2);
-  if (!writes_gradient(weight, state)) return turned.bmm(input);
+  if (!writes_gradient(weight, state)) return product(turned, input);
   const bool together = weight.gradient.is_contiguous();
-  if (weight.written && together)
-    weight.gradient.baddbmm_(turned, input);
+  if (together)
+    product_into(weight.gradient, turned, input, weight.written);
   else if (weight.written)
-    weight.gradient.add_(turned.bmm(input));
-  else if (together)
-    at::bmm_out(weight.gradient, turned, input);
+    weight.gradient.add_(product(turned, input));
   else
-    weight.gradient.copy_(turned.bmm(input));
+    weight.gradient.copy_(product(turned, input));
   weight.written = true;
   return {};
 }
@@ -350,7 +342,7 @@ class StackedLinearBackward : public ProductNode {
     const at::Tensor output = by_member(gradient);
     if (wants_weight()) results[1] = member_weight_gradients(*weight_, *state_, output, by_member(input));
     if (wants_bias()) results[2] = member_bias_gradients(*bias_, *state_, output);
-    if (wants_input()) results[0] = output.bmm(weight).view(input.sizes());
+    if (wants_input()) results[0] = product(output, weight).view(input.sizes());
   }
 };
 
@@ -366,11 +358,12 @@ at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, c
                           const StatePtr& state) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
   const std::vector<int64_t> shape = output_shape(input, weight->value.size(1));
-  if (without_node(input, weight->value)) return product(by_member(input), weight->value, bias_value).view(shape);
+  if (without_node(input, weight->value))
+    return batched_linear_product(by_member(input), weight->value, bias_value).view(shape);
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    output = product(by_member(input), weight->value, bias_value).view(shape);
+    output = batched_linear_product(by_member(input), weight->value, bias_value).view(shape);
   }
   return recorded<StackedLinearBackward>(std::move(output), input, weight, bias, state);
 }

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/tensors/init.h"
+#include "core/tensors/products.h"
 #include "strategies/common/layers/linear_function.h"
 
 namespace convoy {
@@ -64,7 +65,7 @@ class ColumnBackward : public GroupProductNode {
       gathering = start_gathering_sequence(input, ranks(), "input of " + group_.name);
     const at::Tensor flat = output.reshape({-1, weight.size(0)});
     if (wants_input()) {
-      const at::Tensor part = flat.mm(weight).view(with_last(output.sizes(), weight.size(1)));
+      const at::Tensor part = product(flat, weight).view(with_last(output.sizes(), weight.size(1)));
       summing = group_.shares ? start_sequence_of_sum(part, ranks(), gradient_name())
                               : start_sum(part, ranks(), gradient_name());
     }
@@ -81,7 +82,7 @@ class ColumnBackward : public GroupProductNode {
     const at::Tensor whole = group_.shares ? sequence_to_parts(input, group_.group, group_.name)
                                            : to_parts(input, group_.group, group_.name);
     const at::Tensor flat = output.reshape({-1, weight.size(0)});
-    const at::Tensor part = flat.mm(weight).view(whole.sizes());
+    const at::Tensor part = product(flat, weight).view(whole.sizes());
     if (wants_input())
       results[0] = group_.shares ? sequence_of_sum(part, group_.group, gradient_name())
                                  : sum_of_parts(part, group_.group, gradient_name());
@@ -103,7 +104,7 @@ class RowBackward : public GroupProductNode {
     const at::Tensor flat = whole.reshape({-1, weight.size(0)});
     if (wants_weight()) results[1] = weight_gradient(*weight_, *state_, flat, input.reshape({-1, weight.size(1)}));
     if (wants_bias()) results[2] = bias_gradient(*bias_, *state_, flat);
-    if (wants_input()) results[0] = flat.mm(weight).view(input.sizes());
+    if (wants_input()) results[0] = product(flat, weight).view(input.sizes());
   }
 
   void with_graph(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
@@ -111,7 +112,7 @@ class RowBackward : public GroupProductNode {
     const at::Tensor whole = group_.shares ? sequence_to_parts(output, group_.group, group_.name)
                                            : to_parts(output, group_.group, group_.name);
     const at::Tensor flat = whole.reshape({-1, weight.size(0)});
-    if (wants_input()) results[0] = flat.mm(weight).view(input.sizes());
+    if (wants_input()) results[0] = product(flat, weight).view(input.sizes());
     if (wants_weight()) results[1] = flat.t().mm(input.reshape({-1, weight.size(1)}));
     if (!wants_bias()) return;
     const at::Tensor own = output.reshape({-1, weight.size(0)}).sum(0);
@@ -147,7 +148,7 @@ at::Tensor column_product(const at::Tensor& input, const ParameterPtr& weight, c
     at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor whole =
         group.shares ? start_gathering_sequence(input, *group.group, "input of " + group.name).wait() : input;
-    output = at::linear(whole, weight->value, bias_value);
+    output = linear_product(whole, weight->value, bias_value);
   }
   return recorded<ColumnBackward>(std::move(output), input, weight, bias, state, group);
 }
@@ -159,7 +160,7 @@ at::Tensor row_product(const at::Tensor& input, const ParameterPtr& weight, cons
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor part = at::linear(input, weight->value).contiguous();
+    const at::Tensor part = linear_product(input, weight->value, {}).contiguous();
     output = (group.shares ? start_sequence_of_sum(part, *group.group, group.name)
                            : start_sum(part, *group.group, group.name))
                  .wait();

@@ -3,11 +3,10 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/threshold_backward.h>
 
+#include "core/tensors/products.h"
 #include "core/tensors/skinny_product.h"
 
 namespace convoy {
@@ -85,7 +84,8 @@ class LinearBackward : public ProductNode {
       if (!(weight_->awaited || bias_->awaited) || !later(bias_, 0, sum))
         results[2] = bias_gradient(*bias_, *state_, flat);
     }
-    if (wants_input()) results[0] = (loops ? skinny_input_gradient(flat, weight) : flat.mm(weight)).view(input.sizes());
+    if (wants_input())
+      results[0] = (loops ? skinny_input_gradient(flat, weight) : product(flat, weight)).view(input.sizes());
   }
 
  private:
@@ -111,14 +111,12 @@ class LinearBackward : public ProductNode {
 
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input) {
-  if (!writes_gradient(weight, state)) return output.t().mm(input);
+  if (!writes_gradient(weight, state)) return product(output.t(), input);
   if (is_skinny(input, weight.value) && is_skinny_operand(output, input.scalar_type()) &&
       weight.gradient.is_contiguous())
     skinny_weight_gradient(output, input, weight.gradient, weight.written);
-  else if (weight.written)
-    weight.gradient.addmm_(output.t(), input);
   else
-    at::mm_out(weight.gradient, output.t(), input);
+    product_into(weight.gradient, output.t(), input, weight.written);
   weight.written = true;
   return {};
 }
@@ -137,17 +135,17 @@ at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::T
 
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
                   bool relu) {
-  const auto product = [&] {
+  const auto result = [&] {
     const at::Tensor bias_value = bias ? bias->value : at::Tensor();
     if (is_skinny(input, weight->value)) return skinny_linear(input, weight->value, bias_value, relu);
-    at::Tensor output = at::linear(input, weight->value, bias_value);
+    at::Tensor output = linear_product(input, weight->value, bias_value);
     return relu ? output.relu_() : output;
   };
-  if (without_node(input, weight->value)) return product();  // has a graph only under autocast, which is never skinny
+  if (without_node(input, weight->value)) return result();  // has a graph only under autocast, which is never skinny
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    output = product();
+    output = result();
   }
   output = recorded<LinearBackward>(std::move(output), input, weight, bias, state);
   if (relu && output.requires_grad()) static_cast<LinearBackward&>(*output.grad_fn()).keep(output);

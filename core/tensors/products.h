@@ -1,0 +1,26 @@
+// Products of matrices on the library that is fastest on this processor.
+//
+// LibTorch multiplies fp32 matrices on a CPU with MKL, which uses AVX2 on processors of AMD. oneDNN, a part of LibTorch
+// too, uses AVX-512 where they have it: it takes less than half of the time on Zen 5, whose units are 512 bits wide. So
+// large products use oneDNN there. All other products use LibTorch's own functions: on other processors and devices, of
+// other dtypes, under autocast, and with a graph.
+//
+// Last bits differ between kinds of machines, as with any library. Threads: any; a call uses the intra-op threads.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace convoy {
+
+// a [n, k] · b [k, m] → [n, m], or for each i of a batch a [i, n, k] · b [i, k, m] → [i, n, m].
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+// The same into `out`; with `add`, adds to it. No graph.
+void product_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
+
+// input [.., in], weight [out, in], bias [out] or undefined → [.., out].
+at::Tensor linear_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
+
+// input [i, n, in], weight [i, out, in], bias [i, out] or undefined → [i, n, out].
+at::Tensor batched_linear_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
+
+}  // namespace convoy
