@@ -195,7 +195,7 @@ void RankProcess::open(const char* phase) {
 int RankProcess::fail() const {
   const TranslatedException failure = translate_exception(Failure::internal);
   log::error(failure.message);
-  channel_->abort({failure.kind, variables_.rank, -1, 0, "", failure.message});
+  channel_->abort({failure.kind, failure.rank.value_or(variables_.rank), -1, 0, "", failure.message});
   return exit_code_of(failure.kind);
 }
 

@@ -213,11 +213,12 @@ Option launch_section() {
            "outer mpirun or srun",
            defaults.max_restarts)
            .between(0, 1000),
-       describe::integer("min_ranks",
-                         "the job continues without ranks that died while this many are left: the others repeat the "
-                         "interrupted step; 0: it ends. Needs copies of the state on other ranks, backend gloo, and "
-                         "train.batch.global",
-                         defaults.min_ranks)
+       describe::integer(
+           "min_ranks",
+           "the job continues without ranks that died while this many are left: the others repeat the "
+           "interrupted step, or return to the newest checkpoint if a part of the state is lost; 0: the job "
+           "ends. Needs backend gloo and train.batch.global",
+           defaults.min_ranks)
            .between(0, 65536),
        describe::option(OptionType::duration, "backoff",
                         "delay before a restart; doubled after each attempt without progress, up to 10 minutes",

@@ -519,8 +519,9 @@ Abort JobSupervisor::stop_reason() const {
 Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   Abort reason = stop_reason();
   reason.host = participants_[static_cast<size_t>(process)].host;
-  reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), "; ", what,
-                       " before all ranks had saved; the same command resumes from the newest checkpoint");
+  reason.message =
+      str("stopped by SIG", sigabbrev_np(stop_signal_), "; ", what,
+          " before all ranks had saved; the same command resumes from the newest checkpoint, if there is one");
   return reason;
 }
 

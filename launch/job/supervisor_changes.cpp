@@ -60,9 +60,12 @@ void JobSupervisor::end_agents(const Abort& reason) {
 }
 
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
-  // Convoys leave after the job is done.
-  const Participant& participant = participants_[static_cast<size_t>(process)];
-  if (cause_ || complete() || has_results(process) || participant.end) return;
+  Participant& participant = participants_[static_cast<size_t>(process)];
+  if (cause_ || participant.end) return;
+  if (complete()) {  // the job is done: its convoys leave, and one that is lost takes nothing with it
+    participant.end = ProcessEnd{};
+    return;
+  }
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
   if (stop_signal_ != 0) return fail(unsaved_stop(process, who + ","));
   const int rank = failed_rank_of(process);
