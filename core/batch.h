@@ -41,8 +41,8 @@ struct Batch {
 // are larger.
 std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count);
 
-// Returns the rows of the global batch that share `index` of `count` reads: its share of each of `slices` parts, in
-// order.
+// Divides the global batch into `slices` micro-batches, and returns the rows that share `index` of `count` has in each,
+// in order.
 std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count);
 
 }  // namespace convoy

@@ -1,3 +1,4 @@
+// Texts of a model: TokenDecoder continues a sequence of tokens, and generation draws a text from it.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -7,16 +8,16 @@
 
 namespace convoy {
 
-// TokenDecoder: a model of text that continues a sequence token by token, with the keys and values of earlier tokens in
-// a cache. Model::decoder creates it for models that generate.
+// --- TokenDecoder: a model of text that continues a sequence token by token ---
+
+// Returns the whole value of a parameter, by its canonical name. Throws Error(config) if there is none.
+using ParameterValues = std::function<at::Tensor(const std::string& name)>;
+
+// It has the keys and values of earlier tokens in a cache. Model::decoder creates it for models that generate.
 //
 // CPU, fp32. It copies no parameter that is already fp32 and contiguous on the CPU; other precisions are converted.
 // Logits equal those of the model's blocks up to rounding, since their products run in another order.
 // Threads: one at a time; products of a large model use the intra-op threads.
-
-// The whole value of a parameter, by its canonical name. Throws Error(config) if there is none.
-using ParameterValues = std::function<at::Tensor(const std::string& name)>;
-
 class TokenDecoder {
  public:
   virtual ~TokenDecoder() = default;
@@ -29,10 +30,10 @@ class TokenDecoder {
   virtual const float* append(const int64_t* tokens, int64_t count) = 0;
 };
 
-// Generation: continues a prompt by drawing one token after another from a TokenDecoder.
-// `convoy generate` uses it.
+// --- Generation: continues a prompt by drawing one token after another from a TokenDecoder ---
 //
-// Draw number n is a function of (seed, n), so equal arguments give equal text on every machine whose logits are equal.
+// `convoy generate` uses it. Draw number n is a function of (seed, n). So equal arguments give equal text on every
+// machine whose logits are equal.
 // If the decoder's context is full, the newer half of its tokens is read again and the older half is forgotten.
 
 struct GenerationOptions {

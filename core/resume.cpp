@@ -10,7 +10,6 @@
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/optim/optimizer.h"
-#include "core/optim/rows/row_loops.h"
 
 namespace convoy {
 namespace {

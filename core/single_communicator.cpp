@@ -9,7 +9,7 @@
 namespace convoy {
 namespace {
 
-// Complete from the start.
+// Work of an operation that has already ended.
 class DoneWork : public Work {
  public:
   void wait() override {}

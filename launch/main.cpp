@@ -168,7 +168,7 @@ void check_arguments(int argc, char** argv) {
                   ": is not valid UTF-8; rename the file, or use another path");
 }
 
-// Moves the words after `--` of `convoy run` into `program`; returns the number of the others.
+// Moves the words after `--` of `convoy run` into `program`; returns how many arguments precede `--`.
 int take_program(int argc, char** argv, std::vector<std::string>& program) {
   const auto end = argv + argc;
   if (argc < 2 || std::string(argv[1]) != "run") return argc;

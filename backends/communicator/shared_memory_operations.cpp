@@ -1,4 +1,4 @@
-// State machines of the collectives in shared memory, and the transport that uses them.
+// State machines of transfers and collectives in shared memory, and the transport that uses them.
 #include "backends/communicator/shared_memory_operations.h"
 
 #include <ATen/ops/from_blob.h>
@@ -8,6 +8,8 @@
 #include "backends/communicator/reduce.h"
 
 namespace convoy {
+
+// --- Transfers between two ranks ---
 
 namespace {
 
@@ -143,6 +145,8 @@ ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGr
                                             const std::vector<Transfer>& transfers) {
   return std::make_shared<SharedMemoryExchange>(group, transfers);
 }
+
+// --- Collectives ---
 
 namespace {
 

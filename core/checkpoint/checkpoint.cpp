@@ -55,7 +55,7 @@ void check_seen(const std::string& folder, const std::string& host, const char* 
 std::vector<StateEntry> entries_to_save(Strategy& strategy, bool for_comparing) {
   std::vector<StateEntry> entries;
   const auto add = [&](const StateEntry& entry) {
-    CONVOY_CHECK(!entry.stale || for_comparing, "state entry ", entry.key(), " is saved before it was settled");
+    CONVOY_CHECK(!entry.stale || for_comparing, "state entry ", entry.key(), " is saved before it was flushed");
     if (entry.owner && !entry.stale) entries.push_back(entry);
   };
   strategy.visit_state(add);

@@ -12,7 +12,7 @@ namespace convoy {
 
 class SaveCoordination {
  public:
-  // Collective. Rank 0 draws a token and broadcasts it, so that each call uses different keys.
+  // Collective. Rank 0 draws a token and broadcasts it, so that keys of two saves never collide.
   SaveCoordination(const Context& context, const std::string& call);
   // Phases that begin later run on another thread, whose waits end with CommError(peer_lost) when `cancelled` is set or
   // the job is aborted. `cancelled` outlives this object.

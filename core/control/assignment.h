@@ -14,7 +14,7 @@ struct RankAssignment {
   int attempt = 0;
   double started = 0;                    // unix seconds
   bool passive = false;                  // ranks share cores: waiting threads must not spin
-  Json snapshots;                        // null, or the snapshots for `convoy verify` (launch/rank/rank.cpp)
+  Json snapshots;                        // null, or the snapshots for `convoy verify` (launch/rank/snapshots.cpp)
   std::vector<std::string> faults = {};  // --inject, as typed
   Json bench = {};                       // null, or the measurement for `convoy bench` (launch/rank/measure/bench.h)
   Json use = {};                         // null, or the command that uses a trained run (launch/rank/use/use.h)
@@ -52,7 +52,7 @@ inline constexpr char next_membership[] = "membership/next";
 inline constexpr char membership_end[] = "membership/end";
 inline constexpr char complete[] = "complete";
 inline constexpr char changes[] = "changes";
-// Topic: {fingerprint, host, numbers}: the data set of rank 0 (launch/rank/rank.cpp).
+// Topic: {fingerprint, host, numbers}: the data set of rank 0 (launch/rank/data_check.cpp).
 inline constexpr char checked_data[] = "checked data";
 // Topic: {step, in_memory}: rank 0, before the first step of a membership.
 inline constexpr char continued[] = "continued";

@@ -1,4 +1,4 @@
-// Abort as JSON, addresses, random tokens.
+// Common to all channels: StopAgreement, Abort as JSON, addresses, the clock's offset, random tokens.
 #include "core/control/channel.h"
 
 #include <unistd.h>
@@ -12,6 +12,8 @@
 #include "core/base/text.h"
 
 namespace convoy {
+
+// --- StopAgreement ---
 
 // `next` changes only under the mutex and only before a boundary is named. So the rank's thread stops at the boundary
 // that the channel's thread has named.
@@ -105,6 +107,8 @@ bool StopAgreement::stops_before(int64_t step) {
   state_->end = end;
   return step >= end;
 }
+
+// --- Abort as JSON, addresses, the clock's offset, random tokens ---
 
 Json to_json(const Abort& abort) {
   return {{"kind", name_of(abort.kind)}, {"rank", abort.rank}, {"step", abort.step},

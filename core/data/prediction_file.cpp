@@ -99,7 +99,7 @@ class TextPredictions : public PredictionFile {
   std::vector<std::string> classes_;
 };
 
-// Float [rows, width], or [rows] for one number a row, behind a header.
+// Float [rows, width], or [rows] for one number a row, after a header.
 class ArrayPredictions : public PredictionFile {
  public:
   ArrayPredictions(std::unique_ptr<OutputFile> file, const PredictionForm& form, const NewRows& rows)

@@ -224,6 +224,8 @@ CommunicatorPtr injected_communicator(CommunicatorPtr group, std::shared_ptr<Inj
   return std::make_shared<InjectedCommunicator>(std::move(group), std::move(injector));
 }
 
+// --- Injector: chooses the faults of this rank, and causes them ---
+
 namespace {
 
 using Kind = Fault::Kind;

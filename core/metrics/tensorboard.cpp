@@ -125,6 +125,8 @@ void drop_after(const std::string& path, int64_t last_step) {
 
 }  // namespace
 
+// --- EventFile ---
+
 uint32_t crc32c(const std::string& data) {
   static const std::array<uint32_t, 256> table = crc_table();
   uint32_t crc = 0xffffffff;
@@ -174,6 +176,8 @@ void EventFile::histograms(int64_t step, const std::vector<std::pair<std::string
   for (const auto& [tag, one] : values) summary += value(tag, message(value_histogram, histogram_of(one)));
   event(step, message(event_summary, summary));
 }
+
+// --- TensorBoard ---
 
 namespace {
 

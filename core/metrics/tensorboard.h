@@ -1,3 +1,4 @@
+// Metrics for TensorBoard: EventFile writes its files, and TensorBoard is the sink that uses them.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -11,16 +12,16 @@
 
 namespace convoy {
 
-// Event files of TensorBoard, without its library: records of TFRecord (length and data, each with a masked CRC32C)
-// around the protocol buffer tensorflow.Event. docs/dependencies.md has the reason for own code.
-//
-// Threads: one. Error(io) names the file that cannot be written.
+// --- EventFile: files of TensorBoard, without its library ---
 
 struct Histogram {
   double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
   std::vector<double> limits, counts;  // upper limit and number of values of each bucket
 };
 
+// A file has records of TFRecord (length and data, each with a masked CRC32C) around the protocol buffer
+// tensorflow.Event. docs/dependencies.md has the reason for own code.
+// Threads: one. Error(io) names the file that cannot be written.
 class EventFile {
  public:
   // Creates a new file in the folder. First removes the records of steps after `last_step`, from an earlier attempt,
@@ -42,8 +43,9 @@ class EventFile {
 // CRC32C (Castagnoli), as TFRecord uses it.
 uint32_t crc32c(const std::string& data);
 
-// TensorBoard: a sink of metrics that writes event files into RUN/tensorboard.
+// --- TensorBoard: a sink of metrics ---
 
+// Writes event files into RUN/tensorboard.
 class TensorBoard : public Sink {
  public:
   // Removes the values of steps after `last_step`, from an earlier attempt. `configuration`: YAML, shown as a text.

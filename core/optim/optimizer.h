@@ -6,6 +6,7 @@
 // Threads: one per rank, from which parallel loops start. Failure: a step throws only on errors in convoy itself.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,6 +88,21 @@ struct GroupSettings {
   double weight_decay = 0;
 };
 GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name);
+
+// UpdateCount: converts steps to updates. `every` steps make one update; the remaining steps of an epoch make one more.
+// Schedules count updates.
+struct UpdateCount {
+  int64_t steps_per_epoch = 1;
+  int64_t every = 1;
+
+  int64_t of(int64_t steps) const {
+    const int64_t epoch = std::max<int64_t>(steps_per_epoch, 1);
+    return steps / epoch * rounded_up(epoch) + rounded_up(steps % epoch);
+  }
+
+ private:
+  int64_t rounded_up(int64_t steps) const { return (steps + every - 1) / every; }
+};
 
 // Schedule: the learning rate as a function of updates applied (from 0): constant, linear, cosine, step, each after a
 // linear warm-up. Pure. Intervals in steps are converted to updates.

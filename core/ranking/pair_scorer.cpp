@@ -12,6 +12,8 @@
 
 namespace convoy {
 
+// --- PairMlp ---
+
 namespace {
 
 // Items whose terms stay in the L2 cache for all rows of a call, and pairs whose activations do.
@@ -122,6 +124,8 @@ void PairMlp::scores(const Rows& rows, const Items& items, const at::Tensor& out
   });
 }
 
+// --- ForwardScorer ---
+
 TensorList ForwardScorer::row_terms(const Batch& rows) {
   TensorList terms;
   row_fields_.clear();
@@ -158,6 +162,8 @@ void ForwardScorer::scores(const TensorList& rows, const TensorList& items, cons
               "; the model's outputs have ", join(shapes, ", "),
               "; let its last block return such scores, or implement Model::pair_scorer");
 }
+
+// --- MeanScorer ---
 
 MeanScorer::MeanScorer(std::vector<std::shared_ptr<PairScorer>> members)
     : members_(std::move(members)), row_counts_(members_.size()), item_counts_(members_.size()) {

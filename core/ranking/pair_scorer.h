@@ -88,7 +88,6 @@ class MeanScorer : public PairScorer {
 // The hidden activations of a few dozen pairs stay in the caches. A score does not depend on the sizes of blocks or on
 // threads. Operations per pair: 2·(G + Σ_l in_l·out_l + H_L), plus H_0.
 // CPU, float and double. Threads: const after construction.
-
 class PairMlp {
  public:
   struct Layer {

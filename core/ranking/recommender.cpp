@@ -22,6 +22,8 @@
 
 namespace convoy {
 
+// --- Files of recommended items ---
+
 namespace {
 
 constexpr char16_t replacement = 0xFFFD;  // for bytes that are no UTF-8
@@ -222,6 +224,8 @@ std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out
   return std::make_unique<NpyWriter>(out, format);
 }
 
+// --- UserFile ---
+
 namespace {
 
 bool has_tabs(const std::string& path) {
@@ -347,6 +351,8 @@ at::Tensor UserFile::next_contexts(int64_t lines) {
   }
   return contexts;
 }
+
+// --- Recommender ---
 
 namespace {
 

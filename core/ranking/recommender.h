@@ -56,7 +56,7 @@ struct RecommendProgress {
 RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
                           const std::function<void(const RecommendProgress&)>& progress = nullptr);
 
-// Files of `convoy recommend`: the lists of recommended items, and the users for whom they are made.
+// --- Files of `convoy recommend`: the lists of recommended items, and the users for whom they are made ---
 //
 // Lists are CSV, JSON lines, or .npy, by the ending of the file's name:
 //   .csv    USER,rank,ITEM,score: one line for each item, best first

@@ -17,6 +17,8 @@
 
 namespace convoy {
 
+// --- Product of a matrix and a vector ---
+
 namespace {
 
 template <int bytes>
@@ -97,6 +99,8 @@ void matrix_vector(const float* matrix, const float* vector, const float* first,
   });
 }
 
+// --- Skinny layers: loops ---
+//
 // A tile of rows and vectors stays in registers while all of `depth`, or 256 rows, pass through it. So sums of long
 // columns are sums of sums, as in LibTorch.
 
@@ -295,6 +299,8 @@ const std::vector<SkinnyLoops<double>>& skinny_loops(double) {
   static const auto list = of_this_machine(avx512_double, avx2_double, any_double);
   return list;
 }
+
+// --- Skinny layers: functions of tensors ---
 
 namespace {
 

@@ -1,11 +1,7 @@
-// Skinny linear layers: a few dozen features.
+// Products of small layers on the CPU: linear layers of a few dozen features, and the product of a matrix and a vector.
 //
-// In such a layer a library's product is the smaller part of the cost. Bias, relu, relu's gradient and the sums are
-// separate operations with passes over the same memory. Here bias and relu are part of the product, and their gradients
-// are one pass before the other gradients.
-//
-// CPU, fp32 and fp64, with the widest instructions of the machine. So last bits differ between kinds of machines, as
-// with libraries. On one machine they depend only on the operands, not on the number of threads.
+// They use the widest instructions of the machine. So last bits differ between kinds of machines, as with libraries. On
+// one machine they depend only on the operands, not on the number of threads.
 // Threads: any; a call uses the intra-op threads.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -14,8 +10,13 @@
 
 namespace convoy {
 
-// Loops over plain memory, row-major and without gaps, compiled for several vector widths. Without LibTorch. T is float
-// or double.
+// --- Skinny linear layers: a few dozen features ---
+//
+// In such a layer a library's product is the smaller part of the cost. Bias, relu, relu's gradient and the sums are
+// separate operations with passes over the same memory. Here bias and relu are part of the product, and their gradients
+// are one pass before the other gradients. fp32 and fp64.
+
+// Loops over plain memory, row-major and without gaps, compiled for several vector widths. T is float or double.
 
 // Returns the distance between rows of `weights` for the widest vectors: `width` rounded up, in elements.
 template <class T>
@@ -58,11 +59,10 @@ void skinny_weight_gradient(const at::Tensor& gradient, const at::Tensor& input,
 // Sums rows → `out` [out]; with `add`, adds to `out`.
 void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, bool add);
 
-// Product of a matrix and a vector, bound by memory: every weight is read once. A library's call costs more than the
-// product for the layers of a small model.
+// --- Product of a matrix and a vector ---
 //
-// CPU, fp32, with the widest instructions of the machine, as core/tensors/skinny_product.h. The result does not depend
-// on the number of threads. Threads: any; a large product uses the intra-op threads.
+// It is bound by memory: every weight is read once. A library's call costs more than the product for the layers of a
+// small model. fp32, with the widest instructions of the machine, as the loops above.
 
 // out [rows] = matrix [rows, depth] · vector [depth] + first [rows]; null: without `first`. `apart`: distance between
 // rows of the matrix.
@@ -71,7 +71,7 @@ using MatrixVector = void (*)(const float* matrix, const float* vector, const fl
 // Loops that this machine can run, widest first.
 const std::vector<MatrixVector>& matrix_vector_loops();
 
-// The widest loop, by several threads if the matrix is large.
+// Runs the widest loop, by several threads if the matrix is large.
 void matrix_vector(const float* matrix, const float* vector, const float* first, float* out, int64_t rows,
                    int64_t depth);
 

@@ -21,6 +21,8 @@
 
 namespace convoy {
 
+// --- KernelTrace ---
+
 namespace {
 
 namespace kineto = torch::autograd::profiler;
@@ -83,6 +85,8 @@ std::vector<TraceSlice> KernelTrace::end() {
   }
   return slices;
 }
+
+// --- StepTrace ---
 
 namespace {
 
@@ -152,7 +156,7 @@ void StepTrace::begin_step(int64_t number) {
                          : str("the steps ", number, " to ", steps.last, " only")));
   if (number > steps.last + 1) return;
   TimeBreakdown& times = *context_.times;
-  times.phase(TimePart::other);  // no slice crosses the border of a step
+  times.phase(TimePart::other);  // no slice crosses the boundary of a step
   if (step_ > 0) {
     times.trace()->add({"", str("step ", step_), "step", began_, times.changed()});
     step_ = 0;

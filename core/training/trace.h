@@ -1,3 +1,4 @@
+// Traces: KernelTrace records what a GPU executes, and StepTrace writes the trace of the steps that the user names.
 #pragma once
 #include <c10/core/Device.h>
 #include <cstdint>
@@ -9,11 +10,10 @@
 
 namespace convoy {
 
-// KernelTrace: the kernels and copies that a GPU executes while its object lives, from LibTorch's profiler (Kineto).
-//
-// One per process at a time: it has those of all GPUs and streams that the process uses. Threads: one thread creates
-// it and calls `end`.
+// --- KernelTrace: the kernels and copies that a GPU executes ---
 
+// Records while the object lives, by LibTorch's profiler (Kineto). One per process at a time: it has the kernels of all
+// GPUs and streams that the process uses. Threads: one thread creates it and calls `end`.
 class KernelTrace {
  public:
   // Begins to record on this kind of device. With at::kCPU it records the operators of the calling thread.
@@ -33,9 +33,10 @@ class KernelTrace {
   bool ended_ = false;
 };
 
-// Trace of chosen steps: RUN/trace.json in the JSON format of Chrome, which Perfetto reads too. All ranks are on the
-// clock of the control channel's server.
+// --- StepTrace: the trace of the steps of profile.steps ---
 
+// Writes RUN/trace.json in the JSON format of Chrome, which Perfetto reads too. All ranks are on the clock of the
+// control channel's server.
 class StepTrace {
  public:
   explicit StepTrace(const Context& context) : context_(context) {}

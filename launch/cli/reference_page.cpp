@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-// --- Examples of the page. A test reads each of them in place of the same keys of a complete file ---
+// --- Examples of the page: a test reads each of them in place of the same keys of a complete file ---
 
 const std::map<std::string, std::string>& reference_examples() {
   static const std::map<std::string, std::string> examples{
@@ -110,6 +110,8 @@ launch: {ranks: 2, collective: 5 min}
   };
   return examples;
 }
+
+// --- The page, and `convoy run --help` ---
 
 namespace {
 

@@ -131,7 +131,7 @@ std::vector<fs::path> folders_of(const UsedRun& run) {
   return folders;
 }
 
-// True if `file` is in the folder, also behind links.
+// True if `file` is in the folder; follows links.
 bool holds(const fs::path& folder, const fs::path& file) {
   constexpr int deepest = 8;  // a link may lead back
   constexpr auto options =

@@ -22,6 +22,8 @@
 
 namespace convoy {
 
+// --- `convoy export` ---
+
 namespace {
 
 // Longer than any disk needs.
@@ -53,6 +55,8 @@ int export_command(const ExportArguments& arguments) {
   for (const std::string& note : notes) std::cout << note << '\n';
   return exit_code::done;
 }
+
+// --- `convoy recommend` ---
 
 namespace {
 
@@ -101,6 +105,8 @@ int recommend_command(UseArguments arguments, const RecommendArguments& wanted) 
   print_notes(result.run);
   return exit_code::done;
 }
+
+// --- `convoy generate` ---
 
 namespace {
 
@@ -158,6 +164,8 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
   return exit_code::done;
 }
 
+// --- `convoy predict` ---
+
 namespace {
 
 bool is_array_path(const std::string& path) { return ends_in(path, ".npy") || ends_in(path, ".safetensors"); }
@@ -203,6 +211,8 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
   print_notes(result.run);
   return exit_code::done;
 }
+
+// --- Arguments and help texts of the commands ---
 
 std::function<std::string(const std::string&)> real_range(double least, double most) {
   return [least, most](const std::string& text) {

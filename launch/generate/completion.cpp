@@ -1,5 +1,4 @@
-// Scripts that complete a command line. The lists in them are made from the command line and the options; the rest of
-// each script is the same in every build.
+// The command line as data, the manual page, and the scripts that complete a command line.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <sstream>
@@ -128,6 +127,10 @@ std::string man_page(const CLI::App& app) {
       << ".SH SEE ALSO\n.BR mpirun (1),\n.BR srun (1)\n";
   return out.str();
 }
+
+// --- Completion scripts ---
+//
+// The lists in them are made from the command line and the options; the rest of each script is the same in every build.
 
 namespace {
 

@@ -289,7 +289,7 @@ DataDraft interactions_draft(const MappedFile& file, bool typed) {
   draft.lines.push_back(columns.time.empty()
                             ? DataDraft::Line{"holdout: random", "one of each user is for evaluation"}
                             : DataDraft::Line{"holdout: latest", "the latest of each user is for evaluation"});
-  // Beside those of the user and the held-out one.
+  // Drawn candidates are neither items of the user nor the held-out one.
   const auto candidates = std::min<int64_t>(99, int64_t(items.size()) - int64_t(most) - 1);
   if (candidates > 0)
     draft.lines.push_back({str("candidates: ", candidates), "evaluation ranks it among so many drawn items"});

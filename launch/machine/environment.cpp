@@ -21,6 +21,8 @@ extern char** environ;
 
 namespace convoy {
 
+// --- Role of this host among the nodes of a job ---
+
 namespace {
 
 // The variables of one platform; "" if it has none for a value.
@@ -254,6 +256,8 @@ std::string full_host_name() {
   return found->ai_canonname == nullptr ? name : found->ai_canonname;
 }
 
+// --- Launcher that started this process ---
+
 namespace {
 
 class Reader {
@@ -331,7 +335,7 @@ std::optional<LaunchedAs> convoy_variables(const Reader& read) {
 
 std::optional<LaunchedAs> torchrun(const Reader& read) {
   if (!read.any(torchrun_names)) return std::nullopt;
-  // Kubeflow gives each node RANK and WORLD_SIZE beside PET_*, and no local rank.
+  // Kubeflow gives each node RANK and WORLD_SIZE in addition to PET_*, and no local rank.
   if (!read.has("LOCAL_RANK") && (read.has("PET_NNODES") || read.has("NNODES"))) return std::nullopt;
   read.complete("torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
   LaunchedAs as = named(read, Launcher::torchrun, "RANK", "LOCAL_RANK", "WORLD_SIZE");

@@ -16,7 +16,7 @@ const Gpu* first_gpu(const RankPlan& rank, const Host& host) {
   return nullptr;
 }
 
-// Node and socket of the rank's first GPU; any without a GPU.
+// Node and socket of the rank's first GPU. Without a GPU: no preference.
 Affinity affinity_of(const RankPlan& rank, const Host& host) {
   const Gpu* gpu = first_gpu(rank, host);
   if (gpu == nullptr) return {};

@@ -64,6 +64,8 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
                                    job.ranks.size() == 1 ? " rank" : " ranks", "; set at most that number"));
 }
 
+// --- The checked configuration, and the placed job ---
+
 namespace {
 
 // Source location of the key, else the file.

@@ -45,7 +45,7 @@ struct PreparedRun {
   bool quiet = false;  // the console shows lines of ranks only
   // Rank lines that earlier runs of this command printed, which are not printed again; null: each line is printed.
   std::shared_ptr<std::set<std::string>> printed_before = nullptr;
-  Json snapshots;  // null, or the snapshots that ranks take (launch/rank/rank.cpp)
+  Json snapshots;  // null, or the snapshots that ranks take (launch/rank/snapshots.cpp)
   Json described;  // null, or the answer of `convoy-rank --describe blocks`
 };
 

@@ -6,24 +6,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "api/components.h"
-#include "core/backend.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/initial_weights.h"
-#include "core/checkpoint/stored_files.h"
 #include "core/config/run_config.h"
 #include "core/context.h"
 #include "core/control/assignment.h"
@@ -36,11 +30,9 @@
 #include "core/data/sampler.h"
 #include "core/data/sets/interactions.h"
 #include "core/files/limits.h"
-#include "core/files/summary.h"
 #include "core/inject/injector.h"
 #include "core/rank_state/position.h"
 #include "core/strategy.h"
-#include "core/tensors/compare.h"
 #include "core/trainer.h"
 #include "launch/rank/measure/bench.h"
 #include "launch/rank/use/use.h"
@@ -48,256 +40,6 @@
 #include "strategies/registry.h"
 
 namespace convoy {
-
-// Snapshots for `convoy verify`: after every update the state with gradients is saved as a checkpoint. The reference
-// run keeps them. The configured run compares its snapshots with the reference's and removes both.
-//
-// Sparse embeddings stay stale as in training, so that catch-up is compared too. Their gradients are compared after
-// every update; their values and moments after the last one, when they are flushed.
-//
-// Results go to FOLDER/differences.json, a list of StepDifferences (core/base/difference.h). It is rewritten after each
-// update, so that a run that fails later leaves its results.
-// Threads: the rank's thread; collective over the job. Failure: exceptions of checkpoints.
-
-class Snapshots {
- public:
-  // `request` has these fields. "folder": folder of the snapshots. "reference": the reference's folder, "" for the
-  // reference itself, or a list of one folder per member for an ensemble. "shares": number of shares of a global batch
-  // in the configured run. "splits": true if that run splits the rows of an update, by shares or gradient accumulation.
-  Snapshots(const Context& context, Strategy& strategy, const Json& request);
-  // Reports an error of the loss to `convoy verify`, in FOLDER/loss_fault.txt. Used by the reference.
-  void note_loss_fault(const std::string& fault);
-  // Reports that all shares of all steps are equal, by the file FOLDER/no_uneven_batch.txt. Used by the reference.
-  void note_no_uneven_batch();
-  // Collective. Call it after setup (0 steps) and after each update, up to Context::total_steps.
-  void take(int64_t steps_done);
-
- private:
-  void note(const std::string& file, const std::string& text) const;
-  void compare_step(int64_t steps_done);
-  StateView reference_state(const std::string& folder, int64_t steps_done) const;
-
-  const Context& context_;
-  Strategy& strategy_;
-  std::string folder_;
-  std::vector<std::string> references_;  // empty: this run is the reference; several: by member
-  bool ensemble_ = false;
-  Checkpoints checkpoints_;
-  std::set<std::string> stale_;  // keys that are not compared after this step
-  Json differences_ = Json::array();
-};
-
-namespace {
-
-std::string step_folder(const std::string& folder, int64_t step) { return str(folder, "/step-", step); }
-
-StateView without(StateView state, const std::function<bool(const std::string& key)>& left_out) {
-  state.keys.erase(std::remove_if(state.keys.begin(), state.keys.end(), left_out), state.keys.end());
-  return state;
-}
-
-// Leaves out state of single replicas: the reference has one replica.
-StateView without_replica_state(StateView state) {
-  return without(std::move(state), [](const std::string& key) { return key.find("@replica") != std::string::npos; });
-}
-
-}  // namespace
-
-Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& request)
-    : context_(context),
-      strategy_(strategy),
-      folder_(request.at("folder").get<std::string>()),
-      ensemble_(request.at("reference").is_array()),
-      checkpoints_(context, folder_, 0) {
-  const Json& reference = request.at("reference");
-  if (ensemble_)
-    references_ = reference.get<std::vector<std::string>>();
-  else if (!reference.get<std::string>().empty())
-    references_ = {reference.get<std::string>()};
-}
-
-void Snapshots::note_loss_fault(const std::string& fault) { note("loss_fault.txt", fault); }
-
-void Snapshots::note_no_uneven_batch() { note("no_uneven_batch.txt", "none"); }
-
-void Snapshots::note(const std::string& file, const std::string& text) const {
-  if (text.empty() || context_.rank != 0) return;
-  std::filesystem::create_directories(folder_);
-  write_whole(folder_ + "/" + file, text, false);
-}
-
-void Snapshots::take(int64_t steps_done) {
-  const bool last = steps_done >= context_.total_steps;
-  last ? strategy_.flush() : strategy_.flush_for_evaluation();
-  stale_.clear();
-  strategy_.visit_state([this](const StateEntry& entry) {
-    if (entry.stale) stale_.insert(entry.key());
-  });
-  checkpoints_.save(strategy_, {steps_done, Json::object()}, true);
-  // Other ranks continue until the next collective.
-  if (!references_.empty() && context_.rank == 0) compare_step(steps_done);
-}
-
-StateView Snapshots::reference_state(const std::string& folder, int64_t steps_done) const {
-  return without(stored_state(step_folder(folder, steps_done)),
-                 [this](const std::string& key) { return stale_.count(key) > 0; });
-}
-
-void Snapshots::compare_step(int64_t steps_done) {
-  const std::string mine = step_folder(folder_, steps_done);
-  const bool updated = std::all_of(references_.begin(), references_.end(), [&](const std::string& reference) {
-    return std::filesystem::exists(step_folder(reference, steps_done));
-  });
-  StepDifferences step = update_in_one_run(steps_done, "is made by an update, and the reference made none then");
-  if (updated) step.tensors.clear();
-  for (size_t i = 0; i < references_.size() && updated; ++i) {
-    const int member = ensemble_ ? static_cast<int>(i) : -1;
-    for (TensorDifference& tensor :
-         compare(without_replica_state(stored_state(mine, member)), reference_state(references_[i], steps_done))) {
-      if (ensemble_) tensor.name += str("@member", member);
-      step.tensors.push_back(std::move(tensor));
-    }
-  }
-  differences_.push_back(to_json(step));
-  write_whole(folder_ + "/differences.json", differences_.dump(), false);
-  // A snapshot has at least four times the size of the model, so both are removed before the next step.
-  std::filesystem::remove_all(mine);
-  for (const std::string& reference : references_) std::filesystem::remove_all(step_folder(reference, steps_done));
-}
-
-// Data check: all processes of a job train on the same data set. The process of rank 0 compares it with the checkpoint
-// from which the run resumes, and decides. The other processes check that their data is equal, and follow.
-//
-// Each process calls it once, before it creates the model; it returns when all processes have read their data. A
-// process that joins a running job waits for no other. With other numbers for users, items or classes, parameters would
-// get other shapes or belong to other ids. Failure: ConfigError at data.path. Kinds: `config` for a checkpoint that
-// train.resume names, `output` for a checkpoint in the run folder, `disagreement` for a host with other data.
-
-struct DataCheck {
-  const RunConfig& config;
-  std::string folder;  // of the run
-  int process = 0, processes = 1;
-  bool first = true;  // this process has rank 0
-  std::string host;   // of this process
-  Channel* channel = nullptr;
-  Json decided = {};   // protocol::checked_data of the job that this process joins; null: the processes decide
-  bool trains = true;  // false: a command uses the trained run, and other data is the user's intention
-};
-
-// Returns `data` itself, or the same rows with the checkpoint's numbers for ids and classes.
-DatasetPtr check_data(const DatasetPtr& data, const DataCheck& check);
-
-namespace {
-
-// Longer than any reading: the supervisor ends a job without progress after launch.rendezvous.
-constexpr Timeout reading_limit = std::chrono::hours(24 * 30);
-
-class DataChecker {
- public:
-  DataChecker(const DatasetPtr& data, const DataCheck& check)
-      : data_(data), check_(check), config_(check.config), mine_(data->contents()) {}
-
-  DatasetPtr run() {
-    if (!check_.decided.is_null()) return follow(check_.decided);
-    std::string numbers;  // the checkpoint whose numbers are used; "": those of the data
-    DatasetPtr used = data_;
-    if (const auto resumed = check_.first ? resumed_data(config_.train.resume, check_.folder) : std::nullopt) {
-      used = resume_data(*resumed);
-      if (used != data_) numbers = resumed->path;
-    }
-    const Json message{
-        {"first", check_.first}, {"fingerprint", mine_.fingerprint}, {"host", check_.host}, {"numbers", numbers}};
-    if (check_.first) check_.channel->post(protocol::checked_data, message);
-    if (check_.processes == 1) return used;
-    // Ranks start their rendezvous only after all processes have read their data.
-    const std::vector<std::string> all =
-        check_.channel->agree(protocol::data, check_.process, check_.processes, message.dump(), reading_limit);
-    if (check_.first) return used;
-    for (const std::string& text : all)
-      if (const Json other = Json::parse(text); other.at("first")) return follow(other);
-    throw Error(Failure::internal, "no process of the job has rank 0");
-  }
-
- private:
-  DatasetPtr resume_data(const ResumedData& resumed) {
-    if (mine_.fingerprint.empty()) {
-      log::warning(str("data set ", config_.data.name, " does not identify its data (Dataset::contents), so it ",
-                       "cannot be compared with that of ", resumed.path, ": give the same data"));
-      return data_;
-    }
-    if (!resumed.contents) {
-      log::warning(str(resumed.path, " does not identify its data, because an earlier version wrote it: ",
-                       "give the same data, which cannot be checked"));
-      return data_;
-    }
-    const DataChange change = data_change(*resumed.contents, mine_);
-    if (!change.unknown.empty() || (!change.other.empty() && !allowed())) refuse(resumed.path, change);
-    if (!change.other.empty() && check_.trains)
-      log::warning(str("data.changed is allow: the run resumes from ", resumed.path, " with other data (",
-                       change.text(), ")", change.renumber ? " and the checkpoint's numbers" : "",
-                       "; best values of metrics start anew"));
-    return change.renumber ? numbered(*resumed.contents) : data_;
-  }
-
-  DatasetPtr follow(const Json& first) const {
-    if (first.at("fingerprint") != mine_.fingerprint)
-      fail(Failure::disagreement,
-           str("differs on host ", check_.host, " from what rank 0 reads on ", first.at("host").get<std::string>(),
-               "; copy it from there, or use storage that all hosts share"));
-    const std::string path = first.at("numbers");
-    if (path.empty()) return data_;
-    const auto stored = stored_contents(read_manifest_file(path), path);
-    if (!stored)
-      throw Error(Failure::io, path, ": host ", check_.host,
-                  " cannot read its lists of ids, but rank 0 can; share the run folder");
-    return numbered(*stored);
-  }
-
-  DatasetPtr numbered(const DataContents& stored) const {
-    const DatasetPtr made = data_->numbered_as(stored);
-    if (!made)
-      fail(Failure::config,
-           str("numbers ids or classes differently from the checkpoint, but data set ", config_.data.name,
-               " cannot use the checkpoint's numbers (Dataset::numbered_as); give the same data"));
-    return made;
-  }
-
-  bool allowed() const {
-    return config_.data.options.has("changed") && config_.data.options.text("changed") == "allow";
-  }
-
-  [[noreturn]] void refuse(const std::string& path, const DataChange& change) const {
-    if (!check_.trains)
-      fail(Failure::config, str("has what the model does not know: ", change.text(),
-                                "; give data with the ids, classes ", "and columns of the training"));
-    const bool automatic = config_.train.resume == "auto";
-    const std::string anew = automatic
-                                 ? "start anew: give another --output, or --set train.resume=never without --output"
-                                 : "start anew with --set train.resume=never";
-    fail(automatic ? Failure::output : Failure::config,
-         str("is not the data that ", path, " was trained on: ", change.text(), "; ",
-             change.unknown.empty()
-                 ? "type --set data.changed=allow to continue with this data and the checkpoint's numbers, or "
-                 : "give data that the checkpoint knows, or ",
-             anew));
-  }
-
-  [[noreturn]] void fail(Failure kind, const std::string& reason) const {
-    const Json& data = config_.resolved.at("data");
-    const std::string key = data.contains("path") ? "data.path" : "data";
-    throw ConfigError(location_of(config_.resolved, key), key, reason, kind);
-  }
-
-  const DatasetPtr& data_;
-  const DataCheck& check_;
-  const RunConfig& config_;
-  const DataContents mine_;
-};
-
-}  // namespace
-
-DatasetPtr check_data(const DatasetPtr& data, const DataCheck& check) { return DataChecker(data, check).run(); }
-
 namespace {
 
 // The training, or the measurement, of one rank.

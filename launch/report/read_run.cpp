@@ -23,6 +23,8 @@ void for_each_object(const std::string& path, const std::function<void(const Jso
   }
 }
 
+// --- Farms ---
+
 // Bars from the journal: a pipeline occupies its slot from `started` to its next event.
 Json schedule_of(const std::string& folder, bool running, size_t most, double& origin) {
   Json bars = Json::array();
@@ -165,6 +167,8 @@ Json to_json(const ReportedFarm& farm, const ReportLimits& limits) {
     json["failure"] = text_in(*failure, "message");
   return json;
 }
+
+// --- Runs ---
 
 namespace {
 

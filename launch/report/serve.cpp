@@ -24,6 +24,8 @@
 
 namespace convoy {
 
+// --- Page ---
+
 extern const char* const embedded_report_page;  // from launch/report/page, by cmake/embed_page.cmake
 
 namespace {
@@ -67,6 +69,8 @@ std::string report_page(const std::string& data, bool live) {
   }
   return text;
 }
+
+// --- Server ---
 
 namespace {
 

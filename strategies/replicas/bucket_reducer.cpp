@@ -17,6 +17,8 @@
 
 namespace convoy {
 
+// --- Half-precision numbers in messages ---
+
 namespace {
 
 constexpr int largest_exponent = 13;  // exponent of the scaled largest number
@@ -40,6 +42,8 @@ at::Tensor half_exponent(const at::Tensor& numbers) {
   const auto [mantissa, exponent] = at::frexp(numbers.abs().amax());
   return (largest_exponent - exponent).clamp_(-largest_scale, largest_scale).to(numbers.scalar_type());
 }
+
+// --- CompressedSum ---
 
 namespace {
 
@@ -148,6 +152,8 @@ void CompressedSum::visit(const StateVisitor& visit) const {
   }
 }
 
+// --- FlatShadow ---
+
 void FlatShadow::attach(const FlatParameters* before, const FlatParameters& flat,
                         const std::function<bool(int bucket)>& wanted) {
   at::NoGradGuard no_grad;
@@ -181,6 +187,8 @@ void visit_shadow(const Parameter& parameter, StateKind kind, const std::string&
     visit(entry);
   });
 }
+
+// --- BucketReducer ---
 
 BucketReducer::BucketReducer(CommunicatorPtr group, Compression numbers) : group_(std::move(group)) {
   // A group of one rank sends nothing, so it must not round.
@@ -252,6 +260,8 @@ void BucketReducer::wait(int bucket) {
 void BucketReducer::visit(const StateVisitor& visit) const {
   if (compressed_) compressed_->visit(visit);
 }
+
+// --- BufferSync ---
 
 BufferSync::BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, const std::string& how)
     : group_(std::move(group)) {

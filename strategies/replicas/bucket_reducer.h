@@ -1,7 +1,6 @@
-// BucketReducer: all-reduces gradient buckets, each as soon as its gradients and all earlier buckets are ready.
+// Synchronisation of equal replicas: gradients by bucket, on request in half precision, and buffers.
 //
-// Buckets are launched by index, for any order of gradients. So all ranks issue the same collectives in the same order.
-// Call order: attach; then start → ready(…) from backward → flush → wait for each bucket.
+// Sections: FlatShadow, BucketReducer, BufferSync, half-precision numbers in messages, CompressedSum.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <functional>
@@ -15,6 +14,8 @@
 #include "strategies/plans/options/step_options.h"
 
 namespace convoy {
+
+// --- FlatShadow: extra numbers per element ---
 
 // FlatShadow: one extra number for each element of a rank's flat parameters, for example a compression error or an
 // earlier value. Its buckets have the layout of the parameters' buckets.
@@ -40,8 +41,14 @@ class FlatShadow {
 void visit_shadow(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
                   int replica, bool owner, const StateVisitor& visit);
 
+// --- BucketReducer: sums of gradients ---
+
 class CompressedSum;
 
+// BucketReducer: all-reduces gradient buckets, each as soon as its gradients and all earlier buckets are ready.
+//
+// Buckets are launched by index, for any order of gradients. So all ranks issue the same collectives in the same order.
+// Call order: attach; then start → ready(…) from backward → flush → wait for each bucket.
 class BucketReducer {
  public:
   explicit BucketReducer(CommunicatorPtr group, Compression numbers = Compression::none);
@@ -75,6 +82,8 @@ class BucketReducer {
   WorkPtr header_;
 };
 
+// --- BufferSync: buffers ---
+
 // BufferSync: synchronises buffers, such as batch norm's running mean, after an update on data-parallel ranks.
 //
 // `broadcast`: all ranks get rank 0's buffers. `mean`: all get the mean over ranks; integer buffers are rank 0's.
@@ -96,6 +105,21 @@ class BufferSync {
   std::vector<Part> parts_;  // one per dtype
 };
 
+// --- Half-precision numbers in messages ---
+//
+// fp16 numbers are scaled by a power of two, so that the largest of a message is 2¹³, far below fp16's limit. So small
+// gradients are not lost. bf16 numbers are not scaled.
+
+// `numbers` must not be none.
+at::ScalarType half_dtype(Compression numbers);
+// Returns the exponent of the fp16 scale for numbers with the largest magnitude `most`. Returns 0 for zero and
+// non-finite values.
+int half_exponent(double most);
+// Does the same for a non-empty tensor, on its device: a scalar of its dtype.
+at::Tensor half_exponent(const at::Tensor& numbers);
+
+// --- CompressedSum: sums of gradients in half precision ---
+
 // CompressedSum: sums gradient buckets over a group in half precision. It sends half as many bytes as fp32.
 //
 // Each rank sums one shard of a bucket. The other ranks send it their rounded gradients; it adds them in the gradients'
@@ -107,18 +131,6 @@ class BufferSync {
 // Call order: attach; then for each sum launch(…) in order of buckets → finish for each. The order is equal on all
 // ranks.
 // Threads: the rank's thread, and its backward. Failure: CommError.
-
-// Half-precision numbers in messages. fp16 numbers are scaled by a power of two, so that the largest of a message is
-// 2¹³, far below fp16's limit. So small gradients are not lost. bf16 numbers are not scaled.
-
-// `numbers` must not be none.
-at::ScalarType half_dtype(Compression numbers);
-// Returns the exponent of the fp16 scale for numbers with the largest magnitude `most`. Returns 0 for zero and
-// non-finite values.
-int half_exponent(double most);
-// Does the same for a non-empty tensor, on its device: a scalar of its dtype.
-at::Tensor half_exponent(const at::Tensor& numbers);
-
 class CompressedSum {
  public:
   // `numbers` must not be none.

@@ -23,6 +23,8 @@
 
 namespace convoy {
 
+// --- LocalRows ---
+
 namespace {
 
 bool summed(const SyncGroup& group) { return group.what == SyncKind::gradients; }
@@ -199,6 +201,8 @@ void LocalRows::visit(const StateVisitor& visit) const {
     visit(entry);
   }
 }
+
+// --- LocalUpdates ---
 
 namespace {
 

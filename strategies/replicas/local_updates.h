@@ -1,3 +1,7 @@
+// Local updates of replicas: between synchronisations each rank trains on its share of the rows.
+//
+// Sections: LocalRows, for sparse embeddings; LocalUpdates, for all other parameters and the buffers. LocalUpdates has
+// the LocalRows of its rank.
 #pragma once
 #include <functional>
 #include <map>
@@ -18,8 +22,13 @@
 
 namespace convoy {
 
+// --- LocalRows: sparse embeddings ---
+
+// Returns tables of groups whose gradients are summed in every update.
+std::vector<ParameterPtr> summed_tables(const SyncPolicy& policy, const std::vector<ParameterPtr>& tables);
+
 // LocalRows: sparse embeddings (sparse_embedding.h) that each rank updates from its share of the rows. Ranks average
-// them periodically (local_updates.h).
+// them periodically.
 //
 // While a group of tables is local, its rows are not exchanged: the update uses the rows that this rank touched. A
 // synchronisation averages the rows that any rank touched since the last one. Ranks exchange the row numbers, catch the
@@ -29,10 +38,6 @@ namespace convoy {
 // averaged moments (1 + k) times the second term.
 // Memory: a byte per row; between put_average and restore the tables with their moments.
 // Threads: the rank's thread. Failure: CommError.
-
-// Returns tables of groups whose gradients are summed in every update.
-std::vector<ParameterPtr> summed_tables(const SyncPolicy& policy, const std::vector<ParameterPtr>& tables);
-
 class LocalRows {
  public:
   // Uses the tables of `update`. All arguments outlive this object.
@@ -81,7 +86,10 @@ class LocalRows {
   bool warned_ = false;
 };
 
-// LocalUpdates: replicas train locally between synchronisations, by group of parameters (options/sync.h).
+// --- LocalUpdates: parameters and buffers ---
+
+// LocalUpdates: replicas train locally between synchronisations, by group of parameters
+// (strategies/plans/options/step_options.h).
 //
 // The gradients of a local group are not sent: the update scales them by the weight of this rank's rows. Every k
 // updates the values (on request also moments) are averaged along the axis `data`. A rank counts by the weight of its
@@ -95,7 +103,6 @@ class LocalRows {
 // A non-finite loss or gradient on one rank ends that rank, and with it the job: Error(training).
 // Memory, in bytes of the local parameters: 2 for diloco; 1 + moments for `flush`, until the next step.
 // Threads: the rank's thread. Failure: CommError; Error(training) from `updated` and `flush`.
-
 class LocalUpdates {
  public:
   // All arguments outlive this object.

@@ -1,8 +1,8 @@
 // ShardedData: the ranks of the axis `data` shard the optimizer state, and on request gradients and parameters
 // (Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023).
 //
-// Units are blocks (sharded_unit.h). Each is a flat buffer; a rank owns an equal shard of it (sharded_unit.h). Only the
-// shards are updated, as slots of the shared update.
+// Units are blocks (sharded_unit.h). Each is a flat buffer; a rank owns an equal shard of it. Only the shards are
+// updated, as slots of the shared update.
 //   optimizer    Gradients of an update are reduce-scattered by unit as soon as the last backward has passed the unit's
 //                first block. New values are gathered while the next forward begins.
 //   gradients    The same after every backward; the rank keeps only its shard of the sum.

@@ -13,6 +13,8 @@
 
 namespace convoy {
 
+// --- BufferPool ---
+
 namespace {
 
 int64_t size_of(const at::Tensor& buffer) { return buffer.numel(); }
@@ -65,6 +67,8 @@ at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType
   return buffer.narrow(0, 0, elements * int64_t(c10::elementSize(dtype))).view(dtype);
 }
 
+// --- UnitLayout ---
+
 namespace {
 
 int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
@@ -115,6 +119,8 @@ UnitLayout::Range UnitLayout::local_range(size_t parameter, int rank) const {
       common({begin, begin + parameters_[parameter]->value.numel()}, {rank * shard_size_, (rank + 1) * shard_size_});
   return {both.begin - begin, std::max(both.end, both.begin) - begin};
 }
+
+// --- ShardedUnit ---
 
 namespace {
 
@@ -209,7 +215,7 @@ at::Tensor ShardedUnit::by_rank(const at::Tensor& flat) const {
   return flat.view({group_->size(), layout_.shard_size()});
 }
 
-// --- Values ---
+// --- ShardedUnit: values ---
 
 void ShardedUnit::prefetch() {
   if (!gathers() || gather_ || storage_->present()) return;
@@ -273,7 +279,7 @@ void ShardedUnit::check_unwritten() const {
   }
 }
 
-// --- Gradients ---
+// --- ShardedUnit: gradients ---
 
 void ShardedUnit::begin() {
   fresh_ = true;
@@ -340,6 +346,8 @@ void ShardedUnit::finish_reduce() {
 void ShardedUnit::zero_if_none() {
   if (fresh_) gradients_.zero_();
 }
+
+// --- Plans of units ---
 
 namespace {
 

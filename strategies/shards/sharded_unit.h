@@ -1,3 +1,6 @@
+// Units: groups of parameters whose state is sharded over the ranks of a group.
+//
+// Sections: BufferPool, UnitLayout, ShardedUnit, plans of units.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -15,11 +18,7 @@
 
 namespace convoy {
 
-// UnitLayout: position of each parameter in a unit's flat buffer, and the shard of each rank.
-//
-// The buffer is divided into equal, contiguous shards, one per rank of a group. Parameters that one optimizer loop can
-// update are adjacent. Each parameter starts at a multiple of 64 bytes; gaps are zero in values and gradients. A shard
-// may begin and end within a parameter. Plain data: no tensor is touched.
+// --- BufferPool: memory for a short time ---
 
 // BufferPool: memory that is needed repeatedly for a short time, such as gathered parameters and their gradients.
 //
@@ -52,6 +51,13 @@ class BufferPool {
 // Views the first elements of a buffer in a dtype.
 at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype);
 
+// --- UnitLayout: positions and shards ---
+
+// UnitLayout: position of each parameter in a unit's flat buffer, and the shard of each rank.
+//
+// The buffer is divided into equal, contiguous shards, one per rank of a group. Parameters that one optimizer loop can
+// update are adjacent. Each parameter starts at a multiple of 64 bytes; gaps are zero in values and gradients. A shard
+// may begin and end within a parameter. Plain data: no tensor is touched.
 class UnitLayout {
  public:
   struct Range {
@@ -77,7 +83,7 @@ class UnitLayout {
 
   std::vector<Slot> slots(int rank) const;
   // Returns the parameter's elements (row-major) in the rank's shard; empty: none. They begin at `offset(parameter) +
-  // begin - rank · part()` of the shard.
+  // begin - rank · shard_size()` of the shard.
   Range local_range(size_t parameter, int rank) const;
 
  private:
@@ -87,6 +93,15 @@ class UnitLayout {
   std::vector<Range> gaps_;
   int ranks_;
   int64_t shard_size_ = 0;
+};
+
+// --- ShardedUnit: values and gradients ---
+
+struct UnitRequest {
+  std::string name;                      // for messages
+  std::vector<ParameterPtr> parameters;  // at least one; of one dtype and device
+  Shard shard = Shard::parameters;
+  std::optional<at::ScalarType> gathered;  // shard parameters: dtype of gathered values; none: the parameters' dtype
 };
 
 // ShardedUnit: parameters with state that is sharded over the ranks of a group (Rajbhandari et al., "ZeRO", SC 2020).
@@ -103,14 +118,6 @@ class UnitLayout {
 // Call order for values: prefetch (optional) → acquire … release, nested. For gradients: begin → open_gradients →
 // reduce → finish_reduce, for each backward. The order is equal on all ranks.
 // Threads: one at a time.
-
-struct UnitRequest {
-  std::string name;                      // for messages
-  std::vector<ParameterPtr> parameters;  // at least one; of one dtype and device
-  Shard shard = Shard::parameters;
-  std::optional<at::ScalarType> gathered;  // shard parameters: dtype of gathered values; none: the parameters' dtype
-};
-
 class ShardedUnit {
  public:
   // Takes over the parameters' values. Computes values without memory (Parameter::initial); if `shard` is parameters,
@@ -120,7 +127,7 @@ class ShardedUnit {
 
   const std::string& name() const { return name_; }
   const UnitLayout& layout() const { return layout_; }
-  const at::Tensor& values() const { return values_; }        // [layout().part()], this rank's shard
+  const at::Tensor& values() const { return values_; }        // [layout().shard_size()], this rank's shard
   const at::Tensor& gradients() const { return gradients_; }  // the same for gradients, after a reduction
   int64_t bytes() const;                                      // bytes that are always in memory
 

@@ -32,6 +32,8 @@
 
 namespace convoy {
 
+// --- Layers of sparse embeddings ---
+
 namespace {
 
 ParameterPtr make_sharded_table(LayerStore& store, const std::string& name, int64_t dim, const Init& init,
@@ -149,6 +151,8 @@ class ConfiguredSparseRule : public SparseRule {
 std::shared_ptr<const SparseRule> make_sparse_rule(const RunConfig& config, int ranks, bool warns) {
   return std::make_shared<ConfiguredSparseRule>(config, ranks, warns);
 }
+
+// --- SparseEmbedding ---
 
 using torch::autograd::variable_list;
 

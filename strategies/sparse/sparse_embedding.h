@@ -115,9 +115,7 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients
 };
 
-// Layers of sparse embeddings.
-
-class SharedRows;
+// --- Layers of sparse embeddings ---
 
 // Returns a value for PartRequest::layers: layers with sparse embeddings that are sharded over the ranks of the axis
 // `data` (SparseRowBlocks), and otherwise DefaultLayers. Null if the model does not request it, or with one rank.

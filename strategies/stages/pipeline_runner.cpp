@@ -21,6 +21,8 @@
 
 namespace convoy {
 
+// --- RankLink ---
+
 // RankLink: boundaries between stages on different ranks of the axis `pipeline`.
 //
 // Messages between two ranks follow the sender's schedule, which the receiver knows. So only the tensors are sent.
@@ -30,7 +32,6 @@ namespace convoy {
 // of one rank pass tensors without a copy.
 // Memory: two receives ahead of the current action. Failure: CommError; Error(training) if a stage's outputs change
 // shape for batches of equal sizes.
-
 class RankLink : public StageLink {
  public:
   // Collective. `context` has the axis `pipeline`. Tensors arrive on `device`.
@@ -313,6 +314,8 @@ TensorList RankLink::take_gradients(int stage, int micro) {
   const int peer = rank_of(stage + 1);
   return peer == rank_ ? take_local(key).tensors : take(peer, key);
 }
+
+// --- PipelineRunner ---
 
 namespace {
 

@@ -15,6 +15,8 @@
 
 namespace convoy {
 
+// --- TiedParameters ---
+
 namespace {
 
 [[noreturn]] void fail_unmade(int stage, const std::string& name) {
@@ -212,6 +214,8 @@ void TiedParameters::fold(int part) {
     follower.copy->written = false;
   }
 }
+
+// --- StageLoop, and its StageInputs ---
 
 // End of a stage's graph: collects the gradients for the previous stage.
 class StageInputs::Keeper : public torch::autograd::Node {

@@ -1,3 +1,6 @@
+// Execution of a pipeline schedule by one rank or device.
+//
+// Sections: StageLink, StageLoop, TiedParameters.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,6 +17,107 @@
 
 namespace convoy {
 
+// --- StageLink: boundaries between stages ---
+
+// Outputs of a stage that are inputs of the next one, without graph.
+struct Activations {
+  TensorList tensors;
+  std::vector<char> trained;  // by tensor: a gradient comes back
+};
+
+// StageLink: carries activations forward and gradients back across the boundaries between stages.
+//
+// Call order, for each action of a schedule (strategies/plans/schedule.h): ahead, then the takes and gives of the
+// action. Each item is given once and taken once.
+// Threads: one link per executing thread. Ownership: a given tensor must not change; it may be in flight until the link
+// has finished.
+// Failure: CommError from ranks, and the exception that stopped another thread.
+class StageLink {
+ public:
+  virtual ~StageLink() = default;
+
+  // Announces action number `index`. Receives of later actions may start now.
+  virtual void ahead(size_t index) = 0;
+  // Sends the activations that are inputs of `stage`.
+  virtual void give_activations(int stage, int micro, Activations activations) = 0;
+  virtual Activations take_activations(int stage, int micro) = 0;
+  // Sends the gradients of the trained outputs of `stage`, in order.
+  virtual void give_gradients(int stage, int micro, TensorList gradients) = 0;
+  virtual TensorList take_gradients(int stage, int micro) = 0;
+};
+
+// --- StageLoop: stages of one thread ---
+
+class TiedParameters;
+
+// StageInputs: inputs of a stage that come from another stage. Autograd treats them as results of a trained operation,
+// and their gradients are kept.
+class StageInputs {
+ public:
+  // Takes activations without a graph. The tensors are no leaves, so a block may change them in place, like the outputs
+  // of an earlier block.
+  explicit StageInputs(const Activations& activations);
+
+  const TensorList& tensors() const { return tensors_; }
+  bool trained() const { return keeper_ != nullptr; }  // another stage needs gradients
+  // Returns the gradients of the trained inputs after backward, in order; zeros if none arrived. Call it once.
+  TensorList gradients();
+
+ private:
+  class Keeper;
+  TensorList tensors_;
+  std::shared_ptr<Keeper> keeper_;  // null: no input is trained
+};
+
+// A stage that this loop executes.
+struct LocalStage {
+  int stage = 0;
+  int part = 0;  // index among the rank's parts
+  ModelPart* model = nullptr;
+};
+
+// Arguments of StepRunner::train.
+struct StepWork {
+  const std::vector<Batch>& micro;
+  int64_t step = 0;
+  double nominal = 1;
+  const StepRunner::Hooks& hooks;
+};
+
+// StageLoop: executes one rank's or device's part of a schedule with its parts of the model.
+//
+// Memory: the activations of each micro-batch between its forward and its backward, without outputs, because their
+// graph is enough. While a schedule drains, a backward may also keep the inputs of delayed weight gradients, at most
+// the size of parameters and gradients.
+// Threads: one thread per loop. Failure: as for ModelPart and the link.
+class StageLoop {
+ public:
+  // `ties`: ties of the rank's parts; outlives the loop.
+  StageLoop(std::vector<LocalStage> stages, TiedParameters& ties) : stages_(std::move(stages)), ties_(ties) {}
+
+  void train(const std::vector<Action>& actions, const StepWork& work, StageLink& link);
+  // Returns metrics summed over micro-batches; empty without the last stage.
+  std::vector<Metric> evaluate(const std::vector<Action>& actions, const std::vector<Batch>& micro, StageLink& link);
+
+ private:
+  // State of a micro-batch between its forward and its backward.
+  struct Live {
+    std::unique_ptr<StageInputs> inputs;  // null: first stage
+    Roots roots;
+    Loss loss;  // loss of the last stage
+  };
+  const LocalStage* find(int stage) const;  // null: another rank or device executes it
+  const LocalStage& local_stage(int stage) const;
+  void forward(const Action& action, const StepWork& work, StageLink& link);
+  void backward(const Action& action, const StepWork& work, StageLink& link, bool draining);
+
+  std::vector<LocalStage> stages_;
+  TiedParameters& ties_;
+  std::map<std::pair<int, int>, Live> live_;  // by stage and micro-batch
+};
+
+// --- TiedParameters: one tensor in several parts ---
+
 // TiedParameters: parameters that several parts of a model use under one name. The parts are on different ranks, on
 // different devices of a rank, or are different stages of a rank.
 //
@@ -26,7 +130,6 @@ namespace convoy {
 // Call order: `with_ties` for each part in the model's order, before its construction; connect; then in each step
 // refresh, and fold for each part.
 // Threads: the rank's thread; fold in the thread that runs the part.
-
 class TiedParameters {
  public:
   TiedParameters() = default;
@@ -66,101 +169,6 @@ class TiedParameters {
   std::vector<Follower> followers_;
   std::vector<Awaited> awaited_;
   std::vector<std::unique_ptr<GradientCollector>> collectors_;  // collectors of followers, by model part
-};
-
-// StageLoop: executes one rank's or device's part of a schedule with its parts of the model.
-//
-// Memory: the activations of each micro-batch between its forward and its backward, without outputs, because their
-// graph is enough. While a schedule drains, a backward may also keep the inputs of delayed weight gradients, at most
-// the size of parameters and gradients.
-// Threads: one thread per loop. Failure: as for ModelPart and the link.
-
-// StageLink: carries activations forward and gradients back across the boundaries between stages.
-//
-// Call order, for each action of a schedule (strategies/plans/schedule.h): ahead, then the takes and gives of the
-// action. Each item is given once and taken once.
-// Threads: one link per executing thread. Ownership: a given tensor must not change; it may be in flight until the link
-// has finished.
-// Failure: CommError from ranks, and the exception that stopped another thread.
-
-// Outputs of a stage that are inputs of the next one, without graph.
-struct Activations {
-  TensorList tensors;
-  std::vector<char> trained;  // by tensor: a gradient comes back
-};
-
-class StageLink {
- public:
-  virtual ~StageLink() = default;
-
-  // Announces action number `index`. Receives of later actions may start now.
-  virtual void ahead(size_t index) = 0;
-  // Sends the activations that are inputs of `stage`.
-  virtual void give_activations(int stage, int micro, Activations activations) = 0;
-  virtual Activations take_activations(int stage, int micro) = 0;
-  // Sends the gradients of the trained outputs of `stage`, in order.
-  virtual void give_gradients(int stage, int micro, TensorList gradients) = 0;
-  virtual TensorList take_gradients(int stage, int micro) = 0;
-};
-
-// StageInputs: inputs of a stage that come from another stage. Autograd treats them as results of a trained operation,
-// and their gradients are kept.
-class StageInputs {
- public:
-  // Takes activations without a graph. The tensors are no leaves, so a block may change them in place, like the outputs
-  // of an earlier block.
-  explicit StageInputs(const Activations& activations);
-
-  const TensorList& tensors() const { return tensors_; }
-  bool trained() const { return keeper_ != nullptr; }  // another stage needs gradients
-  // Returns the gradients of the trained inputs after backward, in order; zeros if none arrived. Call it once.
-  TensorList gradients();
-
- private:
-  class Keeper;
-  TensorList tensors_;
-  std::shared_ptr<Keeper> keeper_;  // null: no input is trained
-};
-
-// A stage that this loop executes.
-struct LocalStage {
-  int stage = 0;
-  int part = 0;  // index among the rank's parts
-  ModelPart* model = nullptr;
-};
-
-// Arguments of StepRunner::train.
-struct StepWork {
-  const std::vector<Batch>& micro;
-  int64_t step = 0;
-  double nominal = 1;
-  const StepRunner::Hooks& hooks;
-};
-
-class StageLoop {
- public:
-  // `ties`: ties of the rank's parts; outlives the loop.
-  StageLoop(std::vector<LocalStage> stages, TiedParameters& ties) : stages_(std::move(stages)), ties_(ties) {}
-
-  void train(const std::vector<Action>& actions, const StepWork& work, StageLink& link);
-  // Returns metrics summed over micro-batches; empty without the last stage.
-  std::vector<Metric> evaluate(const std::vector<Action>& actions, const std::vector<Batch>& micro, StageLink& link);
-
- private:
-  // State of a micro-batch between its forward and its backward.
-  struct Live {
-    std::unique_ptr<StageInputs> inputs;  // null: first stage
-    Roots roots;
-    Loss loss;  // loss of the last stage
-  };
-  const LocalStage* find(int stage) const;  // null: another rank or device executes it
-  const LocalStage& local_stage(int stage) const;
-  void forward(const Action& action, const StepWork& work, StageLink& link);
-  void backward(const Action& action, const StepWork& work, StageLink& link, bool draining);
-
-  std::vector<LocalStage> stages_;
-  TiedParameters& ties_;
-  std::map<std::pair<int, int>, Live> live_;  // by stage and micro-batch
 };
 
 }  // namespace convoy

@@ -16,6 +16,8 @@
 
 namespace convoy {
 
+// --- Products with a sharded weight ---
+
 namespace {
 
 using torch::autograd::variable_list;
@@ -169,6 +171,8 @@ at::Tensor row_product(const at::Tensor& input, const ParameterPtr& weight, cons
   return recorded<RowBackward>(std::move(output), input, weight, bias, state, group);
 }
 
+// --- Parameters that are sharded over the ranks of a tensor group ---
+
 std::vector<LocalPiece> local_pieces(at::IntArrayRef shape, const TensorShard& shard) {
   const auto [begin, end] = shard.shard.share();
   const auto dimension = size_t(shard.dimension);
@@ -223,6 +227,8 @@ ParameterPtr make_sharded_parameter(LayerStore& store, const std::string& name, 
   parameter->held = held;
   return parameter;
 }
+
+// --- Differentiable collectives ---
 
 namespace {
 

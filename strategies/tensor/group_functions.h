@@ -57,6 +57,8 @@ std::vector<LocalPiece> local_pieces(at::IntArrayRef shape, const TensorShard& s
 ParameterPtr make_sharded_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape,
                                     const TensorShard& shard, const Init& init);
 
+// --- Differentiable collectives ---
+
 // whole → parts: the value unchanged, for consumers that differ by rank. Gradient: summed.
 at::Tensor to_parts(const at::Tensor& whole, const CommunicatorPtr& group, const std::string& name);
 // Terms of a sum → the sum. Gradient: unchanged.
@@ -100,6 +102,8 @@ GroupExchange start_sum(const at::Tensor& contiguous, Communicator& group, const
 GroupExchange start_gathering_sequence(const at::Tensor& part, Communicator& group, const std::string& name);
 GroupExchange start_sequence_of_sum(const at::Tensor& part, Communicator& group, const std::string& name);
 
+// --- Products with a sharded weight ---
+//
 // Product of a linear layer with a sharded weight, with its collectives. Gradients are written as in
 // strategies/common/layers/linear_function.h; the input's gradient is summed while the weight's is computed.
 //

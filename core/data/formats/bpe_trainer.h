@@ -20,7 +20,7 @@ namespace convoy {
 
 struct TrainedBpe {
   std::vector<std::string> tokens;                          // by number, as letters: special ones, bytes, merged ones
-  std::vector<std::pair<std::string, std::string>> merges;  // in their order, as letters
+  std::vector<std::pair<std::string, std::string>> merges;  // in the order of training; bytes as printable letters
   std::vector<std::string> special;
   int64_t pieces = 0;     // in the texts
   int64_t different = 0;  // different ones of these

@@ -1,4 +1,4 @@
-// One pass over the text, by several threads if it is long. Ids become dense numbers in order of first appearance.
+// Interactions as columns of a cache, and the reader of their text.
 #include "core/data/readers/interactions_reader.h"
 
 #include <ATen/Parallel.h>
@@ -111,6 +111,10 @@ Interactions row_range(const Interactions& all, int64_t begin, int64_t rows) {
       result.*column.tensor = (all.*column.tensor).narrow(0, begin, rows);
   return result;
 }
+
+// --- Reader: one pass over the text, by several threads if it is long ---
+//
+// Ids become dense numbers in order of first appearance.
 
 namespace {
 

@@ -220,6 +220,8 @@ std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedD
   return new_array_rows(std::move(tensors), path, trained, options);
 }
 
+// --- TrainedData ---
+
 at::Tensor TrainedData::zero_target(int64_t rows, std::vector<int64_t> shape) const {
   const Field& target = schema.at("target", "convoy predict");
   shape.insert(shape.begin(), rows);
@@ -245,6 +247,8 @@ Preparation TrainedData::preparation(const std::string& field, const std::vector
   }
   return Preparation(std::move(columns));
 }
+
+// --- New rows from text, and the choice between text and arrays ---
 
 namespace {
 

@@ -25,7 +25,7 @@ struct TableOptions {
   static TableOptions from(const Options& options);
 };
 
-// Names behind the numbers of a table from CSV.
+// Names of the classes, columns and categories of a table from CSV.
 struct TableNames {
   std::vector<std::string> labels;   // classification: sorted class names by number
   std::vector<std::string> columns;  // names of the features, in order

@@ -15,6 +15,8 @@
 
 namespace convoy {
 
+// --- Prepared columns ---
+
 namespace {
 
 void check_categories(const Preparation& preparation) {
@@ -109,7 +111,7 @@ void number_context_words(Interactions& all, const Preparation& stored) {
   }
 }
 
-// --- Preparation: interactions are divided into training rows and held-out rows ---
+// --- Split: training rows and held-out rows ---
 
 namespace {
 
@@ -233,6 +235,8 @@ InteractionSplit split_interactions(const Interactions& all, Holdout holdout, ui
   return split;
 }
 
+// --- The numbers of a checkpoint ---
+
 namespace {
 
 at::Tensor mapped_ids(const at::Tensor& ids, const std::vector<int64_t>& numbers) {
@@ -318,6 +322,8 @@ Interactions renumbered(const Interactions& all, const DataContents& stored) {
   if (all.context_kinds.defined()) result.context_kinds = all.context_kinds.index_select(0, at::tensor(order));
   return result;
 }
+
+// --- InteractionsDataset ---
 
 RankingOptions RankingOptions::from(const Options& options) {
   RankingOptions result;

@@ -1,3 +1,5 @@
+// Interactions of users with items: their columns, the split into training and held-out rows, the preparation of
+// context columns and features, and the data set for implicit feedback.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -14,40 +16,7 @@
 
 namespace convoy {
 
-// Preparation of interactions: scaled or categorical context columns, and scaled features of items and users.
-
-struct Interactions;  // core/data/sets/interactions.h
-
-struct PreparedInteractions {
-  PreparationOptions options;
-  Preparation context;                      // applied when rows are gathered
-  Preparation item, user;                   // applied once
-  at::Tensor item_features, user_features;  // prepared: float32 [items, F], [users, U]; undefined if there are none
-
-  PreparedInteractions() = default;
-  // Means and deviations of context columns are those of the rows `train`, of features those of all ids. With `stored`
-  // they are the checkpoint's. Logs a hint if context columns should be scaled.
-  PreparedInteractions(const Interactions& all, const std::vector<int32_t>& train, PreparationOptions options,
-                       const Preparations* stored = nullptr);
-
-  int64_t contexts() const { return context.width(); }
-  Preparations preparations() const;
-};
-
-// Numbers the words of the context columns as the stored preparation does. Error(corrupt_data) for a word that it does
-// not have.
-void number_context_words(Interactions& all, const Preparation& stored);
-
-// Interactions of users with items: columns, their split, and the data set for implicit feedback.
-//
-// A training row is one positive with its drawn negatives. An evaluation row is one user with the held-out items first
-// among the candidates. Batch tensors:
-//   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
-//   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
-// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], and two
-// more fields may exist (core/metrics/model_metrics.h):
-//   excluded [B, items] bool: training positives of the user, which the strategy leaves out
-//   held_out [B] int64: number of held-out items, if that may differ from one
+// --- Interactions: the columns of the data ---
 
 // Entity that determines the values of a context column.
 enum class ContextKind : uint8_t { of_interaction, of_item, of_user, same_everywhere };
@@ -78,6 +47,8 @@ struct Interactions {
 // id and column (data_change).
 Interactions renumbered(const Interactions& all, const DataContents& stored);
 
+// --- Split: training rows and held-out rows ---
+
 enum class Holdout { none, latest, random, time };
 
 // Row numbers of the columns above. A user with a single interaction keeps it for training.
@@ -93,6 +64,30 @@ struct InteractionSplit {
 // Error(config) if the data has no times and the choice needs them.
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed, double fraction = 0);
 
+// --- Preparation: scaled or categorical context columns, and scaled features of items and users ---
+
+struct PreparedInteractions {
+  PreparationOptions options;
+  Preparation context;                      // applied when rows are gathered
+  Preparation item, user;                   // applied once
+  at::Tensor item_features, user_features;  // prepared: float32 [items, F], [users, U]; undefined if there are none
+
+  PreparedInteractions() = default;
+  // Means and deviations of context columns are those of the rows `train`, of features those of all ids. With `stored`
+  // they are the checkpoint's. Logs a hint if context columns should be scaled.
+  PreparedInteractions(const Interactions& all, const std::vector<int32_t>& train, PreparationOptions options,
+                       const Preparations* stored = nullptr);
+
+  int64_t contexts() const { return context.width(); }
+  Preparations preparations() const;
+};
+
+// Numbers the words of the context columns as the stored preparation does. Error(corrupt_data) for a word that it does
+// not have.
+void number_context_words(Interactions& all, const Preparation& stored);
+
+// --- InteractionsDataset: the data set for implicit feedback ---
+
 struct RankingOptions {
   int64_t negatives = 4;
   bool full = false;           // rank all items instead of drawn candidates
@@ -104,6 +99,14 @@ struct RankingOptions {
   static RankingOptions from(const Options& options);
 };
 
+// A training row is one positive with its drawn negatives. An evaluation row is one user with the held-out items first
+// among the candidates. Batch tensors:
+//   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
+//   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
+// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], and two
+// more fields may exist (core/metrics/model_metrics.h):
+//   excluded [B, items] bool: training positives of the user, which the strategy leaves out
+//   held_out [B] int64: number of held-out items, if that may differ from one
 class InteractionsDataset : public Dataset {
  public:
   // Error(config) if a user has touched too many items to draw negatives or candidates.

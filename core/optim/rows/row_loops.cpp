@@ -1,5 +1,6 @@
 #include "core/optim/rows/row_loops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -7,6 +8,8 @@
 #include "core/tensors/vectorised.h"
 
 namespace convoy {
+
+// --- History ---
 
 namespace {
 constexpr int64_t most_terms = 4096;
@@ -77,8 +80,10 @@ Missed RowHistory::missed(int64_t last) const {
   return missed;
 }
 
-// --- Loops. Each body is written once and compiled for every type and instruction set. Rows are random accesses into
-// memory, so later rows are prefetched. ---
+// --- Loops ---
+//
+// Each body is written once and compiled for every type and instruction set. Rows are random accesses into memory, so
+// later rows are prefetched.
 
 namespace {
 

@@ -1,6 +1,5 @@
 // Arithmetic of the row optimizers: the factors of missed updates, and the loops over rows [0, n) of a list on the CPU.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -9,30 +8,7 @@
 
 namespace convoy {
 
-// RowHistory: the factors of past updates, from which a row's missed updates are computed.
-//
-// Under an optimizer with momentum a row changes after its last gradient. Let m and v be its moments then, and k the
-// number of updates since. The value became w·Πdecay − Σ a_k·m ÷ (√v·d_k + eps), with a_k = rate·first^k and d_k =
-// root·second^(k÷2). Terms shrink by first ÷ √second per update, so sums over a window of them are complete.
-//   exact   computes the terms one by one, as dense loops do; `update` returns each
-//   closed  A·m ÷ (√v·D + eps) with A = Σa and D = A ÷ Σ(a÷d), which equals the sum for eps → 0 and for eps → ∞;
-//           A and Σ(a÷d) are kept per last update, for any sequence of learning rates; `missed` returns them
-// Updates are counted from the start of the history. All factors are double. Pure arithmetic; one thread writes.
-
-// UpdateCount: converts steps to updates. `every` steps make one update; the remaining steps of an epoch make one more.
-// Schedules count updates.
-struct UpdateCount {
-  int64_t steps_per_epoch = 1;
-  int64_t every = 1;
-
-  int64_t of(int64_t steps) const {
-    const int64_t epoch = std::max<int64_t>(steps_per_epoch, 1);
-    return steps / epoch * rounded_up(epoch) + rounded_up(steps % epoch);
-  }
-
- private:
-  int64_t rounded_up(int64_t steps) const { return (steps + every - 1) / every; }
-};
+// --- History: the factors of past updates ---
 
 // One update of a row without gradient: value·decay − rate·m ÷ (√v·root + eps), after the moments have decayed.
 struct MissedUpdate {
@@ -44,10 +20,19 @@ struct MissedUpdate {
 // Several missed updates, combined.
 struct Missed {
   double decay = 1;              // decay of the value
-  double sum = 0, spread = 1;    // A and D above
+  double sum = 0, spread = 1;    // A and D of RowHistory
   double first = 1, second = 1;  // decays of the moments
 };
 
+// RowHistory: the factors of past updates, from which a row's missed updates are computed.
+//
+// Under an optimizer with momentum a row changes after its last gradient. Let m and v be its moments then, and k the
+// number of updates since. The value became w·Πdecay − Σ a_k·m ÷ (√v·d_k + eps), with a_k = rate·first^k and d_k =
+// root·second^(k÷2). Terms shrink by first ÷ √second per update, so sums over a window of them are complete.
+//   exact   computes the terms one by one, as dense loops do; `update` returns each
+//   closed  A·m ÷ (√v·D + eps) with A = Σa and D = A ÷ Σ(a÷d), which equals the sum for eps → 0 and for eps → ∞;
+//           A and Σ(a÷d) are kept per last update, for any sequence of learning rates; `missed` returns them
+// Updates are counted from the start of the history. All factors are double. Pure arithmetic; one thread writes.
 class RowHistory {
  public:
   // `first`, `second`: decay of the moments per update (`second` is 1 if there is none). `precision`: terms smaller
@@ -79,7 +64,9 @@ class RowHistory {
   std::vector<double> first_powers_, second_powers_;  // by number of updates
 };
 
-// --- Loops: catch rows up and update them, in one pass. Rows must be unique. No allocations. ---
+// --- Loops: catch rows up and update them, in one pass ---
+//
+// Rows must be unique. No allocations.
 
 // The factors of Missed, rounded once to the loop's type.
 template <class T>

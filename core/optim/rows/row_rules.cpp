@@ -1,4 +1,5 @@
-// --- row_adagrad: Adagrad for rows. A row without gradient does not change, so no update is ever missed. ---
+// Row optimizers: row_adagrad, row_adam and row_sgd.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <cmath>
 
@@ -38,6 +39,8 @@ class RowRule : public RowBase {
  private:
   const Rule& rule() const { return static_cast<const Rule&>(*this); }
 };
+
+// --- row_adagrad: Adagrad for rows. A row without gradient does not change, so no update is ever missed. ---
 
 class RowAdagrad : public RowRule<RowAdagrad> {
  public:

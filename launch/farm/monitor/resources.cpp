@@ -18,6 +18,8 @@
 
 namespace convoy {
 
+// --- ProcessTrees ---
+
 namespace {
 
 // Process ids are reused, so a stranger's id may become a tree's.
@@ -295,6 +297,8 @@ std::vector<pid_t> ProcessTrees::processes(const std::string& tree) const {
   return living;
 }
 
+// --- ResourceWatch ---
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -463,6 +467,8 @@ void ResourceWatch::add_gpus(const std::map<std::string, GpuReading>& readings) 
   }
 }
 
+// --- ResourceSample ---
+
 Json to_json(const ResourceSample& sample) {
   Json line = {{"kind", "resources"},
                {"pipeline", sample.pipeline},
@@ -504,6 +510,8 @@ void measure(const ProcessTrees& trees, const std::string& tree, double elapsed,
   sample.processes = static_cast<int>(trees.processes(tree).size());
   sample.time = unix_seconds();
 }
+
+// --- ResourceLog ---
 
 // Ignores errors: on a full disk only lines are lost, and the pipelines report the error.
 void ResourceLog::put(const std::string& text) const {

@@ -1,3 +1,5 @@
+// Resources of process trees and pipelines on this host: ProcessTrees reads them, ResourceWatch samples them and checks
+// memory limits, and ResourceLog writes them to files.
 #pragma once
 #include <dirent.h>
 #include <sys/types.h>
@@ -22,17 +24,17 @@
 
 namespace convoy {
 
-// CPU time and memory of process trees, from /proc. Cheap: a pass lists /proc, and opens only entries that belong to a
-// tree or are new.
-//
-// A process joins the tree of its parent, and stays in it when the parent ends. If the parent ended before the process
-// was seen, it joins the tree of its process group. Threads: one. Failure: a process that cannot be read has ended.
+// --- ProcessTrees: CPU time and memory of process trees, from /proc ---
 
 struct MemoryUse {
   int64_t anonymous = 0;  // bytes, resident or swapped out
   int64_t mapped = 0;     // resident bytes of files and shared memory
 };
 
+// A pass is cheap: it lists /proc, and opens only entries that belong to a tree or are new.
+//
+// A process joins the tree of its parent, and stays in it when the parent ends. If the parent ended before the process
+// was seen, it joins the tree of its process group. Threads: one. Failure: a process that cannot be read has ended.
 class ProcessTrees {
  public:
   ProcessTrees();
@@ -81,18 +83,7 @@ class ProcessTrees {
   std::unordered_set<pid_t> strangers_;            // processes of no tree
 };
 
-// Measures each pipeline of a farm on this host: CPU time, anonymous memory and GPUs. Reports pipelines above their
-// memory limit.
-//
-// A pipeline is the process tree of the `convoy` that runs it, with processes that outlive their parent. Trees are read
-// from /proc, and GPUs through NVML, once a second. A pipeline with a memory limit is read up to ten times a second,
-// more often near its limit. So it is reported within a second. A limit counts anonymous memory, resident or swapped
-// out. It does not count shared mappings of data. If samples cost more than 0.25 % of a core, they become less
-// frequent; limits are still read at least once a second.
-//
-// Threads: reads in a separate thread, so a slow driver blocks nothing. Callbacks run in the loop's thread, by
-// EventLoop::post. Construct it after the loop, which blocks the signals, and destroy it before the loop. Call all
-// members from the loop's thread. Failure: a sample leaves out what cannot be read.
+// --- ResourceSample: resources that one pipeline uses ---
 
 struct ResourceSample {
   std::string pipeline;
@@ -114,6 +105,8 @@ ResourceSample resource_sample(const Json& line);  // missing fields keep their 
 // Updates `sample` to the present use of a tree. `elapsed`: seconds since its last update; 0: `cpu` stays.
 void measure(const ProcessTrees& trees, const std::string& tree, double elapsed, ResourceSample& sample);
 
+// --- ResourceWatch: measures the pipelines of a farm on this host ---
+
 struct WatchedPipeline {
   std::string name;
   pid_t pid = -1;                 // of its `convoy`, a child before waitpid()
@@ -121,6 +114,18 @@ struct WatchedPipeline {
   std::vector<std::string> gpus;  // UUIDs
 };
 
+// Measures each pipeline of a farm on this host: CPU time, anonymous memory and GPUs. Reports pipelines above their
+// memory limit.
+//
+// A pipeline is the process tree of the `convoy` that runs it, with processes that outlive their parent. Trees are read
+// from /proc, and GPUs through NVML, once a second. A pipeline with a memory limit is read up to ten times a second,
+// more often near its limit. So it is reported within a second. A limit counts anonymous memory, resident or swapped
+// out. It does not count shared mappings of data. If samples cost more than 0.25 % of a core, they become less
+// frequent; limits are still read at least once a second.
+//
+// Threads: reads in a separate thread, so a slow driver blocks nothing. Callbacks run in the loop's thread, by
+// EventLoop::post. Construct it after the loop, which blocks the signals, and destroy it before the loop. Call all
+// members from the loop's thread. Failure: a sample leaves out what cannot be read.
 class ResourceWatch {
  public:
   // One sample of every pipeline, once a second.
@@ -168,6 +173,8 @@ class ResourceWatch {
   std::atomic<double> cost_{0};
   std::thread thread_;
 };
+
+// --- ResourceLog: writes samples to files ---
 
 // Writes samples to RUN/metrics.jsonl, and the last sample of each pipeline to RUN/resources.json for `convoy top`. The
 // file has a line per pipeline every second at first, and one at its end. Later the interval is 1/60 of the pipeline's

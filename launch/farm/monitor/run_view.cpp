@@ -22,6 +22,8 @@
 
 namespace convoy {
 
+// --- RunDetails: times and curves of one run ---
+
 namespace {
 
 constexpr size_t curve_rows = 3, most_curves = 2;
@@ -129,6 +131,8 @@ std::vector<std::string> RunDetails::lines(size_t width) {
   }
   return lines;
 }
+
+// --- RunReader: the state of a run or of a farm's pipelines ---
 
 namespace {
 

@@ -69,9 +69,10 @@ std::string view_heading(const RunView& view);
 // Column names, then one line per row from `first`, at most `count`.
 std::vector<std::string> view_lines(const RunView& view, size_t first, size_t count);
 
+// --- Screen ---
+
 // Draws on the whole terminal, and restores it at the end, on a signal, and while suspended. At most one object at a
 // time. Threads: one.
-
 class Screen {
  public:
   // True if stdin and stdout are a terminal that supports drawing.
@@ -96,14 +97,15 @@ class Screen {
   int signal() const;
 };
 
-// Details of the selected run for `convoy top`: where its time goes, and a curve of its metric.
+// --- RunDetails: details of the selected run ---
 
-// Reads only what a growing metrics.jsonl has gained. Threads: one.
+// Shows where the time of a run goes, and a curve of its metric. Reads only what a growing metrics.jsonl has
+// gained. Threads: one.
 class RunDetails {
  public:
   explicit RunDetails(std::string folder) : folder_(std::move(folder)) {}
 
-  // The time of rank 0 by part, the advice after the end, and curves of `width` columns. Empty without figures.
+  // The time of rank 0 by part, the advice after the end, and curves of `width` columns. Empty without metrics.
   std::vector<std::string> lines(size_t width);
 
  private:

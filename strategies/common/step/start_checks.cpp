@@ -14,6 +14,8 @@
 
 namespace convoy {
 
+// --- Warnings ---
+
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
   std::vector<ParameterPtr> all;
   for (const ModelPart* part : parts) all.insert(all.end(), part->tables().begin(), part->tables().end());
@@ -37,6 +39,8 @@ void GradientCoverage::updated(const std::vector<ModelPart*>& parts) {
   for (const std::string& name : reached) missing.erase(name);
   warn_without_gradient(channel_, rank_, size_, missing, reached);
 }
+
+// --- Equal parameters and values ---
 
 namespace {
 

@@ -18,7 +18,6 @@
 #include "core/context.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/precision.h"
-#include "core/optim/rows/row_loops.h"
 #include "core/optim/rows/row_optimizer.h"
 #include "strategies/common/memory/flat_parameters.h"
 

@@ -23,8 +23,8 @@ std::vector<DevicePlan> parse_devices(const Options& options, const std::string&
 // --- Keys without effect, and combinations that strategies refuse ---
 
 // Checks keys that all strategies share: `loss_scale` without fp16, a block that `recompute` names twice, and keys of
-// `sync` (options/sync.h) that need replicas or have no effect. Throws ConfigError at the key. Returns a line for each
-// key that --set left without effect.
+// `sync` (plans/options/step_options.h) that need replicas or have no effect. Throws ConfigError at the key. Returns a
+// line for each key that --set left without effect.
 std::vector<std::string> check_shared_effects(const RunConfig& config);
 
 // Refuses `reshard_after_forward` if parameters are not sharded.

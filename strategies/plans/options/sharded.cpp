@@ -11,7 +11,7 @@
 namespace convoy {
 namespace {
 
-// Parameters that are gathered and reduced together, as in shards/unit_layout.h.
+// Parameters that are gathered and reduced together, as in shards/sharded_unit.h.
 struct Unit {
   double bytes = 0, gathered = 0;  // in the parameters' dtype, and in the dtype of gathering
   double messages = 1;

@@ -17,6 +17,8 @@
 
 namespace convoy {
 
+// --- Bytes of messages ---
+
 namespace {
 
 template <class T>
@@ -70,6 +72,8 @@ void sum_dense(const std::vector<at::Tensor>& dense, const std::vector<MessagePa
     begin += padded(bytes_of(one));
   }
 }
+
+// --- HalfPrecisionRows ---
 
 namespace {
 
@@ -175,6 +179,8 @@ at::Tensor HalfPrecisionRows::decode(const at::Tensor& from, int64_t rows) const
   const at::Tensor body = bytes_as(from, half_head_bytes, rows * width_, half_dtype(numbers_)).view({rows, width_});
   return body.to(errors_.scalar_type()).mul_(at::exp2(-head.to(errors_.scalar_type())));
 }
+
+// --- RowExchange ---
 
 RowExchange::RowExchange(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers)
     : group_(std::move(group)), tables_(std::move(tables)) {

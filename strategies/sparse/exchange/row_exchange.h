@@ -1,3 +1,6 @@
+// Exchange of sparse embeddings' rows between ranks.
+//
+// Sections: HalfPrecisionRows, RowExchange, bytes of messages.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -15,13 +18,14 @@
 
 namespace convoy {
 
+// --- HalfPrecisionRows: compressed gradients ---
+
 // HalfPrecisionRows: gradients of a table's rows in half precision, for a message.
 //
 // The sender keeps the rounding error of a row and adds it to the next gradient of that row (error feedback, as for
 // dense gradients in strategies/replicas/bucket_reducer.h). So the sum over many updates is off by one rounding per
 // row. CPU tables are encoded by bytes, from fp32 or fp64. Other tables use tensor operations; messages and decoded
 // rows are on their device. Threads: the rank's thread.
-
 class HalfPrecisionRows {
  public:
   // Keeps one error per element of the whole table, also if its rows are sharded, because this rank may send any row.
@@ -56,13 +60,14 @@ class HalfPrecisionRows {
   at::Tensor decoded_;  // bytes
 };
 
+// --- RowExchange: equal updates on all ranks ---
+
 // RowExchange: makes equal updates of sparse embeddings on all ranks of a group from the rows that each rank touched.
 //
 // Two kinds: each rank holds all rows and gathers the touched rows of all ranks (row_gather.h); or each row has one
 // owner, which serves its value and receives its gradients (sharded_rows.h).
 // Call order: begin at the start of each accumulation; look-ups of tables and their backwards; run.
 // Threads: the rank's thread. Failure: CommError.
-
 class RowExchange {
  public:
   // Takes the same tables in the same order on every rank. `numbers`: compression of the rows' gradients.
@@ -108,9 +113,9 @@ std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std
 // Returns true if these tables are sharded.
 bool sharded(const std::vector<ParameterPtr>& tables);
 
-// Sections of row messages. Dense gradients come first, each padded to 8 bytes; they are summed in the order of ranks.
-
-// Byte messages contain tensors in sequence, each at a multiple of 8.
+// --- Bytes of messages ---
+//
+// A message contains tensors in sequence, each at a multiple of 8 bytes.
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return int64_t(tensor.nbytes()); }
 inline char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
@@ -128,7 +133,7 @@ inline at::Tensor& with_room(at::Tensor& buffer, int64_t bytes, at::Device devic
   return buffer;
 }
 
-// Returns the bytes of all dense gradients in a message.
+// Returns the bytes of all dense gradients in a message. They come first in it, each padded to 8 bytes.
 int64_t dense_bytes(const std::vector<at::Tensor>& dense);
 // Writes to CPU memory; returns the end of the written bytes.
 char* write_dense(char* to, const std::vector<at::Tensor>& dense);
