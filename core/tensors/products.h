@@ -1,11 +1,12 @@
 // Products of matrices on the library that is fastest on this processor.
 //
 // LibTorch multiplies fp32 matrices on a CPU with MKL, which uses AVX2 on processors of AMD. oneDNN, a part of LibTorch
-// too, uses AVX-512 where they have it: it takes less than half of the time on Zen 5, whose units are 512 bits wide. So
-// large products use oneDNN there. All other products use LibTorch's own functions: on other processors and devices, of
-// other dtypes, under autocast, and with a graph.
+// too, uses AVX-512 where they have it. On EPYC of Zen 5 it takes about half of the time. So large products use oneDNN
+// there. LibTorch's own functions compute all others: small ones, those of other dtypes, processors and devices, under
+// autocast, of fake tensors, and those that need a graph. Forward-mode derivatives are not supported.
 //
-// Last bits differ between kinds of machines, as with any library. Threads: any; a call uses the intra-op threads.
+// Last bits differ between kinds of machines, as with any library. Threads: each function may be called from any
+// thread, and uses its intra-op threads. Failure: as LibTorch's functions.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <limits>
+#include <string>
 
 namespace convoy {
 namespace {
@@ -25,8 +26,8 @@ at::Tensor exact_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // n, k, m: small ones, which LibTorch's functions compute, and large ones, which oneDNN may compute.
-const std::vector<std::array<int64_t, 3>> sizes{
-    {3, 5, 7}, {1, 2048, 2048}, {128, 784, 64}, {257, 129, 301}, {640, 256, 256}};
+const std::vector<std::array<int64_t, 3>> sizes{{3, 5, 7},       {1, 2048, 2048}, {2048, 2048, 1}, {2048, 1, 2048},
+                                                {1024, 1024, 4}, {128, 784, 64},  {257, 129, 301}, {640, 256, 256}};
 
 TEST(Products, EqualThoseInDoublePrecision) {
   for (const auto& [n, k, m] : sizes) {
@@ -90,6 +91,32 @@ TEST(Products, KeepTheGraphAndTheDtype) {
   EXPECT_TRUE(product(input, weight.t()).requires_grad());
   const at::Tensor a = drawn({256, 256}, at::kDouble);
   EXPECT_TRUE(at::equal(product(a, a), a.mm(a)));
+}
+
+TEST(Products, OfBatchesWithFewRowsAndOfOneMatrix) {
+  for (const auto& [members, n] : std::vector<std::array<int64_t, 2>>{{10, 8}, {1, 256}, {3, 32}}) {
+    const at::Tensor input = drawn({members, n, 300}), weight = drawn({members, 2, 200, 300}).select(1, 0);
+    const at::Tensor exact = exact_product(input, weight.transpose(1, 2));
+    expect_near(batched_linear_product(input, weight, {}), exact, 300);
+    expect_near(product(input, weight.contiguous().transpose(1, 2)), exact, 300);
+  }
+}
+
+TEST(Products, ReportWrongShapesAsLibTorchDoes) {
+  const at::Tensor a = drawn({640, 255}), b = drawn({256, 256});
+  try {
+    product(a, b);
+    FAIL() << "no error";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("(640x255 and 256x256)"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(product(drawn({1, 256, 256}), drawn({4, 256, 256})), c10::Error);
+  EXPECT_THROW(product_into(at::empty({640, 255}, at::kFloat), drawn({640, 256}), b, true), c10::Error);
+}
+
+TEST(Products, OfANegativeView) {
+  const at::Tensor a = at::_neg_view(drawn({256, 256})), b = drawn({256, 256});
+  expect_near(product(a, b), exact_product(a.resolve_neg(), b), 256);
 }
 
 TEST(Products, AreEqualEachTime) {

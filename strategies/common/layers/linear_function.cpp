@@ -74,8 +74,8 @@ class LinearBackward : public ProductNode {
     }
     if (wants_weight()) {
       const at::Tensor rows = input.reshape({-1, weight.size(1)});
-      const auto product = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
-      if (!later(weight_, double(flat.nbytes() + rows.nbytes()), product))
+      const auto gradient = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
+      if (!later(weight_, double(flat.nbytes() + rows.nbytes()), gradient))
         results[1] = weight_gradient(*weight_, *state_, flat, rows);
     }
     if (wants_bias()) {
