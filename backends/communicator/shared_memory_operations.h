@@ -41,11 +41,12 @@ struct SharedMemoryGroup : ProgressGroup {
 ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
                                             const std::vector<Transfer>& transfers);
 
-// The transport of ranks that share a host: collectives through shared memory, everything else over an inner transport.
+// --- The transport of ranks that share a host ---
 //
-// Two processes on one core sum 4 KB in microseconds; sockets take hundreds. Large tensors are summed at memory speed.
-// Sends and receives use lanes if the ranks are few and on the CPU. Barriers use the inner transport, and so does
-// all-to-all, because not all ranks know its counts.
+// Collectives of CPU tensors use shared memory; all others use an inner transport. Two processes on one core sum 4 KB
+// in microseconds; sockets take hundreds. Large tensors are summed at memory speed. Sends and receives use lanes if the
+// ranks are few and on the CPU. Barriers use the inner transport, and so does all-to-all, because not all ranks know
+// its counts.
 
 // This rank's place in a group. `label` is unique within the job.
 struct GroupPlace {

@@ -106,7 +106,7 @@ void check_watched(const Options& train) {
   }
 }
 
-// Checks that the control channel can listen on the address. Only the host itself can check if it has that address.
+// Checks the form of launch.address. Only the host itself can check if it has that address.
 void check_address(const Options& launch) {
   if (launch.is_auto("address")) return;
   const std::string& text = launch.text("address");

@@ -1,4 +1,4 @@
-// Recommender: lists of the best new items for users of a data set of interactions.
+// Recommendations: lists of the best new items for users of a data set of interactions.
 //
 // Users come from a file, or are all users with an interaction, in the order of their numbers. A user's list leaves out
 // all items of the user's interactions, held-out ones too. Contexts come from the file of users, or from the user's
@@ -85,6 +85,8 @@ class RecommendationWriter {
 
 // The caller commits `out` after the last list. Error(command_line) if the name of `out` has another ending.
 std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format);
+
+// --- UserFile ---
 
 // UserFile: users to recommend for, optionally with contexts.
 //

@@ -41,10 +41,10 @@ class StepTrace {
  public:
   explicit StepTrace(const Context& context) : context_(context) {}
 
-  // Call it at the begin of step `number`, from 1, on every rank. Collective at the end of the last traced step: rank 0
-  // then writes the file.
+  // Call it on every rank when step `number`, from 1, begins. Collective if `number` is the step after the last traced
+  // one: rank 0 then writes the file.
   void begin_step(int64_t number);
-  // Collective. Writes what was recorded, if the training ended before the last traced step.
+  // Collective. If a traced step has not ended, ends it and writes the file.
   void end();
 
  private:

@@ -184,7 +184,7 @@ Pair safetensors_pair(const MappedFile& file, const std::string& target) {
                 near.empty() ? "" : "did you mean " + near + "? ", tensors);
   }
   const Array& targets = arrays[size_t(found - names.begin())];
-  // The features are the tensor of that name, or the largest with as many rows.
+  // Takes the tensor "features", or else the largest other one with as many rows as the target.
   const Array* features = nullptr;
   for (const Array& array : arrays) {
     if (&array == &targets || array.rows() != targets.rows()) continue;

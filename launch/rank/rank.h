@@ -22,9 +22,9 @@ namespace convoy {
 
 // --- Ranks of this process (rank.cpp) ---
 
-// ModelDescription of the model that the configuration creates for its data set.
+// Result of describe_blocks.
 struct DescribedBlocks {
-  ModelDescription model;
+  ModelDescription model;  // of the model that the configuration creates for its data set
   std::string unmeasured;  // why activations were not measured although requested; "" otherwise
   std::string advice;      // about the evaluation of the data; "" if there is none
 };
@@ -32,8 +32,8 @@ struct DescribedBlocks {
 // that does not support them runs for real if it is small.
 DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registry, bool activations);
 
-// Trains or runs the requested benchmark; returns the process's exit code. Failures have been reported over the
-// channel.
+// Trains, or runs the requested benchmark or use of a trained model, on all ranks of this process. Returns the
+// process's exit code; failures have been reported over the channel.
 int run_ranks(RankProcess& process, const Registry& registry);
 
 // --- Data check: all processes of a job train on the same data set (data_check.cpp) ---

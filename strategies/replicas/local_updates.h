@@ -109,7 +109,7 @@ class LocalUpdates {
   LocalUpdates(const Context& context, SyncPolicy policy, const std::vector<ModelPart*>& parts, Update& update,
                BufferSync& buffers);
 
-  // True if any group is ever local. If false, all functions do nothing.
+  // True if any group is ever local. If false, gradients are always summed.
   bool any() const { return policy_.ever_local(); }
   // Splits `order` into buckets (fill_buckets) of one group each. Groups with summed gradients come first, sorted by
   // the number of summed updates.

@@ -9,8 +9,8 @@
 // as in the whole table, except in `update`, which uses local indices.
 // Shared tables (shared_rows.h): all ranks of a host look rows up in one copy, and each updates some.
 // The parameter's value anchors the graph: the look-up's node leads to its accumulator and passes no gradient.
-// Call order: connect (and set_source); then for each update begin, look-ups and their backwards, take (or merge), the
-// optimizer's update.
+// Call order: connect (and set_source); then for each update begin, look-ups and their backwards, take_rows (or a
+// RowExchange), the optimizer's update.
 // Threads: the rank's thread, and its backward.
 // Failure: Error(training) for an id outside the table.
 #pragma once
@@ -34,8 +34,8 @@ class RowSource {
   virtual ~RowSource() = default;
   // Returns the ranks that own the rows.
   virtual Communicator& group() = 0;
-  // Collective. Writes the current values of rows `numbers` [n] of a table (SparseEmbedding::index) to `out` [n,
-  // width]. `trained`: the rows were touched since `begin` and not fetched yet.
+  // Collective. Writes the current values of rows `numbers` [n] of a table to `out` [n, width]. `table`: the number
+  // that set_source got. `trained`: true for a training look-up of newly touched rows.
   virtual void fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) = 0;
 };
 

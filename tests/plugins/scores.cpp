@@ -1,5 +1,5 @@
 // A plugin with a recommender of its own, without scores by parts: the product of an embedding of the user and one of
-// the item. For tests/multi/recommend.py.
+// the item. For tests/multi/use/recommend.py.
 #include <ATen/core/Tensor.h>
 
 #include "core/base/describe.h"

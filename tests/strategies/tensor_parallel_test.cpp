@@ -238,7 +238,7 @@ TEST(TensorParallel, EveryLayoutReadsEveryCheckpoint) {
   }
 }
 
-// models/gpt with T = 6, dim 24, MLP of 48, vocabulary 12, two blocks, by the formulas of its layers.
+// the model gpt with T = 6, dim 24, MLP of 48, vocabulary 12, two blocks, by the formulas of its layers.
 ModelDescription gpt_description() {
   constexpr int64_t e = 8, d = 24, v = 12, t = 6, row = t * d * e;
   ModelDescription description;

@@ -51,7 +51,7 @@ Interactions renumbered(const Interactions& all, const DataContents& stored);
 
 enum class Holdout { none, latest, random, time };
 
-// Row numbers of the columns above. A user with a single interaction keeps it for training.
+// Row numbers in Interactions. With latest and random, a user with a single interaction keeps it for training.
 struct InteractionSplit {
   std::vector<int32_t> train;
   std::vector<int32_t> held_out;  // by user; for one user in time order or, with random, in the order of the source
@@ -59,7 +59,8 @@ struct InteractionSplit {
 // Chooses the interactions to hold out:
 //   latest   the last one of each user in time; of equal times, the last in the source
 //   random   one of each user, drawn
-//   time     the last `fraction` of all interactions. Interactions of users without an earlier one are left out.
+//   time     the last `fraction` of all interactions. Held-out rows of users without a training row are left out.
+//   none     no interaction
 // With a `fraction`, latest and random hold out that share of a user's interactions, rounded, at least one.
 // Error(config) if the data has no times and the choice needs them.
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed, double fraction = 0);

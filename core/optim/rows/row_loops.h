@@ -99,16 +99,17 @@ void adam_look_up(const RowList<double>& list, double eps, double* out);
 // Catches up, then updates if there is a gradient [n, width] (null: none).
 void adam_rows(const RowList<float>& list, const float* gradient, const AdamStep& step);
 void adam_rows(const RowList<double>& list, const double* gradient, const AdamStep& step);
-// Applies `count` updates without gradient to one row, each as adam_loop would.
+// Constants of Adam for adam_replay.
 struct AdamReplay {
   double beta1 = 0, beta2 = 0, eps = 0;
 };
+// Applies `count` updates without gradient to one row, each as adam_loop would.
 void adam_replay(float* values, float* mean, float* square, int64_t n, const MissedUpdate* updates, int64_t count,
                  const AdamReplay& replay);
 void adam_replay(double* values, double* mean, double* square, int64_t n, const MissedUpdate* updates, int64_t count,
                  const AdamReplay& replay);
 
-// Does the same for SGD with momentum, or without (list.first null).
+// SGD with momentum, or without (list.first null): look-up and update as adam_look_up and adam_rows.
 void sgd_look_up(const RowList<float>& list, float* out);
 void sgd_look_up(const RowList<double>& list, double* out);
 void sgd_rows(const RowList<float>& list, const float* gradient, const SgdStep& step);

@@ -31,10 +31,11 @@ struct MemoryUse {
   int64_t mapped = 0;     // resident bytes of files and shared memory
 };
 
-// A pass is cheap: it lists /proc, and opens only entries that belong to a tree or are new.
+// ProcessTrees: finds the processes of each tree, and sums their CPU time and memory.
 //
-// A process joins the tree of its parent, and stays in it when the parent ends. If the parent ended before the process
-// was seen, it joins the tree of its process group. Threads: one. Failure: a process that cannot be read has ended.
+// A pass is cheap: most read only known processes. A process joins the tree of its parent, and stays in it when the
+// parent ends. If the parent ended before the process was seen, it joins the tree of its process group. Threads: one.
+// Failure: a process that cannot be read has ended.
 class ProcessTrees {
  public:
   ProcessTrees();

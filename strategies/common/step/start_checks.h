@@ -9,17 +9,23 @@
 
 namespace convoy {
 
-// Compares names, shapes and dtypes along the axis `data` over the control channel. Throws Error(disagreement) with the
-// first parameter that differs and both ranks' versions of it. `number`: number of earlier calls in this job.
+// --- Comparisons ---
+
+// Collective, over the control channel. Compares names, shapes and dtypes along the axis `data`, and names, dimensions
+// and dtypes along `tensor`. Throws Error(disagreement) with the first parameter that differs and both ranks' versions
+// of it. `number`: number of earlier calls in this job.
 void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts, int number = 0);
 
-// Does the same for the values of replicated parameters. `number`: number of earlier calls in this job.
+// Compares the values of replicated parameters along the axis `data`. `number`: number of earlier calls in this job.
 void check_equal_values(const Context& context, const std::vector<ParameterPtr>& parameters, int number);
 
-// Copies values of foreign modules' parameters, and all buffers, from the group's rank 0 to all. Otherwise they would
-// differ.
+// Copies values of foreign modules' parameters, and all buffers, from the group's rank 0 to all. Each rank
+// creates them itself, so they may differ.
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group);
 
+// --- Warnings ---
+
+// Returns the sparse embeddings of all parts.
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts);
 // Rank 0 warns if the optimizer is lazy and the run has no sparse embedding.
 void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterPtr>& tables);

@@ -1,5 +1,5 @@
 // BPE trainer: merges by frequency, ties, special tokens, and tokenizers that Tokenizer reads.
-// tests/multi/tokenizer.py compares with the Python package.
+// tests/multi/weights/tokenizer.py compares with the Python package.
 #include "core/data/formats/bpe_trainer.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // Tokenizers: merges in their order, special tokens, bytes, and the features that are refused by name.
-// tests/multi/tokenizers.py compares with the Python package.
+// tests/multi/weights/tokenizer.py compares with the Python package.
 #include "core/data/formats/tokenizer.h"
 
 #include <gmock/gmock.h>
