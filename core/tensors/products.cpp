@@ -16,7 +16,6 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <exception>
-#include <vector>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -111,9 +110,7 @@ void multiply(Library library, const at::Tensor& out, const at::Tensor& a, const
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   const Library library = fastest(a, b);
   if (library == Library::torch) return a.dim() == 2 ? a.mm(b) : a.bmm(b);
-  std::vector<int64_t> shape = a.sizes().vec();
-  shape.back() = b.size(-1);
-  at::Tensor out = at::empty(shape, a.options().requires_grad(false));
+  at::Tensor out = at::empty(with_last(a.sizes(), b.size(-1)), a.options().requires_grad(false));
   multiply(library, out, a, b, false);
   return out;
 }
@@ -137,12 +134,10 @@ at::Tensor linear_product(const at::Tensor& input, const at::Tensor& weight, con
   const at::Tensor rows = input.view({-1, input.size(-1)}), turned = weight.t();
   const Library library = fastest(rows, turned);
   if (library == Library::torch) return at::linear(input, weight, bias);
-  std::vector<int64_t> shape = input.sizes().vec();
-  shape.back() = weight.size(0);
   at::Tensor out = at::empty({rows.size(0), weight.size(0)}, weight.options().requires_grad(false));
   if (bias.defined()) out.copy_(bias);
   multiply(library, out, rows, turned, bias.defined());
-  return out.view(shape);
+  return out.view(with_last(input.sizes(), weight.size(0)));
 }
 
 at::Tensor batched_linear_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {

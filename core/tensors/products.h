@@ -9,8 +9,17 @@
 // thread, and uses its intra-op threads. Failure: as LibTorch's functions.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <vector>
 
 namespace convoy {
+
+// Returns `sizes` with another last size.
+inline std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
+  std::vector<int64_t> shape = sizes.vec();
+  shape.back() = last;
+  return shape;
+}
 
 // a [n, k] · b [k, m] → [n, m], or for each i of a batch a [i, n, k] · b [i, k, m] → [i, n, m].
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);

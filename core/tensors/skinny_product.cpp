@@ -17,6 +17,23 @@
 
 namespace convoy {
 
+namespace {
+
+// Loops that this machine can run, widest first.
+template <class Loop>
+std::vector<Loop> of_this_machine([[maybe_unused]] const Loop& avx512, [[maybe_unused]] const Loop& avx2,
+                                  const Loop& any) {
+  std::vector<Loop> list;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) list.push_back(avx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(avx2);
+#endif
+  list.push_back(any);
+  return list;
+}
+
+}  // namespace
+
 // --- Product of a matrix and a vector ---
 
 namespace {
@@ -71,21 +88,15 @@ CONVOY_MATRIX_VECTOR(matrix_vector_any, , 16)
 #if defined(__x86_64__)
 CONVOY_MATRIX_VECTOR(matrix_vector_avx2, __attribute__((target("avx2,fma"))), 32)
 CONVOY_MATRIX_VECTOR(matrix_vector_avx512, __attribute__((target("avx512f,fma"))), 64)
+#else
+constexpr auto &matrix_vector_avx2 = matrix_vector_any, &matrix_vector_avx512 = matrix_vector_any;
 #endif
 
 }  // namespace
 
 const std::vector<MatrixVector>& matrix_vector_loops() {
-  static const std::vector<MatrixVector> loops = [] {
-    std::vector<MatrixVector> list;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) list.push_back(matrix_vector_avx512);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(matrix_vector_avx2);
-#endif
-    list.push_back(matrix_vector_any);
-    return list;
-  }();
-  return loops;
+  static const auto list = of_this_machine<MatrixVector>(matrix_vector_avx512, matrix_vector_avx2, matrix_vector_any);
+  return list;
 }
 
 void matrix_vector(const float* matrix, const float* vector, const float* first, float* out, int64_t rows,
@@ -275,18 +286,6 @@ CONVOY_NARROW_LOOPS(double, avx512_double, __attribute__((target("avx512f,fma"))
 constexpr auto &avx2_float = any_float, &avx512_float = any_float;
 constexpr auto &avx2_double = any_double, &avx512_double = any_double;
 #endif
-
-template <class T>
-std::vector<SkinnyLoops<T>> of_this_machine([[maybe_unused]] const SkinnyLoops<T>& avx512,
-                                            [[maybe_unused]] const SkinnyLoops<T>& avx2, const SkinnyLoops<T>& any) {
-  std::vector<SkinnyLoops<T>> list;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) list.push_back(avx512);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(avx2);
-#endif
-  list.push_back(any);
-  return list;
-}
 
 }  // namespace
 

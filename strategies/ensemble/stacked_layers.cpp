@@ -346,18 +346,12 @@ class StackedLinearBackward : public ProductNode {
   }
 };
 
-std::vector<int64_t> output_shape(const at::Tensor& input, int64_t out) {
-  std::vector<int64_t> shape = input.sizes().vec();
-  shape.back() = out;
-  return shape;
-}
-
 }  // namespace
 
 at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
                           const StatePtr& state) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  const std::vector<int64_t> shape = output_shape(input, weight->value.size(1));
+  const std::vector<int64_t> shape = with_last(input.sizes(), weight->value.size(1));
   if (without_node(input, weight->value))
     return batched_linear_product(by_member(input), weight->value, bias_value).view(shape);
   at::Tensor output;

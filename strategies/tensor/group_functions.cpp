@@ -22,12 +22,6 @@ namespace {
 
 using torch::autograd::variable_list;
 
-std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
-  std::vector<int64_t> shape = sizes.vec();
-  shape.back() = last;
-  return shape;
-}
-
 class GroupProductNode : public ProductNode {
  public:
   GroupProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, StatePtr state, ProductGroup group)
