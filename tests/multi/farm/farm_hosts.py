@@ -70,22 +70,22 @@ def under_srun(folder):
     return whole("srun over two nodes", line, output, ["sn1", "sn2"])
 
 
-# The launcher ends the job with the host; the same command resumes the rest.
+# The farm ends with the host; the same command resumes the rest. mpirun would wait for the lost host much longer
+# (docs/launching.md), and has to get its cable back for its own end.
 def host_crashes(folder):
     output = folder / "crash"
-    sets = [*SETS[1:], "train.epochs=900", "train.checkpoint_every=200 steps", f"launch.heartbeat={HEARTBEAT}s"]
-    keepalive = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
-                 for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
-    line = sim.on("nodea1", *runs.command(GRID, output, sets, under=[MPIRUN[0], *keepalive, *MPIRUN[1:]]))
+    sets = [*SETS[1:], "train.epochs=1500", "train.checkpoint_every=200 steps", f"launch.heartbeat={HEARTBEAT}s"]
+    line = sim.on("nodea1", *runs.command(GRID, output, sets, under=MPIRUN))
     console = folder / "crash.console"
     with open(console, "w") as out:
         process = subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(), stdout=out, stderr=subprocess.STDOUT)
     runs.wait_for(lambda: set(progressed(output).values()) == {"nodea1", "nodea2"}, 60, "a pipeline on each host")
     began = time.monotonic()
     sim.tell("crash", "nodea2")
-    process.wait(timeout=HEARTBEAT + 20)
+    runs.wait_for(lambda: runs.summary(output)["status"] == "failed", HEARTBEAT + 20, "the farm's end")
     seconds = time.monotonic() - began
     sim.tell("heal", "nodea2")
+    process.wait(timeout=60)
     failure = runs.summary(output)["failure"]
     runs.check(failure and failure["cause"] == "rendezvous" and failure["host"] == "nodea2",
                f"nodea2 crashed: {failure}\n{console.read_text()[-2000:]}")
