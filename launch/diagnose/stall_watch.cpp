@@ -167,6 +167,8 @@ void StallWatch::check_positions() {
   for (const RankStatus& status : all)
     if (status.known && status.report.position.phase == reading_phase) read_age = std::min(read_age, age(status));
   bool set_up = all.empty();
+  std::optional<Stall> stalled;
+  bool only_waits = false;  // of `stalled`: it waits for other ranks
   for (const RankStatus& status : all) {
     const std::string& phase = status.report.position.phase;
     const bool before = !status.known || is_set_up(phase);
@@ -177,8 +179,11 @@ void StallWatch::check_positions() {
     stall.seconds = phase == reading_phase ? read_age : age(status);
     stall.limit = before ? launch_.rendezvous : launch_.step_timeout;
     const bool exceeded = stall.seconds > stall.limit + (before ? set_up_slack : 0);
-    if (status.known && phase != "done" && stall.limit > 0 && exceeded) return inquire(stall, true);
+    if (!status.known || phase == "done" || stall.limit <= 0 || !exceeded) continue;
+    const bool waits = !status.report.position.collective.empty();
+    if (!stalled || (only_waits && !waits)) stalled = stall, only_waits = waits;
   }
+  if (stalled) return inquire(*stalled, true);
   if (!set_up && launch_.step_timeout <= 0) return;
   tasks_.after(to_milliseconds(pause), [this] { check_positions(); });
 }

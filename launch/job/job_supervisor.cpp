@@ -116,6 +116,7 @@ void JobSupervisor::watch_results() {
                     }
                     // Reports the end now: a launcher with a request to stop soon kills this process too.
                     if (saved() && !cause_ && events_.on_saved) events_.on_saved();
+                    if (complete()) await_exits();
                   }));
 }
 
@@ -147,6 +148,22 @@ void JobSupervisor::check_ranks_started() {
   fail({Failure::rendezvous, std::atoi(missing.front().c_str()), -1, 0, "",
         str("not ready after ", human_seconds(request_.launch.rendezvous), " (launch.rendezvous): rank ",
             join(missing, ", "), "; see logs/rank", missing.front(), ".log")});
+}
+
+// Ranks that have given their results send no heartbeats, and only have to exit. The processes of a user's program may
+// do any work after the job.
+void JobSupervisor::await_exits() {
+  if (!assignment_->job.config.program.empty()) return;
+  tasks_.after(to_milliseconds(request_.launch.collective), [this] {
+    for (int process = 0; process < static_cast<int>(participants_.size()) && !cause_ && !retired_; ++process) {
+      const Participant& participant = participants_[static_cast<size_t>(process)];
+      if (participant.end) continue;
+      const int rank = failed_rank_of(process);
+      return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
+                   str(label(process), " did not exit within ", human_seconds(request_.launch.collective),
+                       " (launch.collective) after all ranks had given their results, which are complete")});
+    }
+  });
 }
 
 int JobSupervisor::first_rank(int process) const {
@@ -308,7 +325,12 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
     if (events_.on_silence(process, id < 0, silence)) return;
   }
-  stalls_->heartbeat_lost(rank, seconds, str(id >= 0 ? "rank " : "the convoy of rank ", rank, silence));
+  const std::string who = str(id >= 0 ? "rank " : "the convoy of rank ", rank);
+  if (stop_signal_ != 0 && assignment_) {
+    const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
+    return fail(unsaved_stop(process, who + silence));
+  }
+  stalls_->heartbeat_lost(rank, seconds, who + silence);
 }
 
 // Ends the job with the diagnosis: the rank that waited longest need not be the stalled one.
@@ -512,16 +534,6 @@ Abort JobSupervisor::stop_reason() const {
   reason.message =
       str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request", "; the same command ",
           request_.resumes ? "resumes from the checkpoint" : "starts from the beginning");
-  return reason;
-}
-
-// The end of a requested stop after something has happened to a process.
-Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
-  Abort reason = stop_reason();
-  reason.host = participants_[static_cast<size_t>(process)].host;
-  reason.message =
-      str("stopped by SIG", sigabbrev_np(stop_signal_), "; ", what,
-          " before all ranks had saved; the same command resumes from the newest checkpoint, if there is one");
   return reason;
 }
 

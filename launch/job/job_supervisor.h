@@ -119,6 +119,7 @@ class JobSupervisor {
   void request_stop(int signal);
   void aborted(Abort reason);
   void watch_results();
+  void await_exits();
   void ended_by_agent(int process, const ProcessEnd& end);
   bool stopped_as_asked(const ProcessEnd& end) const;
   void ended_early(int process, const ProcessEnd& end);

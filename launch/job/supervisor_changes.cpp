@@ -1,5 +1,6 @@
 // JobSupervisor: changes of the ranks of its job (launch.min_ranks).
 #include <signal.h>
+#include <string.h>
 
 #include <algorithm>
 #include <utility>
@@ -59,6 +60,15 @@ void JobSupervisor::end_agents(const Abort& reason) {
   if (request_.joins) channel_->abort(reason);
 }
 
+// The end of a requested stop after something has happened to a process.
+Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
+  Abort reason = stop_reason();
+  reason.host = participants_[static_cast<size_t>(process)].host;
+  reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), " before all ranks had saved: ", what,
+                       "; the same command resumes from the newest checkpoint, if there is one");
+  return reason;
+}
+
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
@@ -67,7 +77,7 @@ void JobSupervisor::fail_silent(int process, const std::string& silence) {
     return;
   }
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
-  if (stop_signal_ != 0) return fail(unsaved_stop(process, who + ","));
+  if (stop_signal_ != 0) return fail(unsaved_stop(process, who));
   const int rank = failed_rank_of(process);
   fail({Failure::hang, rank, step_of(rank), 0, participant.host, str(who, ", and the job cannot continue without it")});
 }

@@ -1,6 +1,7 @@
 """Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may
 take. One report names it, and the collective in which the others wait. A rank that sleeps half as long causes a
-warning and completes. A job that was suspended as a whole continues."""
+warning and completes. A job that was suspended as a whole continues. Ranks that do not exit after their results are
+ended."""
 # timeout: 300
 import contextlib
 import os
@@ -96,6 +97,18 @@ def alone(folder):
                      says=["launch.step_timeout", "forward/backward"])
 
 
+def lingers(folder, backend):
+    """Ranks that never exit after their results, because a plugin's object waits in its destructor."""
+    run = _faults.Run(folder, backend, title=f"{backend}: ranks that do not exit", steps=STEP,
+                      checkpoint=f"{STEP} steps",
+                      sets=[f"model={{plugin: {runs.BUILD}/tests/libplugin_wrong.so, name: wrong, over: nothing, stays: true}}"])
+    run.start()
+    runs.wait_for(lambda: (run.output / "checkpoints" / "latest").exists(), 60, "the last checkpoint")
+    run.failed_at = time.time()
+    run.ends(110, within=_faults.within((), _faults.COLLECTIVE), kind="hang", rank=0, step=STEP - 1,
+             says=["did not exit", "launch.collective"])
+
+
 def together(case, *calls):
     _faults.together(*(lambda call=call: case(folder, *call) for call in calls))
 
@@ -112,3 +125,4 @@ with runs.workspace() as folder:
     together(suspended, *((backend,) for backend in backends), ("gloo", False))
     late(folder, "gloo", "loop:rank=1:block=0", 1)
     alone(folder)
+    together(lingers, *((backend,) for backend in backends))

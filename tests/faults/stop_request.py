@@ -69,12 +69,22 @@ def deaf(folder, backend):
     run.ends(143, within=_faults.GRACE + 1, kind="stopped", says=["launch.grace"])
 
 
+def silent(folder, backend):
+    run = _faults.Run(folder, backend, "stop:rank=1@step=20", sets=["launch.grace=60s", "launch.collective=30s"],
+                      title=f"{backend}: a rank that is silent")
+    run.start()
+    run.happened()
+    run.signal(run.process.pid, signal.SIGTERM)
+    run.ends(143, within=_faults.HEARTBEAT + 2, kind="stopped", says=["before all ranks had saved", "heartbeat"])
+
+
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
         stopped(folder, backend)
         at_once(folder, backend)
         twice(folder, backend)
         deaf(folder, backend)
+        silent(folder, backend)
     stopped(folder, "gloo", signal.SIGINT)
     stopped(folder, "gloo", signal.SIGUSR1)
     stopped(folder, "mpi", under=PATIENT)

@@ -6,10 +6,15 @@
 //   over: nothing    is right everywhere
 //
 // noise: true draws from LibTorch's own generator in training, as torch::nn::Dropout does.
+// stays: true never returns from its destructor after training, as a plugin whose thread does not end.
 // And a loss, `mean_cross_entropy`, that returns a mean with weight 1, which is right for equal shares only.
+#include <unistd.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand_like.h>
+
+#include <atomic>
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
@@ -63,8 +68,13 @@ class Wrong : public Model {
   Wrong(const Options& options, const Schema& schema)
       : over_(options.text("over")),
         noise_(options.boolean("noise")),
+        stays_(options.boolean("stays")),
         in_(schema.at("features", "model wrong").shape.at(0)),
         classes_(schema.at("target", "model wrong").cardinality) {}
+
+  ~Wrong() override {
+    while (stays_ && trained_) pause();
+  }
 
   int64_t blocks() const override { return 2; }
   std::string block_name(int64_t index) const override { return index == 0 ? "centred" : "output"; }
@@ -74,6 +84,7 @@ class Wrong : public Model {
   }
   TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    trained_ = true;
     return {outputs[0], batch.at("target"), at::Tensor()};
   }
   std::string default_loss() const override { return "cross_entropy"; }
@@ -82,7 +93,8 @@ class Wrong : public Model {
  private:
   static constexpr int64_t hidden = 16, width = 8;
   std::string over_;
-  bool noise_;
+  bool noise_, stays_;
+  mutable std::atomic<bool> trained_{false};
   int64_t in_, classes_;
 };
 
@@ -103,6 +115,7 @@ CONVOY_PLUGIN(registry) {
   entry.options = {
       describe::choice("over", "what a mean is taken over", {"features", "rows", "nothing"}, "features"),
       describe::boolean("noise", "draw from LibTorch's generator in training", false),
+      describe::boolean("stays", "never return from the destructor after training", false),
   };
   registry.catalogues.kinds["model"].push_back(entry);
   Entry loss;
