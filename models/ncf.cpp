@@ -138,7 +138,7 @@ class NcfHiddenBlock : public Block {
   }
   TensorList forward(const TensorList& inputs) override {
     TensorList outputs = inputs;
-    const at::Tensor h = relu_of(*linear_, inputs.back());
+    const at::Tensor h = linear_->forward_relu(inputs.back());
     outputs.back() = dropout_ ? dropout_->forward(h) : h;
     return outputs;
   }

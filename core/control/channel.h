@@ -154,6 +154,10 @@ class SupervisedChannel : public Channel {
 
   // CPU time that the threads of the channel have used in this process.
   virtual double cpu_seconds() = 0;
+
+  // For fault injection: nothing is sent any more, heartbeats included, as if the network failed in one direction. The
+  // channel still receives.
+  virtual void stop_sending() = 0;
 };
 
 // Estimates how far the server's steady clock is ahead of this host's, in nanoseconds, from the fastest of several
@@ -194,12 +198,6 @@ inline constexpr char first_step[] = "first_step";  // JSON {seconds}: rank 0, w
 inline constexpr int peer_lost_exit = 111;
 
 }  // namespace protocol
-
-// --- Fault injection (core/inject) ---
-
-// Makes this client stop sending, heartbeats included, as if its host's network failed in one direction. It still
-// receives.
-void stop_sending(Channel& channel);
 
 // Channel for participants in one process, with the semantics of the others. There is no server, so posts are dropped
 // and nothing gets lost.

@@ -85,7 +85,7 @@ class Client : public SupervisedChannel {
     }
   }
 
-  void stop_sending() { link_->stop_sending(); }
+  void stop_sending() override { link_->stop_sending(); }
   std::optional<Abort> aborted() override { return link_->aborted(); }
   void on_abort(std::function<void(const Abort&)> callback) override { link_->on_abort(std::move(callback)); }
   void on_lost(std::function<void()> callback) override { link_->on_lost(std::move(callback)); }
@@ -197,10 +197,6 @@ std::shared_ptr<Link> attempt(const ChannelAddress& address, const std::string& 
 }
 
 }  // namespace
-
-void stop_sending(Channel& channel) {
-  if (auto* client = dynamic_cast<Client*>(&channel)) client->stop_sending();
-}
 
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout) {

@@ -101,6 +101,7 @@ class LocalChannel : public SupervisedChannel {
 
   void on_lost(std::function<void()>) override {}
   void on_heartbeat(std::function<std::optional<Json>()>) override {}  // no supervisor
+  void stop_sending() override {}                                      // nothing is sent
   double cpu_seconds() override { return dispatcher_.cpu_seconds(); }
   int64_t clock() override {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();

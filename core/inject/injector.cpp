@@ -259,13 +259,13 @@ std::vector<int> connections() {
 
 // The kernel drops every packet that arrives on a connection of this process, as if a cable were pulled: no data, no
 // acknowledgement and no end of a connection. After `seconds` the network is back, and TCP repeats what was lost.
-void cut_network(Channel& channel, double seconds) {
+void cut_network(SupervisedChannel& channel, double seconds) {
   sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
   const sock_fprog filter{1, nothing};
   const std::vector<int> cut = connections();
   for (const int fd : cut) setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
   // The first packets would still leave, and heartbeats are small.
-  if (seconds <= 0) return stop_sending(channel);
+  if (seconds <= 0) return channel.stop_sending();
   std::thread([cut, seconds] {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     const int none = 0;
@@ -405,6 +405,7 @@ void Injector::report(const Fault& fault) {
 
 void Injector::act(const Fault& fault) {
   report(fault);
+  SupervisedChannel* const channel = request_.channel->supervised();
   switch (fault.kind) {
     case Kind::kill:
       raise(SIGKILL);
@@ -428,10 +429,10 @@ void Injector::act(const Fault& fault) {
       for (volatile bool forever = true; forever;) std::this_thread::yield();
       break;
     case Kind::drop_heartbeat:
-      stop_sending(*request_.channel);
+      if (channel) channel->stop_sending();
       break;
     case Kind::cut_network:
-      cut_network(*request_.channel, fault.seconds);
+      if (channel) cut_network(*channel, fault.seconds);
       break;
     case Kind::orphan:
       leave_orphan();

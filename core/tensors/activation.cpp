@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "core/model.h"
 #include "core/tensors/vectorised.h"
 
 namespace convoy {
@@ -101,11 +100,6 @@ class ReluOfSum : public torch::autograd::Function<ReluOfSum> {
 };
 
 }  // namespace
-
-at::Tensor relu_of(LayerModule& layer, const at::Tensor& input) {
-  if (auto* both = dynamic_cast<ReluLayer*>(&layer)) return both->forward_relu(input);
-  return at::relu(layer.forward(input));
-}
 
 at::Tensor relu_of_sum(const at::Tensor& shared, const at::Tensor& per_item) {
   // Other cases, such as members with sizes that only broadcast, use the separate operations.

@@ -1,22 +1,11 @@
-// relu after a layer or after a sum, fused into one step forward and one backward if possible. In a light model, passes
-// over memory and autograd nodes often cost more than arithmetic.
+// relu after a sum, fused into one step forward and one backward. In a light model, passes over memory and autograd
+// nodes often cost more than arithmetic.
 //
 // Results equal those of the separate operations. Threads: the thread of the layer.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "core/layers.h"
-
 namespace convoy {
-
-// Capability of a layer that computes relu in the same step.
-struct ReluLayer {
-  virtual ~ReluLayer() = default;
-  virtual at::Tensor forward_relu(const at::Tensor& input) = 0;
-};
-
-// relu(layer(input)).
-at::Tensor relu_of(LayerModule& layer, const at::Tensor& input);
 
 // relu(shared + per_item) for a term that is shared by all entries of a row, such as a positive and its negatives:
 // shared [.., B, H], per_item [.., B, N, H] → [.., B, N, H]. Gradients of `shared` are summed over N. Differentiable

@@ -99,7 +99,7 @@ class Stubs {
 
   // The agent reports a signal, and the rank's connection ends.
   void die(int rank) {
-    stop_sending(*ranks_.at(rank));
+    ranks_.at(rank)->supervised()->stop_sending();
     agents_.at(rank)->post(job_topic::ended,
                            {{"process", rank}, {"code", 0}, {"signal", 9}, {"lack", ""}, {"made", false}});
     ranks_.erase(rank);

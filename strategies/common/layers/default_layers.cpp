@@ -16,7 +16,6 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/random_keys.h"
-#include "core/tensors/activation.h"
 #include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
 #include "core/tensors/vectorised.h"
@@ -110,7 +109,7 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
 
 namespace {
 
-struct PlainLinear : WeightedLayer, ReluLayer {
+struct PlainLinear : WeightedLayer {
   PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
       : WeightedLayer(std::move(weight), std::move(bias)), state_(std::move(state)) {}
   at::Tensor forward(const at::Tensor& input) override { return convoy::linear(input, weight_, bias_, state_); }
