@@ -37,7 +37,7 @@ TranslatedException translate_exception(Failure unknown) {
   try {
     throw;
   } catch (const CommError& error) {
-    // A rank that only learned of a failure names the rank that failed, unless all it knows is that it lost a peer.
+    // Names the rank that caused the failure. A lost peer is no cause: it follows from the failure of another rank.
     const bool others = error.kind() != Failure::peer_lost && error.kind() != Failure::internal &&
                         (error.kind() != Failure::rendezvous || error.rank() >= 0);
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
@@ -102,8 +102,8 @@ class FixedText {
 // The first thread that fails reports the failure and ends the process. Ranks that are threads may fail together.
 class Reporter {
  public:
-  // Returns true for the first thread. Another thread waits for the end of the process; it gets false if the process
-  // does not end or if the reporting thread fails again. Async-signal-safe.
+  // Returns true for the first thread. Another thread waits 5 seconds for the end of the process, and then gets false.
+  // The first thread gets false if it fails again. Async-signal-safe.
   bool is_this_thread() {
     const pid_t self = gettid();
     pid_t first = 0;
@@ -147,8 +147,7 @@ void print(const char* text) {
   _exit(code);
 }
 
-// --- SIGBUS
-// -------------------------------------------------------------------------------------------------------------
+// --- SIGBUS ---
 
 // Reads a hexadecimal number and moves `at` past it.
 uintptr_t hexadecimal(const char*& at, const char* end) {
@@ -255,8 +254,7 @@ void crashed(int signal_number, siginfo_t* info, void*) {
   die_by(signal_number);
 }
 
-// --- std::terminate
-// -----------------------------------------------------------------------------------------------------
+// --- std::terminate ---
 
 std::terminate_handler terminate_before = nullptr;
 std::function<int(const char*)> report_early_end;
@@ -332,7 +330,8 @@ std::string refused_by_system() {
   std::abort();
 }
 
-// Runs at exit() in the code of a component or of a program, which would otherwise end the process as if it were done.
+// Runs at exit(). If a component or a program calls it before the end of the job, reports this as a failure: the
+// process would otherwise end with code 0, as if training were complete.
 void exited() {
   const CurrentCrashNote note = current_crash_note();
   if (note.text == nullptr && report_early_end)

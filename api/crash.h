@@ -37,8 +37,8 @@ void install_terminate_handler();
 // From now on, an uncaught exception, and exit(), end the process with the code that `report` returns. `report` reports
 // the current exception, or `reason` if that is not null. A null `report` disables this.
 void on_early_end(std::function<int(const char* reason)> report);
-// From now on, an exception that nothing on this thread catches is passed to `report` before it ends the process as
-// without this call. Null disables this.
+// From now on, `report` is called for an exception that nothing on this thread catches. Then the exception ends the
+// process as usual. Null disables this.
 void on_uncaught(std::function<void()> report);
 
 // --- Stop signals that reach a rank process ---

@@ -25,7 +25,7 @@
 namespace convoy {
 namespace {
 
-// Data of a checkpoint without its tensors.
+// A checkpoint without its tensors.
 struct StoredRun {
   std::string folder;  // step-N
   Manifest manifest;
@@ -99,7 +99,7 @@ Context serving_context(const LoadRequest& request) {
   return context;
 }
 
-// Every tensor of the model by name. The checkpoint must have exactly these tensors.
+// Returns the model's tensors by canonical name. The checkpoint must have exactly these.
 std::map<std::string, at::Tensor> tensors_of(const ModelPart& part) {
   std::map<std::string, at::Tensor> tensors;
   for (const auto* list : {&part.parameters(), &part.tables(), &part.frozen()})
@@ -133,7 +133,7 @@ void fill_tensors(const LoadRequest& request, const std::map<std::string, at::Te
   for (const auto& [name, tensor] : tensors) source->read({}, {name}, Piece::whole(tensor.sizes().vec()), tensor);
 }
 
-// The field of a model that reads one tensor.
+// Returns the name of the only field that the model reads. Error(config) if it may read several.
 std::string only_input(const Schema& schema) {
   std::vector<std::string> inputs, all;
   for (const auto& [name, field] : schema.fields) {
@@ -197,7 +197,7 @@ LoadedModel::~LoadedModel() = default;
 
 namespace {
 
-// All rows as one batch on the model's device.
+// Returns all rows as one batch on the model's device.
 Batch whole_batch(NewRows& rows, const LoadedModel::Impl& impl) {
   RowBlock block;
   if (!rows.next(block)) throw Error(Failure::corrupt_data, "LoadedModel::prepare: there are no rows");

@@ -3,9 +3,10 @@
 //
 // Call order: all ranks of a group issue the same collectives in the same order. Point-to-point operations match by
 // peer and order. `group` issues sends and receives together, so no order of peers can deadlock.
-// Threads: any thread may issue operations; the threads that use one group agree on the order. Any thread may wait for
-// a Work.
-// Ownership: a Work keeps its tensors until it completes; do not touch them before that. After `wait` it keeps none.
+// Threads: any thread may issue operations. If several threads use one group, they keep the same order on all ranks.
+// Any thread may wait for a Work.
+// Ownership: a Work keeps its tensors until it completes. Before that, do not read or change an output, and do not
+// change an input: backends read contiguous inputs in place. After `wait` a Work keeps no tensor.
 // Strided and empty tensors are allowed everywhere (implementations copy strided ones).
 // Devices: on the CPU, `wait` returns when the result is ready. On CUDA, `wait` makes the current stream wait for the
 // result and does not block the host; a watcher thread then enforces the time limit.
@@ -55,8 +56,8 @@ class Communicator {
   virtual const std::string& backend() const = 0;
   virtual std::vector<at::DeviceType> devices() const = 0;  // tensors of other devices are staged
   // Statistics of this group and of all groups split from it.
-  virtual int64_t bytes_sent() const = 0;   // payload that this rank has sent, by the textbook formula of the algorithm
-  virtual double wait_seconds() const = 0;  // time of all threads in waits that blocked
+  virtual int64_t bytes_sent() const = 0;       // payload that this rank has sent; computed by textbook formulas
+  virtual double wait_seconds() const = 0;      // time of all threads in waits that blocked
   virtual double wait_cpu_seconds() const = 0;  // CPU time of these waits (spinning)
 
   // In place on every rank. bool: sum and max are "or", product and min are "and".
@@ -67,10 +68,12 @@ class Communicator {
   // `counts`.
   virtual WorkPtr all_gather_v(at::Tensor output, at::Tensor input, const std::vector<int64_t>& counts,
                                const CallOptions& call) = 0;
-  // Sends rows (dimension 0): input is split by input_counts, in rank order; output_counts[r] rows arrive from rank r.
+  // Exchanges rows (dimension 0): the first input_counts[0] rows of `input` go to rank 0, the next input_counts[1] rows
+  // to rank 1, and so on. `output` gets output_counts[r] rows from rank r, in rank order.
   virtual WorkPtr all_to_all_v(at::Tensor output, const std::vector<int64_t>& output_counts, at::Tensor input,
                                const std::vector<int64_t>& input_counts, const CallOptions& call) = 0;
-  // input: [size(), …shape of output]; rank r receives the reduction of slice r.
+  // input: [size(), …shape of output]. Rank r receives the reduction of input[r] over all ranks. Do not change `input`
+  // before `wait` has returned: backends read it in place, and a peer may read it as long as the operation runs.
   virtual WorkPtr reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, const CallOptions& call) = 0;
   virtual WorkPtr broadcast(at::Tensor tensor, int root, const CallOptions& call) = 0;
   virtual WorkPtr send(at::Tensor tensor, int peer, const CallOptions& call) = 0;
@@ -80,8 +83,9 @@ class Communicator {
 
   // Collective; blocks. Returns zeroed CPU memory shared by the group: [bytes] uint8. Returns an undefined tensor on
   // all ranks if the group has one rank or several hosts.
-  // An all_gather_v into this memory, at the same offset on all ranks, copies nothing. Each rank writes its rows in
-  // place, and all ranks see them after the operation. Synchronise before overwriting: all ranks must have read.
+  // All ranks may use the same range of it as the output of an all_gather_v. Each rank then writes only its rows, or
+  // none if its input is already in place, and all ranks see all rows after the operation. Synchronise before
+  // overwriting: all ranks must have read.
   virtual at::Tensor common_memory(int64_t /*bytes*/, const CallOptions&) { return {}; }
 
   // Collective; blocks until the group exists. Ranks with equal color form a group, ordered by (key, rank).

@@ -1,5 +1,5 @@
-// Inputs of NCF for pairs of a user and its items, in one pass forward and one backward. Slices would take a dozen
-// operations.
+// Inputs of NCF for pairs of a user and its items, in one pass forward and one backward. LibTorch's operations (narrow,
+// multiply, concatenate) would be a dozen.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,8 +12,7 @@ struct Pairs {
 };
 
 // user [.., B, D], item [.., B, N, D], row numbers [.., B, C] or undefined, item numbers [.., B, N, I] or undefined. An
-// empty result is undefined. On the CPU it is differentiable once in user and item; there the numbers are data without
-// gradient.
+// empty result is undefined. On the CPU it is differentiable once, in user and item; the numbers get no gradient.
 Pairs pairs_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& row_numbers,
                const at::Tensor& item_numbers, int64_t factors);
 

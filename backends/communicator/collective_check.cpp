@@ -102,8 +102,8 @@ bool CollectiveCheck::must_defer(const Call& call) {
     return true;
   }
   sum_.hash = (sum_.hash ^ call.hash) * 0x9e3779b97f4a7c15U;
-  // Weights the balance by the number of the call, so that the errors of two calls do not cancel; 0 if all counts
-  // match.
+  // Weights the balance by the number of the call, so that errors of two calls do not cancel. Summed over ranks it is 0
+  // if all counts match.
   sum_.balance += call.balance * (2 * uint64_t(call.number) + 1);
   if (compared_at(call.number)) {
     std::string text = describe_call(call);

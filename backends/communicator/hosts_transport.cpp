@@ -39,16 +39,16 @@ void wait_for_end(const PendingOperationPtr& operation) {
 }
 
 std::shared_ptr<Transport> over_hosts(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                      const GroupPlace& place, const std::shared_ptr<ProgressEngine>& engine);
+                                      const GroupDescription& described, const std::shared_ptr<ProgressEngine>& engine);
 
 class HostsTransport final : public Transport {
  public:
-  HostsTransport(std::shared_ptr<Transport> inner, const BackendRequest& request, const GroupPlace& place,
+  HostsTransport(std::shared_ptr<Transport> inner, const BackendRequest& request, const GroupDescription& described,
                  std::shared_ptr<ProgressEngine> engine, HostGroups groups)
       : inner_(std::move(inner)),
         request_(request),
-        rank_(place.rank),
-        size_(place.size),
+        rank_(described.rank),
+        size_(described.size),
         engine_(std::move(engine)),
         groups_(std::move(groups)) {
     if (groups_.local) jobs_.emplace("convoy-hosts");
@@ -182,42 +182,44 @@ int ranks_of_each_host(const std::vector<std::string>& hosts) {
 }
 
 // Collective. Returns groups without `local` if hosts have one rank, or ranks cannot share memory.
-HostGroups host_groups(const std::shared_ptr<Transport>& inner, const BackendRequest& request, const GroupPlace& place,
-                       const std::vector<std::string>& hosts, const std::shared_ptr<ProgressEngine>& engine) {
+HostGroups host_groups(const std::shared_ptr<Transport>& inner, const BackendRequest& request,
+                       const GroupDescription& described, const std::vector<std::string>& hosts,
+                       const std::shared_ptr<ProgressEngine>& engine) {
   HostGroups groups;
   groups.each = ranks_of_each_host(hosts);
   if (groups.each == 1) return groups;
-  const int host = place.rank / groups.each, within = place.rank % groups.each;
-  groups.local = over_shared_memory(inner, request,
-                                    {str(place.label, "/host ", host), within, groups.each, place.timeout}, engine);
+  const int host = described.rank / groups.each, within = described.rank % groups.each;
+  groups.local = over_shared_memory(
+      inner, request, {str(described.label, "/host ", host), within, groups.each, described.timeout}, engine);
   const bool shares = groups.local != inner;
-  const auto all = request.channel->agree(str("hosts/", request.job, "/", place.label, "/shared"), place.rank,
-                                          place.size, shares ? "+" : "-", place.timeout);
+  const auto all = request.channel->agree(str("hosts/", request.job, "/", described.label, "/shared"), described.rank,
+                                          described.size, shares ? "+" : "-", described.timeout);
   if (std::find(all.begin(), all.end(), "-") != all.end()) {
     groups.local = nullptr;
     return groups;
   }
   std::vector<int> first;
-  for (int rank = 0; rank < place.size; rank += groups.each) first.push_back(rank);
-  if (within == 0) groups.first = inner->split(first, host, place.label + "/first ranks", 0, place.timeout);
+  for (int rank = 0; rank < described.size; rank += groups.each) first.push_back(rank);
+  if (within == 0) groups.first = inner->split(first, host, described.label + "/first ranks", 0, described.timeout);
   return groups;
 }
 
 std::shared_ptr<Transport> over_hosts(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                      const GroupPlace& place, const std::shared_ptr<ProgressEngine>& engine) {
+                                      const GroupDescription& described,
+                                      const std::shared_ptr<ProgressEngine>& engine) {
   if (!request.channel) return inner;
-  const auto hosts = request.channel->agree(str("hosts/", request.job, "/", place.label), place.rank, place.size,
-                                            str(request.host, " ", this_kernel()), place.timeout);
+  const auto hosts = request.channel->agree(str("hosts/", request.job, "/", described.label), described.rank,
+                                            described.size, str(request.host, " ", this_kernel()), described.timeout);
   if (std::all_of(hosts.begin(), hosts.end(), [&](const std::string& one) { return one == hosts.front(); }))
-    return over_shared_memory(std::move(inner), request, place, engine);
-  HostGroups groups = host_groups(inner, request, place, hosts, engine);
-  return std::make_shared<HostsTransport>(std::move(inner), request, place, engine, std::move(groups));
+    return over_shared_memory(std::move(inner), request, described, engine);
+  HostGroups groups = host_groups(inner, request, described, hosts, engine);
+  return std::make_shared<HostsTransport>(std::move(inner), request, described, engine, std::move(groups));
 }
 
 }  // namespace
 
 std::shared_ptr<Transport> over_hosts(std::shared_ptr<Transport> inner, const BackendRequest& request) {
-  return over_hosts(std::move(inner), request, place_in_world(request),
+  return over_hosts(std::move(inner), request, world_description(request),
                     std::make_shared<ProgressEngine>("convoy-host"));
 }
 

@@ -87,7 +87,7 @@ class SharedMemoryExchange final : public ProgressOperation {
         const int from = sends ? group->rank : one.peer, to = sends ? one.peer : group->rank;
         ends_.push_back({sends, segment_->lane(from, to), segment_->lane_memory(from, to),
                          static_cast<char*>(one.tensor.data_ptr()), one.tensor.numel(), one.peer,
-                         line_of(sends, one.peer).issued++});
+                         order_of(sends, one.peer).issued++});
       }
     }
   }
@@ -115,14 +115,14 @@ class SharedMemoryExchange final : public ProgressOperation {
     return tensors;
   }
 
-  SharedMemoryGroup::Line& line_of(bool sends, int peer) const {
+  SharedMemoryGroup::MessageOrder& order_of(bool sends, int peer) const {
     return (sends ? group_->sends : group_->receives)[static_cast<size_t>(peer)];
   }
 
   bool advance(MessageEnd& one, bool& moved) {
     if (one.over()) return true;
-    SharedMemoryGroup::Line& line = line_of(one.sends, one.peer);
-    if (line.turn != one.number) return false;
+    SharedMemoryGroup::MessageOrder& order = order_of(one.sends, one.peer);
+    if (order.turn != one.number) return false;
     try {
       moved = one.advance() || moved;
     } catch (const CommError& error) {
@@ -130,7 +130,7 @@ class SharedMemoryExchange final : public ProgressOperation {
       group_->fail(error);
       throw;
     }
-    if (one.over()) ++line.turn;
+    if (one.over()) ++order.turn;
     return one.over();
   }
 
@@ -557,15 +557,16 @@ class SharedMemoryTransport final : public Transport {
 }  // namespace
 
 std::shared_ptr<Transport> over_shared_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                              const GroupPlace& place, std::shared_ptr<ProgressEngine> engine) {
+                                              const GroupDescription& described,
+                                              std::shared_ptr<ProgressEngine> engine) {
   auto group = std::make_shared<SharedMemoryGroup>();
-  group->segment = SharedSegment::create(request, place.label, place.rank, place.size, place.timeout);
+  group->segment = SharedSegment::create(request, described.label, described.rank, described.size, described.timeout);
   if (group->segment == nullptr) return inner;
-  group->rank = place.rank;
-  group->sends.resize(static_cast<size_t>(place.size));
-  group->receives.resize(static_cast<size_t>(place.size));
+  group->rank = described.rank;
+  group->sends.resize(static_cast<size_t>(described.size));
+  group->receives.resize(static_cast<size_t>(described.size));
   return std::make_shared<SharedMemoryTransport>(std::move(inner), request, std::move(engine), std::move(group),
-                                                 place.label);
+                                                 described.label);
 }
 
 }  // namespace convoy

@@ -21,11 +21,12 @@ struct SharedMemoryGroup : ProgressGroup {
   int rank = 0;
   int64_t issued = 0;            // chunks of all operations so far; guarded by the group's issue lock
   std::atomic<int64_t> turn{0};  // first chunk of the operation that may run now
-  // Messages to, or from, one rank. `issued` is guarded by the group's issue lock, `turn` by the engine's.
-  struct Line {
+  // Messages to, or from, one rank: the number that were issued, and the index of the one that may run now. `issued` is
+  // guarded by the group's issue lock, `turn` by the engine's.
+  struct MessageOrder {
     int64_t issued = 0, turn = 0;
   };
-  std::vector<Line> sends, receives;  // by peer
+  std::vector<MessageOrder> sends, receives;  // by peer
   int size() const { return segment->size(); }
 };
 
@@ -48,20 +49,21 @@ ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGr
 // ranks are few and on the CPU. Barriers use the inner transport, and so does all-to-all, because not all ranks know
 // its counts.
 
-// This rank's place in a group. `label` is unique within the job.
-struct GroupPlace {
+// A group, as one of its ranks creates it. `label` is unique within the job.
+struct GroupDescription {
   std::string label;
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{};  // of the rendezvous
 };
-inline GroupPlace place_in_world(const BackendRequest& request) {
+inline GroupDescription world_description(const BackendRequest& request) {
   return {"world", request.rank, request.size, request.rendezvous};
 }
 
 // Collective over the group. Returns `inner` itself if its ranks do not share a host (shared_segment.h). `engine`
 // advances the operations.
 std::shared_ptr<Transport> over_shared_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
-                                              const GroupPlace& place, std::shared_ptr<ProgressEngine> engine);
+                                              const GroupDescription& described,
+                                              std::shared_ptr<ProgressEngine> engine);
 
 }  // namespace convoy

@@ -179,9 +179,9 @@ class MpiProcess {
       request.channel->on_lost(stop);
     }
     auto group = engine_->world(Clock::now() + request.rendezvous);
-    auto world = make_world(
-        request, "mpi",
-        over_shared_memory(std::make_shared<MpiTransport>(engine_, group), request, place_in_world(request), engine_));
+    auto world = make_world(request, "mpi",
+                            over_shared_memory(std::make_shared<MpiTransport>(engine_, group), request,
+                                               world_description(request), engine_));
     world_ = world;
     return world;
   }

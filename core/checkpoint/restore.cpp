@@ -68,7 +68,8 @@ Manifest joined(const std::vector<std::string>& step_folders) {
 
 namespace {
 
-// "exp_avg" of "moment/exp_avg/NAME"; "" for other keys. Outer steps and compression have other moments.
+// Returns the name of an optimizer's moment: "exp_avg" for "moment/exp_avg/NAME". Returns "" for other keys, also for
+// moments of the outer optimizer and of gradient compression.
 std::string moment_in(const std::string& key) {
   const std::string kind = "moment/";
   if (key.rfind(kind, 0) != 0) return "";

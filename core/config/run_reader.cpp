@@ -1,6 +1,6 @@
-// Reads whole runs: file, overrides, types, and checks of several values together. Checks here depend on one
-// top-level key only, so each key is read alone. (Checks of several keys, such as planning, come later.)
-// Exception: plugins may add names to other keys.
+// Reads the configuration of a run: file, overrides, types, and checks that compare values. A check here uses values of
+// one top-level key only, so each key is read alone. Checks of several keys, such as planning, follow later. Exception:
+// plugins may add names to other keys.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace convoy {
 namespace {
 
-// Kinds to which plugins add entries, if the file lists plugins.
+// Returns the kinds of components that may have names from plugins; none if the run has no plugin.
 std::set<std::string> kinds_left_open(const Node& root) {
   const Node* plugins = root.find("plugins");
   const Node* model = root.find("model");
@@ -64,7 +64,7 @@ void check_plugins(const Options& run) {
   }
 }
 
-// A default heartbeat is reduced to a shorter limit for collectives; a written one must fit it.
+// The heartbeat must not be longer than the limit of a collective: a default one is shortened, a written one refused.
 void check_limits(Json& values, const Options& launch, const SourceLocations& locations) {
   const double heartbeat = launch.real("heartbeat");
   const double collective = launch.real("collective");
@@ -98,7 +98,7 @@ void check_watched(const Options& train) {
                          "is never; give an interval, such as 1 epoch"));
       continue;
     }
-    // A resolved file has the defaults of every key, but no metric.
+    // Without a metric, other keys must have their defaults: a resolved file contains them.
     const std::string reason = str("has no effect without a metric; add metric: loss, or leave ", name, " out");
     if (section.text("direction") != "auto") section.fail("direction", reason);
     if (section.json().contains("patience") && section.integer("patience") != default_patience)
@@ -366,7 +366,7 @@ const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
         known.result = read_key(option, tree, {catalogues_, open_kinds, written_, mistakes});
         meant.merge(known.result.meant);
       });
-  // A misspelt key is one mistake: the key that it means is not missing as well.
+  // A misspelt key is one mistake, so the intended key is not reported as missing.
   found.erase(std::remove_if(found.begin(), found.end(),
                              [&](const ConfigError& mistake) { return meant.count(mistake.key()) > 0; }),
               found.end());
@@ -438,7 +438,7 @@ RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {
 
 std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Catalogues& catalogues,
                                  std::vector<ConfigError>& mistakes) {
-  // A refusal of very many runs names the mistakes that were found in this time.
+  // After this time a farm with mistakes is refused with those found so far: it may have very many runs.
   constexpr std::chrono::milliseconds most{700};
   const auto start = std::chrono::steady_clock::now();
   TreesReader reader(catalogues);

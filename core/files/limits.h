@@ -41,7 +41,7 @@ void require_descriptors(size_t count, const std::string& what);
 // errors have a different category with the values of errno.
 std::string error_text(int error);
 std::string error_text(const std::system_error& error);
-// Returns the error of the limit that caused it: threads, the memory of their stacks, or descriptors. `unknown`: kind
+// Returns an error that names the exhausted limit: threads, the memory of their stacks, or descriptors. `unknown`: kind
 // of all other errors.
 Error limit_error(const std::system_error& error, Failure unknown);
 

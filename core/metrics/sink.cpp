@@ -54,7 +54,7 @@ class JsonlSink : public Sink {
 
  private:
   // Truncates the file before the first record of a later step, or before an incomplete last line. Steps only grow, so
-  // the rest is complete. One truncation is atomic for readers.
+  // one truncation removes all later records, and readers never see a partial change.
   void drop_after(int64_t last_step, bool evaluated) {
     std::string text;  // read, and not yet parsed
     off_t complete = 0;

@@ -19,13 +19,13 @@ struct Histogram {
   std::vector<double> limits, counts;  // upper limit and number of values of each bucket
 };
 
-// A file has records of TFRecord (length and data, each with a masked CRC32C) around the protocol buffer
-// tensorflow.Event. docs/dependencies.md has the reason for own code.
+// A file is a sequence of TFRecord records: length and data, each followed by its masked CRC32C. The data is a
+// serialised protocol buffer tensorflow.Event. docs/dependencies.md explains why convoy writes it without a library.
 // Threads: one. Error(io) names the file that cannot be written.
 class EventFile {
  public:
-  // Creates a new file in the folder. First removes the records of steps after `last_step`, from an earlier attempt,
-  // and incomplete records from all event files of the folder.
+  // Creates a new file in the folder. First it truncates each event file of the folder before the first record that is
+  // incomplete or of a step after `last_step` (an earlier attempt wrote it).
   EventFile(const std::string& folder, int64_t last_step);
 
   // Each call is one event, written by one system call.
@@ -45,24 +45,25 @@ uint32_t crc32c(const std::string& data);
 
 // --- TensorBoard: a sink of metrics ---
 
-// Writes event files into RUN/tensorboard.
+// Writes one event file for each attempt into RUN/tensorboard.
 class TensorBoard : public Sink {
  public:
-  // Removes the values of steps after `last_step`, from an earlier attempt. `configuration`: YAML, shown as a text.
+  // As EventFile. `configuration`: YAML, shown as a text.
   TensorBoard(const std::string& folder, int64_t last_step, const std::string& configuration);
 
-  // Every number of a record. Tags: "KIND/METRIC", "KIND/METRIC/memberN", and "KIND.progress/FIELD" for the others.
+  // Writes every number of a record. Tags: "KIND/METRIC" for metrics, "KIND/METRIC/memberN" for those of an ensemble's
+  // members, and "KIND.progress/FIELD" for other numbers.
   void write(const Record& record) override;
-  // Numbers of `report` other than the rank, as "resources/FIELD".
+  // Writes the numbers of `report` except the rank, with tags "resources/FIELD".
   void resources(int64_t step, const Json& report);
-  // `tensors`: names with values on any device.
+  // `tensors`: names with values, on any device. Undefined and empty tensors are left out.
   void histograms(int64_t step, const std::vector<std::pair<std::string, at::Tensor>>& tensors);
 
  private:
   EventFile file_;
 };
 
-// Histogram with equally wide buckets. Values that are not finite are left out.
+// Returns a histogram with buckets of equal width. Values that are not finite are left out.
 Histogram histogram_of(const at::Tensor& values);
 
 }  // namespace convoy

@@ -1,10 +1,10 @@
 // Recommendations: lists of the best new items for users of a data set of interactions.
 //
 // Users come from a file, or are all users with an interaction, in the order of their numbers. A user's list leaves out
-// all items of the user's interactions, held-out ones too. Contexts come from the file of users, or from the user's
-// last interaction (in time; without times, in the file).
-// Memory besides model and data: 12 bytes per user, 4 per interaction, 24 per line of the file of users; the terms of
-// items up to ItemRanking::default_cache; blocks of users_together users and of scores.
+// all items of the user's interactions, held-out ones too, unless `include_seen`. Contexts come from the file of users,
+// or from the user's last interaction (in time; without times, in the file).
+// Memory in addition to model and data: 20 bytes per user, 4 per interaction, and up to 40 per line of the file of
+// users; the terms of items, up to ItemRanking::default_cache; the rows and scores of one block of users.
 // Threads: one caller. Failure: Error(command_line) for k, Error(corrupt_data) for a wrong line of the file of users,
 // Error(training) for scores that are not numbers, and those of the writer.
 #pragma once
@@ -32,27 +32,28 @@ struct RecommendOptions {
   int64_t k = 10;
   bool include_seen = false;
   std::string user_column = "user", item_column = "item";  // names of the columns, also in the file
-  const PreparedInteractions* prepared = nullptr;          // of contexts and features; null: they are used as they are
+  const PreparedInteractions* prepared = nullptr;          // preparation of contexts and features; null: none
 };
 
 struct RecommendReport {
-  int64_t users = 0;                         // lists
+  int64_t users = 0;                         // number of lists
   int64_t shorter = 0;                       // lists with fewer than k items: the user already has nearly all
-  std::vector<std::string> ignored_columns;  // of the file of users
-  bool contexts_from_file = false;           // else from last interactions, if rows have contexts
+  std::vector<std::string> ignored_columns;  // columns of the file of users that were not used
+  bool contexts_from_file = false;           // false: from last interactions, if rows have contexts
 };
 
+// Limits of a block. A block of 2²⁴ pairs of a user and an item takes a few seconds.
 constexpr int64_t users_together = 1024;
-constexpr int64_t most_pairs_together = int64_t{1} << 24;  // of a block, at most; a few seconds of work
+constexpr int64_t most_pairs_together = int64_t{1} << 24;  // exceeded only by blocks of 16 users, the least
 
 struct RecommendProgress {
-  int64_t users = 0, total_users = 0;  // lists that are done, and all
-  int64_t block_users = 0;             // users of the block in work; 0: between blocks
-  int64_t items = 0, total_items = 0;  // scored for these users, and all
+  int64_t users = 0, total_users = 0;  // users whose lists are written, and all users
+  int64_t block_users = 0;             // users of the current block; 0: between blocks
+  int64_t items = 0, total_items = 0;  // items scored for the current block, and all items
 };
 
-// Writes the lists to `out` and commits it (RecommendationWriter). `progress` is called after each block
-// of users, and within a block after each block of items.
+// Writes the lists to `out` (RecommendationWriter) and commits it. `progress` is called after each block of users, and
+// within a block after each block of items.
 RecommendReport recommend(const Interactions& all, PairScorer& scorer, const RecommendOptions& options, OutputFile& out,
                           const std::function<void(const RecommendProgress&)>& progress = nullptr);
 
@@ -63,7 +64,7 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
 //   .jsonl  {"USER": id, "ITEM": [ids], "score": [numbers]}: one line for each user
 //   .npy    one record for each user, fields USER, ITEM [k], score [k]; read with numpy.load, without pickle. The
 //           elements after the last item have the id "" (−1 for numbers) and the score NaN
-// USER and ITEM are the columns' names. Ids are those of the training file; of data without ids, numbers.
+// USER and ITEM are the columns' names. Ids are those of the training file, or numbers if the data has no ids.
 //
 // Threads: one. Failure: as OutputFile.
 
@@ -79,7 +80,7 @@ class RecommendationWriter {
  public:
   virtual ~RecommendationWriter() = default;
 
-  // The lists of these users (numbers), one for each row of `top`.
+  // Writes one list for each row of `top`. users[r]: the number of the user of row r.
   virtual void write(const int64_t* users, const TopItems& top) = 0;
 };
 
@@ -90,28 +91,28 @@ std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out
 
 // UserFile: users to recommend for, optionally with contexts.
 //
-// CSV (tabs for names that end in .tsv, .inter or .user). If the first line has the name of the user column, it has the
-// names of all columns; otherwise each line is an id. Columns that are no context are ignored. A user may occur again,
-// with another context.
+// CSV (tabs for names that end in .tsv, .inter or .user). If the first line contains the name of the user column, it is
+// a header; otherwise each line is an id. The file has all context columns or none; other columns are ignored. A user
+// may occur several times, with different contexts.
 // Threads: one. Failure: Error(corrupt_data) with file and line; Error(io).
 class UserFile {
  public:
   // `names`: ids by number; empty: ids are the numbers below `users`. `contexts`: names of the context columns.
-  // `preparation`: of these columns; it outlives the object. Null: all are numbers, and none may be missing.
+  // `preparation`: that of these columns; it outlives the object. Null: contexts are numbers, and none may be missing.
   UserFile(const std::string& path, const std::string& user_column, const NameList& names, int64_t users,
            const std::vector<std::string>& contexts, const Preparation* preparation = nullptr);
 
-  const std::vector<int32_t>& numbers() const { return numbers_; }  // of each line's user
+  const std::vector<int32_t>& numbers() const { return numbers_; }  // number of the user, by line
   bool has_contexts() const { return !context_columns_.empty(); }
   const std::vector<std::string>& ignored() const { return ignored_; }
-  // Returns the raw contexts of the next `lines` lines: [lines, C]. A category is its number.
+  // Returns the raw contexts of the next `lines` lines: float32 [lines, C]. Categories are numbers.
   at::Tensor next_contexts(int64_t lines);
 
  private:
   void read_header(const std::string& user_column, const std::vector<std::string>& contexts);
   void find_numbers(const NameList& names, int64_t users);
-  DelimitedReader lines() const;         // after the header
-  float context_of(size_t index) const;  // of the current line
+  DelimitedReader lines() const;         // starts after the header
+  float context_of(size_t index) const;  // value of context column `index` in the current line
 
   MappedFile file_;
   char delimiter_;
@@ -121,8 +122,8 @@ class UserFile {
   const Preparation* preparation_;
   std::vector<std::string> ignored_;
   std::vector<int32_t> numbers_;
-  std::optional<DelimitedReader> reading_;  // contexts
-  std::optional<RawValues> raw_;            // values of contexts
+  std::optional<DelimitedReader> reading_;  // reads the contexts
+  std::optional<RawValues> raw_;            // turns their text into numbers
 };
 
 }  // namespace convoy

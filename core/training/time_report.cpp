@@ -16,9 +16,9 @@
 namespace convoy {
 namespace {
 
-constexpr size_t most_waits = 4;  // ranks in a rank's waits_for
+constexpr size_t most_waits = 4;  // ranks in the field waits_for of a rank, at most
 
-// Gathers the arrivals of all ranks, by rank. Lists may have different lengths.
+// Collective. Gathers the arrivals of all ranks, by rank. Zeros extend shorter lists to the length of the longest.
 std::vector<std::vector<int64_t>> gathered(const Context& context, const std::vector<int64_t>& mine) {
   Communicator& world = *context.world;
   at::Tensor longest = at::full({1}, static_cast<int64_t>(mine.size()), at::kLong);

@@ -172,11 +172,11 @@ bool FlatShadow::has(int bucket) const {
 }
 
 at::Tensor FlatShadow::view(const FlatParameters& flat, size_t parameter) const {
-  const FlatParameters::Place& place = flat.place(parameter);
-  if (!has(place.bucket)) return {};
+  const FlatParameters::Location& location = flat.location(parameter);
+  if (!has(location.bucket)) return {};
   const at::Tensor& value = flat.parameters()[parameter]->value;
-  const int64_t begin = flat.buckets()[size_t(place.bucket)].begin;
-  return buckets_[size_t(place.bucket)].narrow(0, place.offset - begin, value.numel()).view(value.sizes());
+  const int64_t begin = flat.buckets()[size_t(location.bucket)].begin;
+  return buckets_[size_t(location.bucket)].narrow(0, location.offset - begin, value.numel()).view(value.sizes());
 }
 
 void visit_shadow(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
@@ -217,7 +217,7 @@ void BucketReducer::start(bool overlap, std::vector<char> local, bool header) {
 }
 
 void BucketReducer::ready(int parameter) {
-  --missing_[size_t(flat_->place(size_t(parameter)).bucket)];
+  --missing_[size_t(flat_->location(size_t(parameter)).bucket)];
   if (overlap_) launch_ready();
 }
 

@@ -1,4 +1,4 @@
-// Synchronisation of equal replicas: gradients by bucket, on request in half precision, and buffers.
+// Synchronisation of replicas: sums of gradients by bucket, optionally in half precision, and buffers.
 //
 // Sections: FlatShadow, BucketReducer, BufferSync, half-precision numbers in messages, CompressedSum.
 #pragma once
@@ -22,8 +22,8 @@ namespace convoy {
 // Threads: the rank's thread, and its backward.
 class FlatShadow {
  public:
-  // Makes zeros for the `wanted` buckets of `flat`. A parameter's existing numbers move to its new position. `before`:
-  // the previous layout, or null.
+  // Sets the layout `flat`, with numbers for the `wanted` buckets. They are copied from the previous layout `before`;
+  // new ones, and all if `before` is null, are zero.
   void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int bucket)>& wanted);
   void clear() { buckets_.clear(); }
 
@@ -36,8 +36,8 @@ class FlatShadow {
   std::vector<at::Tensor> buckets_;
 };
 
-// Visits `tensor`, in a parameter's shape, piece by piece. `replica` −1: the tensor is equal on all ranks of the axis
-// data. `owner`: true if this rank owns it.
+// Visits `tensor`, which has the parameter's shape, piece by piece. `replica`: number of this rank's copy; −1: copies
+// on the axis `data` are equal. `owner`: false if another rank of the axis owns the copy.
 void visit_shadow(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
                   int replica, bool owner, const StateVisitor& visit);
 
@@ -47,7 +47,8 @@ class CompressedSum;
 
 // BucketReducer: all-reduces gradient buckets, each as soon as its gradients and all earlier buckets are ready.
 //
-// Buckets are launched by index, for any order of gradients. So all ranks issue the same collectives in the same order.
+// Buckets are launched in the order of their indices, whatever the order of gradients. So all ranks issue the same
+// collectives in the same order.
 // Call order: attach; then start → ready(…) from backward → flush → wait for each bucket.
 class BucketReducer {
  public:
@@ -56,12 +57,12 @@ class BucketReducer {
 
   // Sets the layout. `before`: the previous layout, or null. `shared`: by bucket, true if it is ever sent.
   void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int)>& shared);
-  // `local`: by bucket, true if it is not sent; empty: all are sent. `header`: sum the loss and its weight, also if
-  // bucket 0 is local. `overlap` = false: flush launches everything.
+  // Begins the sums of one update. `overlap`: false if only `flush` launches. `local`: by bucket, true if it is not
+  // sent; empty: all are sent. `header`: true if the loss and its weight are summed even if bucket 0 is local.
   void start(bool overlap, std::vector<char> local = {}, bool header = true);
-  void ready(int parameter);
-  void flush();
-  void wait(int bucket);  // the header arrives with bucket 0
+  void ready(int parameter);  // its gradient is complete
+  void flush();               // all gradients are complete: launches the remaining buckets
+  void wait(int bucket);      // the header arrives with bucket 0
   // Visits this rank's compression errors.
   void visit(const StateVisitor& visit) const;
 
@@ -86,8 +87,11 @@ class BucketReducer {
 
 // BufferSync: synchronises buffers, such as batch norm's running mean, after an update on data-parallel ranks.
 //
-// `broadcast`: all ranks get rank 0's buffers. `mean`: all get the mean over ranks; integer buffers are rank 0's.
-// `local`: each rank keeps its buffers, and checkpoints contain rank 0's. Buffers of one dtype are sent in one message.
+// Values of `how`:
+//   broadcast  all ranks get rank 0's buffers
+//   mean       all ranks get the mean of all ranks' buffers; of integer buffers, rank 0's
+//   local      each rank keeps its buffers, and checkpoints contain rank 0's
+// Buffers of one dtype are sent in one message.
 class BufferSync {
  public:
   // Moves the buffers' storage into flat tensors.
@@ -107,23 +111,23 @@ class BufferSync {
 
 // --- Half-precision numbers in messages ---
 //
-// fp16 numbers are scaled by a power of two, so that the largest of a message is 2¹³, far below fp16's limit. So small
-// gradients are not lost. bf16 numbers are not scaled.
+// fp16 numbers are scaled by a power of two, so that the largest magnitude of a message is from 2¹² to 2¹³, far below
+// fp16's limit. So small gradients do not become zero. bf16 numbers are not scaled.
 
 // `numbers` must not be none.
 at::ScalarType half_dtype(Compression numbers);
 // Returns the exponent of the fp16 scale for numbers with the largest magnitude `most`. Returns 0 for zero and
 // non-finite values.
 int half_exponent(double most);
-// Does the same for a non-empty tensor, on its device: a scalar of its dtype.
+// Does the same for the magnitudes of a non-empty tensor. Returns a scalar of its dtype, on its device.
 at::Tensor half_exponent(const at::Tensor& numbers);
 
 // --- CompressedSum: sums of gradients in half precision ---
 
-// CompressedSum: sums gradient buckets over a group in half precision. It sends half as many bytes as fp32.
+// CompressedSum: sums gradient buckets over a group in half precision, which halves the bytes of fp32 messages.
 //
-// Each rank sums one shard of a bucket. The other ranks send it their rounded gradients; it adds them in the gradients'
-// dtype. It then sends the sum, rounded too, to all. Both rounding errors are kept and added to the next gradients
+// Each rank sums one shard of a bucket. It gets the rounded gradients of the other ranks, adds them in the gradients'
+// dtype, rounds the sum and sends it to all ranks. Both rounding errors are kept and added to the next gradients
 // (error feedback: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error
 // Feedback Fixes SignSGD", ICML 2019; for the sum: Tang et al., "DoubleSqueeze", ICML 2019). So the sum over many
 // updates is off by one rounding, and errors do not add up.
@@ -136,15 +140,15 @@ class CompressedSum {
   // `numbers` must not be none.
   CompressedSum(CommunicatorPtr group, Compression numbers);
 
-  // Sets the layout. Errors of parameters in `wanted` buckets move along.
+  // Sets the layout. `wanted`: buckets to sum; the errors of their parameters are kept.
   void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int bucket)>& wanted);
   void launch(int bucket);
-  void finish(int bucket);  // the bucket's gradients are the sum afterwards
+  void finish(int bucket);  // waits; then the bucket's gradients are the sum
   void visit(const StateVisitor& visit) const;
 
  private:
   struct Message {
-    at::Tensor to_send, received;  // [size, 1 + elements of a shard], 16-bit
+    at::Tensor to_send, received;  // 16-bit [ranks, 1 + elements of a shard]: half_exponent, then numbers
     WorkPtr work;
     bool gathering = false;
   };

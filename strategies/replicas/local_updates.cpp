@@ -470,11 +470,11 @@ void LocalUpdates::visit(const StateVisitor& visit) {
   const int replica = data_->rank();
   for (size_t index = 0; index < flat_->parameters().size(); ++index) {
     const Parameter& parameter = *flat_->parameters()[index];
-    const FlatParameters::Place& place = flat_->place(index);
-    if (group(place.bucket).what == SyncKind::gradients) continue;
+    const FlatParameters::Location& location = flat_->location(index);
+    if (group(location.bucket).what == SyncKind::gradients) continue;
     const at::Tensor kept = local_values_.view(*flat_, index);
     visit_shadow(parameter, StateKind::parameter, "", kept.defined() ? kept : parameter.value, replica, true, visit);
-    const auto local = local_moments_.find(place.slot);
+    const auto local = local_moments_.find(location.slot);
     auto moments = update_.moments(index);
     for (size_t i = 0; i < moments.size(); ++i) {
       const at::Tensor tensor =

@@ -22,17 +22,17 @@ namespace convoy {
 
 // BufferPool: memory that is needed repeatedly for a short time, such as gathered parameters and their gradients.
 //
-// Freeing and allocating such buffers each time costs several times as much as filling them. The pool keeps returned
-// buffers and lends one for requests of more than half its size. Lent and kept memory together never exceed the peak of
-// lent memory. Unused buffers are freed to make room for a new one.
+// Freeing and allocating such buffers each time costs several times as much as filling them. So the pool keeps a
+// returned buffer, and lends it for a later request of more than half its size. Lent and unused bytes together never
+// exceed the peak of lent bytes: unused buffers are freed first.
 // Threads: one at a time.
 class BufferPool {
  public:
   explicit BufferPool(at::Device device) : device_(device) {}
 
-  // Returns at least `bytes`, aligned for every dtype; the content is undefined.
+  // Returns uint8 [at least `bytes`], aligned for every dtype; the content is undefined.
   at::Tensor take(int64_t bytes);
-  void give(at::Tensor buffer);
+  void give(at::Tensor buffer);  // returns it to the pool; ignores an undefined tensor
 
   int64_t bytes() const { return lent_ + kept_; }
   int64_t peak() const { return peak_; }  // largest sum of lent bytes at one time
@@ -48,16 +48,16 @@ class BufferPool {
   int64_t peak_ = 0;
 };
 
-// Views the first elements of a buffer in a dtype.
+// Returns a view of the buffer's first `elements` elements of `dtype`.
 at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype);
 
 // --- UnitLayout: positions and shards ---
 
-// UnitLayout: position of each parameter in a unit's flat buffer, and the shard of each rank.
+// UnitLayout: offset of each parameter in a unit's flat tensor, and the shard of each rank.
 //
-// The buffer is divided into equal, contiguous shards, one per rank of a group. Parameters that one optimizer loop can
-// update are adjacent. Each parameter starts at a multiple of 64 bytes; gaps are zero in values and gradients. A shard
-// may begin and end within a parameter. Plain data: no tensor is touched.
+// The flat tensor is divided into equal, contiguous shards, one per rank of a group. Parameters that one optimizer loop
+// can update are adjacent. Each parameter starts at a multiple of 64 bytes; gaps are zero in values and gradients. A
+// shard may begin and end within a parameter. The class only computes numbers; it reads and writes no tensor.
 class UnitLayout {
  public:
   struct Range {
@@ -68,28 +68,28 @@ class UnitLayout {
   struct Slot {
     Range range;  // within the shard
     GroupSettings group;
-    bool counted = true;
+    bool counted = true;  // as FlatParameters::Slot::counted
   };
 
-  // `alignment`: elements in 64 bytes, in the smallest dtype of the buffer.
+  // `alignment`: elements in 64 bytes, for the smallest dtype in which the flat tensor exists.
   UnitLayout(const std::vector<ParameterPtr>& parameters, int ranks, int64_t alignment, const Component& optimizer);
 
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // in order of storage
-  int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // offset in the buffer
-  const std::vector<Range>& gaps() const { return gaps_; }                     // gaps in the buffer
+  int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // elements from the flat tensor's start
+  const std::vector<Range>& gaps() const { return gaps_; }                     // ranges without a parameter
   int ranks() const { return ranks_; }
-  int64_t shard_size() const { return shard_size_; }  // elements per rank
-  int64_t whole() const { return shard_size_ * ranks_; }
+  int64_t shard_size() const { return shard_size_; }      // elements per rank
+  int64_t whole() const { return shard_size_ * ranks_; }  // elements of the flat tensor
 
   std::vector<Slot> slots(int rank) const;
-  // Returns the parameter's elements (row-major) in the rank's shard; empty: none. They begin at `offset(parameter) +
-  // begin - rank · shard_size()` of the shard.
+  // Returns which of the parameter's elements (row-major) are in the rank's shard; the range may be empty. In the shard
+  // they begin at element `offset(parameter) + begin - rank · shard_size()`.
   Range local_range(size_t parameter, int rank) const;
 
  private:
   std::vector<ParameterPtr> parameters_;
   std::vector<int64_t> offsets_;
-  std::vector<Slot> runs_;  // ranges of the whole buffer
+  std::vector<Slot> runs_;  // ranges of the whole flat tensor
   std::vector<Range> gaps_;
   int ranks_;
   int64_t shard_size_ = 0;
@@ -101,27 +101,27 @@ struct UnitRequest {
   std::string name;                      // for messages
   std::vector<ParameterPtr> parameters;  // at least one; of one dtype and device
   Shard shard = Shard::parameters;
-  std::optional<at::ScalarType> gathered;  // shard parameters: dtype of gathered values; none: the parameters' dtype
+  std::optional<at::ScalarType> gathered;  // with Shard::parameters: dtype of gathered values; none: the parameters'
 };
 
 // ShardedUnit: parameters with state that is sharded over the ranks of a group (Rajbhandari et al., "ZeRO", SC 2020).
 //
-// Each rank owns an equal shard of the unit's flat buffer (UnitLayout), with its optimizer moments.
+// Each rank owns an equal shard of the unit's flat tensor (UnitLayout), with its optimizer moments.
 //   optimizer   Values and gradients are whole on every rank. Once per update gradients are summed into the rank's
-//               shard, and the new values of the shard are sent to all.
-//   gradients   The same, but gradients are whole only during backward, in borrowed memory. Only the shard of their sum
-//               is kept.
-//   parameters  The same for values: the shard is the master copy. The whole is gathered into borrowed memory for a
-//               while, in half precision if products compute in it.
-// With `parameters` a parameter keeps its identity while its memory is detached and attached (flat_parameters.h). A
-// graph finds its saved parameters again after the next gather. Writing to them in place meanwhile is an error.
-// Call order for values: prefetch (optional) → acquire … release, nested. For gradients: begin → open_gradients →
-// reduce → finish_reduce, for each backward. The order is equal on all ranks.
+//               shard, and the new values of the shard are sent to all ranks.
+//   gradients   As optimizer, but gradients are whole only during backward, in memory of the pool. Of their sum only
+//               the rank's shard is kept.
+//   parameters  As gradients, but a rank keeps only its shard of the values. `acquire` gathers the whole values into
+//               memory of the pool, in half precision if only half-precision products read them.
+// With `parameters` a parameter stays the same tensor while its memory is detached and attached (SwappedStorage). So a
+// graph can use the parameters that it saved after the next gather. Writing to gathered values is Error(training).
+// Call order for values: prefetch (optional) → acquire … release, nested. For gradients of an update: begin; then for
+// each backward open_gradients → reduce → finish_reduce. The order is equal on all ranks.
 // Threads: one at a time.
 class ShardedUnit {
  public:
-  // Takes over the parameters' values. Computes values without memory (Parameter::initial); if `shard` is parameters,
-  // only for the rank's shard.
+  // Moves the parameters' values into the unit. Values without memory (Parameter::initial) are computed; with
+  // Shard::parameters only those of the rank's shard.
   ShardedUnit(const UnitRequest& request, CommunicatorPtr group, std::shared_ptr<BufferPool> pool,
               const Component& optimizer);
 
@@ -131,18 +131,18 @@ class ShardedUnit {
   const at::Tensor& gradients() const { return gradients_; }  // the same for gradients, after a reduction
   int64_t bytes() const;                                      // bytes that are always in memory
 
-  void prefetch();  // starts a gather unless values are present or a gather runs
+  void prefetch();  // starts a gather, unless values are present or a gather runs
   void acquire();   // makes values present until `release`
   void release();
   void keep();  // keeps values in memory until `let_go`, even after `release`
   void let_go();
-  void spread();  // sends the shard's new values to all; they are present after `acquire` or `flush`
+  void spread();  // starts to send the shard's new values to all ranks; `acquire` and `flush` wait for it
   void flush();
 
   void begin();           // makes the next gradients overwrite
   void open_gradients();  // makes Parameter::gradient writable
   void reduce();          // starts the sum of complete gradients
-  void finish_reduce();   // adds their sum over ranks to gradients()
+  void finish_reduce();   // waits; adds the sum over ranks to gradients(), or overwrites them after `begin`
   void zero_if_none();    // zeroes gradients() if nothing was reduced
 
  private:
@@ -195,9 +195,10 @@ struct UnitOptions {
   CommunicatorPtr tensor;                  // the axis `tensor`; its ranks have the same units
 };
 
-// Plans one unit per block: the parameters that only this block uses. Parameters that can be gathered in half precision
-// form a separate unit. A tensor that several blocks use, or that ranks with other blocks share, is a unit too. Units
-// are in order of parts and blocks. Every trained parameter is in one.
+// Plans one unit per block: the parameters that only this block uses. Two kinds of them form separate units: those that
+// can be gathered in half precision, and those whose gradients are partial sums over the axis `tensor`. A parameter
+// that several blocks use, or that is tied to a layer of another rank's block, is a unit alone. Units are in the order
+// of parts and blocks. Every trained parameter is in exactly one.
 std::vector<PlannedUnit> plan_units(const std::vector<ModelPart*>& parts, const UnitOptions& options);
 
 }  // namespace convoy

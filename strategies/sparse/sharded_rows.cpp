@@ -65,7 +65,7 @@ int64_t ShardedRows::row_bytes(size_t table) const {
 }
 
 ShardedRows::Message& ShardedRows::resized(Message& message, int64_t bytes) {
-  with_room(message.bytes, bytes, at::kCPU);
+  ensure_bytes(message.bytes, bytes, at::kCPU);
   message.length = bytes;
   return message;
 }
@@ -162,7 +162,7 @@ void ShardedRows::write_request(int peer, const std::vector<Request>& requests, 
   for (size_t i = 0; i < requests.size(); ++i)
     bytes += padded(length_of(by_owner[i].numbers[to]) * number_bytes(requests[i].table));
   Message& message = resized(outgoing_[to], bytes);
-  with_room(message.bytes, std::max(bytes, least), at::kCPU);
+  ensure_bytes(message.bytes, std::max(bytes, least), at::kCPU);
   char* at = data_of(message.bytes);
   for (const ByOwner& one : by_owner) {
     const int64_t count = length_of(one.numbers[to]);
@@ -195,7 +195,7 @@ void ShardedRows::exchange_requests(const std::vector<Request>& requests, const 
     const auto at = size_t(peer);
     write_request(peer, requests, by_owner, sizes.out[at]);
     const Message& out = outgoing_[at];
-    with_room(incoming_[at].bytes, sizes.in[at], at::kCPU);
+    ensure_bytes(incoming_[at].bytes, sizes.in[at], at::kCPU);
     first.push_back({Transfer::Kind::receive, incoming_[at].bytes.narrow(0, 0, sizes.in[at]), peer});
     first.push_back({Transfer::Kind::send, out.bytes.narrow(0, 0, sizes.out[at]), peer});
     if (out.length > sizes.out[at])
@@ -211,7 +211,7 @@ void ShardedRows::exchange_requests(const std::vector<Request>& requests, const 
       in.length += padded(requested_rows(peer, i) * number_bytes(requests[i].table));
     if (in.length <= sizes.in[at]) continue;
     const at::Tensor come = in.bytes;
-    with_room(in.bytes, in.length, at::kCPU);
+    ensure_bytes(in.bytes, in.length, at::kCPU);
     if (!in.bytes.is_same(come)) in.bytes.narrow(0, 0, sizes.in[at]).copy_(come.narrow(0, 0, sizes.in[at]));
     rest.push_back({Transfer::Kind::receive, in.bytes.narrow(0, sizes.in[at], in.length - sizes.in[at]), peer});
   }
@@ -274,7 +274,7 @@ void ShardedRows::look_up_local_rows(const Request& request, const std::vector<i
   if (indices.empty()) return;
   const at::Tensor& value = tables_[request.table]->value;
   const int64_t row = row_bytes(request.table), n = length_of(indices);
-  with_room(scratch_, n * row, at::kCPU);
+  ensure_bytes(scratch_, n * row, at::kCPU);
   tables_[request.table]->table->embedding().look_up_local(
       tensor_of(indices), bytes_as(scratch_, 0, n * value.size(1), value.scalar_type()).view({n, value.size(1)}));
   scatter_rows(data_of(request.out), data_of(scratch_), positions, row);
@@ -330,7 +330,7 @@ void ShardedRows::run(const std::vector<at::Tensor>& dense) {
 
 void ShardedRows::send_gradients(const std::vector<at::Tensor>& dense) {
   dense_bytes_ = convoy::dense_bytes(dense);
-  with_room(local_dense_, dense_bytes_, at::kCPU);
+  ensure_bytes(local_dense_, dense_bytes_, at::kCPU);
   write_dense(data_of(local_dense_), dense);
   for (int peer = 0; peer < ranks_; ++peer) {
     const auto at = size_t(peer);
@@ -381,7 +381,7 @@ void ShardedRows::add_rows() {
       const int64_t n = length_of(indices);
       const char* values = nullptr;
       if (rank == rank_) {
-        char* const own = data_of(with_room(scratch_, n * row, at::kCPU));
+        char* const own = data_of(ensure_bytes(scratch_, n * row, at::kCPU));
         gather_rows(own, data_of(tables_[table]->table->touched().values), order_[table][at], row);
         values = own;
       } else if (n > 0) {

@@ -35,15 +35,15 @@ bool same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.device() == b.device() && a.const_data_ptr() == b.const_data_ptr();
 }
 
-// Rank that holds an awaited tensor, by rank of the group.
+// A rank that has an awaited tensor.
 struct TiedRank {
   bool makes = false;
   int stage = 0;
   std::vector<int64_t> shape;
 };
-using TiedRanks = std::map<int, TiedRank>;
+using TiedRanks = std::map<int, TiedRank>;  // by rank of the axis `pipeline`
 
-// Every rank's text, by rank of the axis.
+// Collective. Returns the texts of all ranks of the axis `pipeline`, by rank.
 std::vector<std::string> gather_texts(const Context& context, const std::string& what, const std::string& mine) {
   const std::vector<int> ranks = context.mesh.group(context.rank, "pipeline");
   const auto timeout = timeout_of(context.config.launch.rendezvous);
@@ -59,7 +59,7 @@ at::Tensor first_value(const Parameter& parameter) {
   return value;
 }
 
-// Checks a tie and names the rank that makes the tensor.
+// Checks a tie. Returns the rank that creates the tensor.
 int maker_of(const std::string& name, const TiedRanks& tied_ranks) {
   int maker = -1;
   for (const auto& [rank, tied_rank] : tied_ranks)
@@ -133,7 +133,7 @@ void TiedParameters::connect(const Context& context) {
   }
   if (wanted.empty()) return;
 
-  // Every rank announces its tensors; all reach the same conclusions.
+  // Every rank announces its tensors to all, so all ranks make the same decisions.
   std::map<std::string, ParameterPtr> mine;
   Json announced = Json::object();
   const auto announce = [&](const ParameterPtr& parameter, int stage, bool makes) {
@@ -154,7 +154,7 @@ void TiedParameters::connect(const Context& context) {
   }
 
   const CommunicatorPtr pipeline = context.axis("pipeline");
-  std::map<std::vector<int>, CommunicatorPtr> groups;  // by their members
+  std::map<std::vector<int>, CommunicatorPtr> groups;  // by their ranks
   at::NoGradGuard no_grad;
   for (const auto& [name, tied_ranks] : tied) {
     const int maker = maker_of(name, tied_ranks);
@@ -332,9 +332,9 @@ void StageLoop::backward(const Action& action, const StepWork& work, StageLink& 
     ties_.fold(here.part);
     work.hooks.last_backward(here.part);
   }
-  // While the schedule drains, the previous stage only waits for this one. So it gets its gradients before the weight
-  // gradients are computed.
-  // Earlier it still has forwards to run, and weight gradients are faster while their factors are in the cache.
+  // While the schedule drains, the previous stage only waits for this one. So it gets its gradients first, and the
+  // weight gradients follow. Earlier it still has forwards to run; then weight gradients are computed at once, while
+  // their factors are in the cache.
   const auto send_gradients = [&] {
     if (live.inputs) link.give_gradients(action.stage - 1, action.micro, live.inputs->gradients());
   };

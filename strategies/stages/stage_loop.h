@@ -19,7 +19,7 @@ namespace convoy {
 
 // --- StageLink: boundaries between stages ---
 
-// Outputs of a stage that are inputs of the next one, without graph.
+// Outputs of a stage that are inputs of the next one; they have no graph.
 struct Activations {
   TensorList tensors;
   std::vector<char> trained;  // by tensor: a gradient comes back
@@ -29,14 +29,13 @@ struct Activations {
 //
 // Call order, for each action of a schedule (strategies/plans/schedule.h): ahead, then the takes and gives of the
 // action. Each item is given once and taken once.
-// Threads: one link per executing thread. Ownership: a given tensor must not change; it may be in flight until the link
-// has finished.
-// Failure: CommError from ranks, and the exception that stopped another thread.
+// Threads: one link per executing thread. Ownership: do not change a given tensor; it may be in flight after the call.
+// Failure: between ranks, CommError; between devices of a rank, the exception that stopped the other device's thread.
 class StageLink {
  public:
   virtual ~StageLink() = default;
 
-  // Announces action number `index`. Receives of later actions may start now.
+  // Announces action `index` of the schedule. The link may now start receives for the actions that follow.
   virtual void ahead(size_t index) = 0;
   // Sends the activations that are inputs of `stage`.
   virtual void give_activations(int stage, int micro, Activations activations) = 0;
@@ -50,8 +49,8 @@ class StageLink {
 
 class TiedParameters;
 
-// StageInputs: inputs of a stage that come from another stage. Autograd treats them as results of a trained operation,
-// and their gradients are kept.
+// StageInputs: inputs of a stage that come from another stage. For autograd they are results of a trained operation;
+// backward leaves their gradients here.
 class StageInputs {
  public:
   // Takes activations without a graph. The tensors are no leaves, so a block may change them in place, like the outputs
@@ -80,15 +79,15 @@ struct LocalStage {
 struct StepWork {
   const std::vector<Batch>& micro;
   int64_t step = 0;
-  double nominal = 1;
+  double nominal = 1;  // divisor of the losses in backward
   const StepRunner::Hooks& hooks;
 };
 
-// StageLoop: executes one rank's or device's part of a schedule with its parts of the model.
+// StageLoop: executes the actions of one rank, or of one device, on its stages of the model.
 //
-// Memory: the activations of each micro-batch between its forward and its backward, without outputs, because their
-// graph is enough. While a schedule drains, a backward may also keep the inputs of delayed weight gradients, at most
-// the size of parameters and gradients.
+// Memory: the activations of each micro-batch between its forward and its backward. Outputs are not kept: backward
+// needs only their graph. After the last forward of a step a backward may delay weight gradients; it then also keeps
+// their inputs, at most as many bytes as parameters and gradients have.
 // Threads: one thread per loop. Failure: as for ModelPart and the link.
 class StageLoop {
  public:
@@ -96,7 +95,7 @@ class StageLoop {
   StageLoop(std::vector<LocalStage> stages, TiedParameters& ties) : stages_(std::move(stages)), ties_(ties) {}
 
   void train(const std::vector<Action>& actions, const StepWork& work, StageLink& link);
-  // Returns metrics summed over micro-batches; empty without the last stage.
+  // Returns metrics summed over micro-batches; none if the last stage is elsewhere.
   std::vector<Metric> evaluate(const std::vector<Action>& actions, const std::vector<Batch>& micro, StageLink& link);
 
  private:
@@ -121,9 +120,9 @@ class StageLoop {
 // TiedParameters: parameters that several parts of a model use under one name. The parts are on different ranks, on
 // different devices of a rank, or are different stages of a rank.
 //
-// The rank of the layer that creates a tensor owns it. A rank that only uses it has a copy of the same name. The owner
-// broadcasts the first value over a group of exactly the ranks with the tensor. The gradient is a partial sum over that
-// group (Parameter::partial). All of them make the same update.
+// The rank of the layer that creates a tensor owns it. A rank that only uses it has a copy of the same name. These
+// ranks form a group. The owner broadcasts the first value to the group. Each rank's gradient is a term of a sum over
+// the group (Parameter::partial), so all its ranks make the same update.
 // Within a rank the first part with the tensor is the leader, and further parts are followers. A follower has the
 // leader's value (the same memory on one device). Its gradient is added to the leader's before the leader's last
 // backward of a step.
@@ -137,8 +136,8 @@ class TiedParameters {
   // Returns the request for the part at `stage` of the model. Its layers can tie to layers of other parts. This object
   // must outlive the construction of the part.
   PartRequest with_ties(PartRequest request, int stage);
-  // Collective over the axis `pipeline`, after all parts are built. Error(config) for a tie to a tensor that no layer
-  // of an earlier stage has created, or with a different shape.
+  // Collective over the axis `pipeline`, after all parts are built. Error(config) if no layer of an earlier stage
+  // creates the tensor of a tie, or if its shape is different.
   void connect(const Context& context);
 
   // Copies leaders' values to their followers.
@@ -157,7 +156,7 @@ class TiedParameters {
     size_t leading_part = 0;
     size_t part = 0;
   };
-  struct Awaited {  // another rank makes it
+  struct Awaited {  // copy of a tensor that another rank creates
     ParameterPtr copy;
     int stage = 0;
   };

@@ -64,7 +64,7 @@ TEST_F(UpdateTest, StoresParametersInOneFlatTensorByBucketAndGroup) {
   EXPECT_EQ(flat_->buckets()[1].slots.size(), 1u);
   EXPECT_TRUE(parameters_[0]->value.is_leaf());
   EXPECT_TRUE(parameters_[0]->value.equal(at::arange(1, 7, at::kDouble).view({2, 3})));
-  flat_->values(flat_->place(0).slot).fill_(7);
+  flat_->values(flat_->location(0).slot).fill_(7);
   EXPECT_TRUE(parameters_[0]->value.equal(at::full({2, 3}, 7.0, at::kDouble)));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(parameters_[1]->value.data_ptr()) % 64,
             reinterpret_cast<uintptr_t>(parameters_[0]->value.data_ptr()) % 64);

@@ -90,7 +90,7 @@ TextSplitter::TextSplitter(const std::vector<std::string>& literals) {
 std::string_view TextSplitter::match(std::string_view text, size_t from) const {
   const re2::StringPiece all(text.data(), text.size());
   re2::StringPiece found;
-  // Almost every position begins a match, and an anchored search does not look for its begin.
+  // Almost always a match begins at `from`, and an anchored search is faster: it does not scan for the begin.
   if (!compiled_->Match(all, from, text.size(), RE2::ANCHOR_START, &found, 1) &&
       !compiled_->Match(all, from, text.size(), RE2::UNANCHORED, &found, 1))
     return {};
@@ -98,7 +98,7 @@ std::string_view TextSplitter::match(std::string_view text, size_t from) const {
   const auto begin = static_cast<size_t>(piece.data() - text.data());
   const bool at_end = begin + piece.size() == text.size();
   if (run_ == 0 || at_end || piece.empty() || last_character(piece) == 0 || !is_space(piece)) return piece;
-  // Runs of spaces are seldom, and groups cost a second search.
+  // Only runs of spaces need the expression's groups. These are rare, so the groups take a second search.
   std::vector<re2::StringPiece> groups(static_cast<size_t>(run_) + 1);
   compiled_->Match(all, begin, text.size(), RE2::ANCHOR_START, groups.data(), static_cast<int>(groups.size()));
   return groups.back().data() == nullptr ? piece : piece.substr(0, last_character(piece));

@@ -22,25 +22,27 @@ struct UnknownValue {
 class RowParser {
  public:
   virtual ~RowParser() = default;
-  virtual Batch make_batch(int64_t rows) const = 0;  // with all fields; `parse` fills them
-  virtual int64_t scratch() const = 0;               // floats of memory that `parse` needs
+  virtual Batch make_batch(int64_t rows) const = 0;  // allocates all fields; `parse` fills them
+  virtual int64_t scratch() const = 0;               // floats of memory that each call of `parse` needs
+  // Parses the reader's current line. Returns the value that training did not have, if the line has one.
   virtual std::optional<UnknownValue> parse(const DelimitedReader& reader, int64_t r, Batch& batch,
                                             float* scratch) const = 0;
   virtual void finish(Batch& /*batch*/) const {}  // after all rows are parsed
 };
 
-// Features by the columns of the file with these numbers, in the order of the checkpoint's list "columns".
+// Creates the parser of rows of features. `columns`: their column numbers in the file, in the order of the checkpoint's
+// list "columns".
 std::unique_ptr<RowParser> table_row_parser(const TrainedData& trained, std::vector<size_t> columns);
 
-// Numbers of columns of the file.
+// Column numbers in the file.
 struct PairColumns {
   size_t user = 0, item = 0;
   std::vector<size_t> context;  // in the order of the checkpoint's list "context_columns"
 };
 std::unique_ptr<RowParser> interaction_row_parser(const TrainedData& trained, const PairColumns& columns);
 
-// Prepared features of each user or item ("user", "item"), by number, as the checkpoint stores them; undefined if there
-// are none.
+// Returns the features of all users or items of the checkpoint, prepared: [number of ids, F]; undefined if there are
+// none. `entity`: "user" or "item".
 at::Tensor stored_features(const TrainedData& trained, const std::string& entity);
 
 }  // namespace convoy

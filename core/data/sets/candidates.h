@@ -73,19 +73,19 @@ class Candidates {
   void draw(int32_t user, int32_t held_out, int64_t* out);  // writes `count` items
 
  private:
-  bool insert(int32_t item);  // returns true the first time in a turn
+  bool insert(int32_t item);  // returns false if this turn, one `draw`, has the item already
   void draw_from_list(int32_t user, int32_t held_out, int64_t* out) const;
 
   const Positives& positives_;
   const int64_t items_;
   const int64_t count_;
   const uint64_t key_;
-  std::vector<uint64_t> seen_;  // hash table of (turn, item); the next turn empties it
+  std::vector<uint64_t> seen_;  // hash table of (turn, item); entries of earlier turns are free
   uint64_t turn_ = 0;
 };
 
-// Writes the held-out items, which are sorted, then all others in order. `excluded` marks the user's positives, never a
-// held-out item.
+// Writes all items to out [items]: first the held-out items, which are sorted, then all others in ascending order.
+// `excluded` [items] is true for the user's positives, but never for a held-out item.
 void all_items(const Positives& positives, int64_t items, int32_t user, const std::vector<int32_t>& held_out,
                int64_t* out, bool* excluded);
 

@@ -1,4 +1,5 @@
-// Arithmetic of the row optimizers: the factors of missed updates, and the loops over rows [0, n) of a list on the CPU.
+// Arithmetic that updates the rows of sparse embeddings: the factors of missed updates, and CPU loops over lists of
+// rows.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,29 +11,33 @@ namespace convoy {
 
 // --- History: the factors of past updates ---
 
-// One update of a row without gradient: value·decay − rate·m ÷ (√v·root + eps), after the moments have decayed.
+// Factors of one update of a row without gradient. First the moments m and v decay. Then the value becomes
+// value·decay − rate·m ÷ (√v·root + eps).
 struct MissedUpdate {
   double decay = 1;
   double rate = 0;
   double root = 1;
 };
 
-// Several missed updates, combined.
+// Factors of several missed updates together. The value becomes value·decay − sum·m ÷ (√v·spread + eps). Then the
+// moments are multiplied by `first` and `second`.
 struct Missed {
-  double decay = 1;              // decay of the value
+  double decay = 1;
   double sum = 0, spread = 1;    // A and D of RowHistory
-  double first = 1, second = 1;  // decays of the moments
+  double first = 1, second = 1;  // decays of m and v
 };
 
 // RowHistory: the factors of past updates, from which a row's missed updates are computed.
 //
-// Under an optimizer with momentum a row changes after its last gradient. Let m and v be its moments then, and k the
-// number of updates since. The value became w·Πdecay − Σ a_k·m ÷ (√v·d_k + eps), with a_k = rate·first^k and d_k =
-// root·second^(k÷2). Terms shrink by first ÷ √second per update, so sums over a window of them are complete.
-//   exact   computes the terms one by one, as dense loops do; `update` returns each
-//   closed  A·m ÷ (√v·D + eps) with A = Σa and D = A ÷ Σ(a÷d), which equals the sum for eps → 0 and for eps → ∞;
-//           A and Σ(a÷d) are kept per last update, for any sequence of learning rates; `missed` returns them
-// Updates are counted from the start of the history. All factors are double. Pure arithmetic; one thread writes.
+// With momentum a row still changes after its last gradient. Let w, m and v be its value and moments at that update,
+// and k = 1, 2, … the updates after it. The value is now w·Πdecay − Σ a_k·m ÷ (√v·d_k + eps).
+// Here d_k = root·second^(k÷2), and a_k = rate·first^k times the decays of later updates. Terms shrink by
+// first ÷ √second per update, so the sum needs only a window of them. The key optimizer.catch_up selects the method:
+//   exact   adds the terms one by one, as dense loops do, with the factors that `update` returns
+//   closed  A·m ÷ (√v·D + eps) with A = Σa and D = A ÷ Σ(a÷d). It equals the sum for eps → 0 and for eps → ∞. A and
+//           Σ(a÷d) are kept for each last update, so learning rates may change freely; `missed` returns the factors
+// Updates are numbered from 0 at the start of the history. All factors are double. Threads: const methods may run at
+// the same time.
 class RowHistory {
  public:
   // `first`, `second`: decay of the moments per update (`second` is 1 if there is none). `precision`: terms smaller
@@ -40,16 +45,17 @@ class RowHistory {
   // updates.
   RowHistory(double first, double second, double precision);
 
+  // Adds an update. Error(config) if its decay is not positive: learning rate × weight decay is 1 or more.
   void advance(const MissedUpdate& update);
-  void restart();  // marks all rows as current
+  void restart();  // forgets all updates; requires that no row is stale
 
   int64_t length() const { return static_cast<int64_t>(updates_.size()); }
-  int64_t window() const { return window_; }
-  // Returns the combined updates since update `last` of a row (0: before all).
+  int64_t window() const { return window_; }  // updates after which the terms are too small to count
+  // Returns the factors of updates [last, length()) together.
   Missed missed(int64_t last) const;
-  // Returns update `index`, from 0; and the product of decays of updates [begin, end).
   const MissedUpdate& update(int64_t index) const { return updates_[static_cast<size_t>(index)]; }
-  double decay(int64_t begin, int64_t end) const;
+  double decay(int64_t begin, int64_t end) const;  // product of the decays of updates [begin, end)
+  // first^count and second^count: decays of the moments in `count` updates.
   double first_power(int64_t count) const { return first_powers_[static_cast<size_t>(count)]; }
   double second_power(int64_t count) const { return second_powers_[static_cast<size_t>(count)]; }
 
@@ -60,13 +66,13 @@ class RowHistory {
   std::vector<double> terms_, quotients_;  // first^k, and first^k ÷ second^(k÷2), for k up to the window
   std::vector<MissedUpdate> updates_;
   std::vector<double> sums_, ratios_;                 // Σa and Σ(a÷d), by last update
-  std::vector<double> logarithms_;                    // logarithms of the product of all decays until then
+  std::vector<double> logarithms_;                    // [i]: logarithm of the product of the first i decays
   std::vector<double> first_powers_, second_powers_;  // by number of updates
 };
 
 // --- Loops: catch rows up and update them, in one pass ---
 //
-// Rows must be unique. No allocations.
+// The rows of a list are distinct. Loops allocate no memory.
 
 // The factors of Missed, rounded once to the loop's type.
 template <class T>
@@ -81,29 +87,29 @@ struct RowFactors {
   bool nothing() const { return first == T(1) && second == T(1) && decay == T(1) && sum == T(0); }
 };
 
-// Rows of a table with their moments.
+// A list of rows of a table, with the table's moments.
 template <class T>
 struct RowList {
   T* values = nullptr;  // [all rows, width]
   T* first = nullptr;   // the same shape; null if there are no such moments
   T* second = nullptr;
   int64_t width = 0;
-  const int64_t* rows = nullptr;
+  const int64_t* rows = nullptr;  // [n]: row numbers
   int64_t n = 0;
   const RowFactors<T>* missed = nullptr;  // for each row of the list; null: no missed updates
 };
 
-// out [n, width]: the caught-up values; the list stays unchanged.
+// Writes the caught-up values to out [n, width]. Table and moments stay unchanged.
 void adam_look_up(const RowList<float>& list, double eps, float* out);
 void adam_look_up(const RowList<double>& list, double eps, double* out);
-// Catches up, then updates if there is a gradient [n, width] (null: none).
+// Catches the rows up, then updates them with `gradient` [n, width]; null: no update.
 void adam_rows(const RowList<float>& list, const float* gradient, const AdamStep& step);
 void adam_rows(const RowList<double>& list, const double* gradient, const AdamStep& step);
 // Constants of Adam for adam_replay.
 struct AdamReplay {
   double beta1 = 0, beta2 = 0, eps = 0;
 };
-// Applies `count` updates without gradient to one row, each as adam_loop would.
+// Applies `count` updates without gradient to a row of n elements, one by one, as adam_loop would.
 void adam_replay(float* values, float* mean, float* square, int64_t n, const MissedUpdate* updates, int64_t count,
                  const AdamReplay& replay);
 void adam_replay(double* values, double* mean, double* square, int64_t n, const MissedUpdate* updates, int64_t count,
@@ -115,7 +121,8 @@ void sgd_look_up(const RowList<double>& list, double* out);
 void sgd_rows(const RowList<float>& list, const float* gradient, const SgdStep& step);
 void sgd_rows(const RowList<double>& list, const double* gradient, const SgdStep& step);
 
-// sum += g·g, value −= rate·g ÷ (√sum + eps); list.first contains the sums.
+// sum += g·g, then value −= rate·g ÷ (√sum + eps). list.first has the sums. An update without gradient changes nothing,
+// so list.missed is not used.
 struct AdagradStep {
   double learning_rate = 0;
   double eps = 0;

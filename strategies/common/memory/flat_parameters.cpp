@@ -77,7 +77,7 @@ int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / 
 
 FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::vector<std::vector<int>>& buckets,
                                const Component& optimizer)
-    : parameters_(std::move(parameters)), places_(parameters_.size()) {
+    : parameters_(std::move(parameters)), locations_(parameters_.size()) {
   at::NoGradGuard no_grad;
   at::TensorOptions options(at::kFloat);
   if (!parameters_.empty()) options = parameters_.front()->value.options().requires_grad(false);
@@ -85,7 +85,7 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
   header_ = alignment / int64_t(options.dtype().itemsize());
   size_t placed = 0;
   for (const std::vector<int>& bucket : buckets) {
-    place(bucket, optimizer, header_, dtype);
+    add_bucket(bucket, optimizer, header_, dtype);
     placed += bucket.size();
   }
   CONVOY_CHECK(placed == parameters_.size(), placed, " parameters in buckets of ", parameters_.size());
@@ -99,8 +99,8 @@ FlatParameters::Buffers& FlatParameters::buffers_on(at::Device device, size_t& i
   return buffers_.back();
 }
 
-void FlatParameters::place(const std::vector<int>& listed, const Component& optimizer, int64_t unit,
-                           at::ScalarType dtype) {
+void FlatParameters::add_bucket(const std::vector<int>& listed, const Component& optimizer, int64_t unit,
+                                at::ScalarType dtype) {
   at::Device device = buffers_.empty() ? at::Device(at::kCPU) : buffers_.front().device;
   if (!listed.empty()) device = parameters_[size_t(listed.front())]->value.device();
   Bucket bucket;
@@ -116,7 +116,7 @@ void FlatParameters::place(const std::vector<int>& listed, const Component& opti
                    parameters_.front()->name, " of ", dtype);
       CONVOY_CHECK(value.device() == device, parameters_[i]->name, " and ", parameters_[size_t(listed.front())]->name,
                    " of one bucket are on two devices");
-      places_[i] = {int(buckets_.size()), int(slots_.size()), buffers.elements};
+      locations_[i] = {int(buckets_.size()), int(slots_.size()), buffers.elements};
       buffers.elements += padded(value.numel(), unit);
       bucket.parameters.push_back(index);
     }
@@ -134,8 +134,8 @@ void FlatParameters::move_storage(const at::TensorOptions& options) {
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
-    const Buffers& buffers = buffers_[slots_[size_t(places_[i].slot)].device];
-    const int64_t offset = places_[i].offset, elements = parameter.value.numel();
+    const Buffers& buffers = buffers_[slots_[size_t(locations_[i].slot)].device];
+    const int64_t offset = locations_[i].offset, elements = parameter.value.numel();
     const at::Tensor value = buffers.values.narrow(0, offset, elements).view(parameter.value.sizes());
     const at::Tensor gradient = buffers.gradients.narrow(0, header_ + offset, elements).view(parameter.value.sizes());
     value.copy_(parameter.value);
@@ -146,9 +146,9 @@ void FlatParameters::move_storage(const at::TensorOptions& options) {
 }
 
 at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const {
-  const Place& place = places_[parameter];
+  const Location& location = locations_[parameter];
   const at::Tensor& value = parameters_[parameter]->value;
-  return flat.narrow(0, place.offset - slots_[size_t(place.slot)].begin, value.numel()).view(value.sizes());
+  return flat.narrow(0, location.offset - slots_[size_t(location.slot)].begin, value.numel()).view(value.sizes());
 }
 
 at::Tensor FlatParameters::values(int slot) const {
@@ -184,11 +184,11 @@ void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& s
   const at::Tensor terms[] = {weight, sum};
   if (add_numbers(here, terms, first)) return;
   for (int64_t i = 0; i < 2; ++i) {
-    const at::Tensor place = here.select(0, i);
+    const at::Tensor entry = here.select(0, i);
     if (first)
-      place.copy_(terms[i]);
+      entry.copy_(terms[i]);
     else
-      place.add_(terms[i].to(place.options()));
+      entry.add_(terms[i].to(entry.options()));
   }
 }
 

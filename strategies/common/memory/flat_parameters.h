@@ -62,7 +62,7 @@ class FlatParameters {
     std::vector<int> parameters;  // indices into parameters()
     std::vector<int> slots;
   };
-  struct Place {
+  struct Location {  // of a parameter
     int bucket = 0;
     int slot = 0;
     int64_t offset = 0;  // offset in the value buffer of the slot's device
@@ -76,7 +76,7 @@ class FlatParameters {
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const std::vector<Slot>& slots() const { return slots_; }
-  const Place& place(size_t parameter) const { return places_[parameter]; }
+  const Location& location(size_t parameter) const { return locations_[parameter]; }
   // Returns the parameter's range of `flat`, in its shape. `flat` has the length of the slot.
   at::Tensor view(size_t parameter, const at::Tensor& flat) const;
 
@@ -95,14 +95,14 @@ class FlatParameters {
     at::Tensor values;
     at::Tensor gradients;  // header, then as `values`
   };
-  void place(const std::vector<int>& bucket, const Component& optimizer, int64_t unit, at::ScalarType dtype);
+  void add_bucket(const std::vector<int>& bucket, const Component& optimizer, int64_t unit, at::ScalarType dtype);
   Buffers& buffers_on(at::Device device, size_t& index);
   void move_storage(const at::TensorOptions& options);
 
   std::vector<ParameterPtr> parameters_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
-  std::vector<Place> places_;
+  std::vector<Location> locations_;
   std::vector<Buffers> buffers_;  // one per device
   int64_t header_ = 0;            // elements before the gradients in each gradient buffer
 };

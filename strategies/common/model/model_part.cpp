@@ -144,7 +144,7 @@ void ModelPart::add_parameter_of_layers(const ParameterPtr& parameter) {
     (parameter->table ? tables_ : parameters_).push_back(parameter);
     return;
   }
-  // The data axis gives memory to trained parameters only. A stack of members has none, and is not used with freeze.
+  // A data axis gives memory to trained parameters only, so a frozen one gets it here.
   if (parameter->initial) {
     at::NoGradGuard no_grad;
     const at::Tensor own = at::empty(parameter->value.sizes(), parameter->value.options());
@@ -178,7 +178,7 @@ void ModelPart::adopt_foreign(int64_t index) {
   Block& block = *blocks_[size_t(index - begin_)];
   const std::string name = model_->block_name(index), prefix = name.empty() ? "" : name + ".";
   block.to(store_->device);
-  // Foreign tensors are those of the block that no list has. A model of many blocks has long lists: each is read once.
+  // Foreign tensors are those of the block that are in no list. Each list is read only once: it may be long.
   auto foreign = identities(block.parameters());
   foreign.merge(identities(block.buffers()));
   for (const auto* list : {&parameters_, &tables_, &frozen_, &store_->followers})
@@ -276,7 +276,7 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
     TensorList outputs = block.forward(values);
     check_outputs(outputs);
     if (!at::GradMode::is_enabled()) check_unchanged(block_name(index), values, versions);  // it will run again
-    // Casts of weights made without a graph would end the graph of a block that shares them.
+    // The cached casts of weights have no graph. A block that shares the weights would use them and get no gradient.
     if (autocast_) clear_autocast_cache();
     return outputs;
   };
@@ -332,13 +332,14 @@ Loss ModelPart::loss(const TensorList& outputs, const Batch& batch) {
   return loss_of(outputs, prepared(batch, device(), dtype()));
 }
 
-// False if blocks are freed after their backward (units of fsdp, checkpointed blocks), since waiting products would
-// keep their memory.
+// Returns false if the memory of a block is freed after its backward (units of fsdp, checkpointed blocks): waiting
+// products would keep it.
 bool ModelPart::products_may_wait() const {
   return hooks_ == nullptr && std::find(recomputes_.begin(), recomputes_.end(), true) == recomputes_.end();
 }
 
-// Limit: bytes of the parameters and their gradients. Memory formulas of the part include at least that much.
+// Returns the limit of memory for waiting products: the bytes of the parameters and their gradients. The formulas for
+// the part's memory include at least that much.
 double ModelPart::waiting_bytes() const {
   double bytes = 0;
   for (const ParameterPtr& parameter : parameters_) bytes += 2 * double(parameter->value.nbytes());
@@ -377,7 +378,7 @@ void ModelPart::backward(const Roots& roots, const TensorList& gradients, const 
   if (hooks_ != nullptr) hooks_->end_backward();
 }
 
-// Runs `work` as a part of the strategy's backward.
+// Runs `work` as backward of the strategy: gradients go to Parameter::gradient, and exceptions name the backward.
 void ModelPart::collect(const std::function<void()>& work) {
   const auto end = [this] {
     state()->collecting = false;
@@ -416,7 +417,8 @@ std::shared_ptr<PairScorer> ModelPart::model_scorer() const {
   return plain ? model_->pair_scorer(blocks_) : nullptr;
 }
 
-// The outputs for a batch that ranks all items, without a forward of each pair. Empty without a scorer.
+// Returns the outputs for a batch that ranks all items, without a forward for each pair of a row and an item. Returns
+// none without a scorer.
 TensorList ModelPart::ranked_outputs(const Batch& batch) {
   if (batch.find("excluded") == nullptr) return {};
   try {

@@ -49,8 +49,8 @@ std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr m
 class Recordable {
  public:
   virtual ~Recordable() = default;
-  // Sets those values of the next update that the host chooses. Once it is called, it must be called before each
-  // update.
+  // Sets the values of the next update that the host computes (learning rates). After the first call it must be called
+  // before every update.
   virtual void set_rates() = 0;
   // Returns why a step with an update cannot be recorded; "" if it can. Equal on all ranks.
   virtual std::string obstacle() const = 0;

@@ -103,16 +103,16 @@ void Update::attach(const FlatParameters& flat) {
     slots.push_back({flat.values(slot), flat.gradients(slot), range.group, range.counted});
   }
   for (size_t parameter = 0; parameter < flat.parameters().size(); ++parameter) {
-    const FlatParameters::Place& place = flat.place(parameter);
+    const FlatParameters::Location& location = flat.location(parameter);
     const at::Tensor& value = flat.parameters()[parameter]->value;
-    slots[size_t(place.slot)].pieces.push_back(
-        {value, 0, value.numel(), place.offset - flat.slots()[size_t(place.slot)].begin});
+    slots[size_t(location.slot)].pieces.push_back(
+        {value, 0, value.numel(), location.offset - flat.slots()[size_t(location.slot)].begin});
   }
   auto optimizer = optimizer_for(slots);
   if (flat_ != nullptr) {
     for (size_t parameter = 0; parameter < flat.parameters().size(); ++parameter) {
       const auto before = moments(parameter);
-      auto after = optimizer->moments(flat.place(parameter).slot);
+      auto after = optimizer->moments(flat.location(parameter).slot);
       for (size_t i = 0; i < before.size(); ++i) flat.view(parameter, after[i].second).copy_(before[i].second);
     }
   }
@@ -366,7 +366,7 @@ double Update::clipped_on_host(UpdateScalars& scalars, double squares) const {
 void Update::renumbered(int64_t steps) { updates_ = steps_.of(steps); }
 
 NamedTensors Update::moments(size_t parameter) {
-  auto moments = optimizer_->moments(flat_->place(parameter).slot);
+  auto moments = optimizer_->moments(flat_->location(parameter).slot);
   for (auto& entry : moments) entry.second = flat_->view(parameter, entry.second);
   return moments;
 }
@@ -416,7 +416,7 @@ at::Tensor Update::table_copy(size_t table, size_t tensor) const {
 }
 
 at::Tensor Update::gradient(size_t parameter) const {
-  if (is_local(size_t(flat_->place(parameter).slot))) return {};  // each rank has a different one
+  if (is_local(size_t(flat_->location(parameter).slot))) return {};  // each rank has a different one
   return mean(flat_->parameters()[parameter]->gradient);
 }
 

@@ -140,7 +140,7 @@ void HalfPrecisionRows::encode_as(char* to, const TableRows& rows, const std::ve
 }
 
 const char* HalfPrecisionRows::decode(const char* from, int64_t rows) {
-  with_room(decoded_, rows * width_ * int64_t(errors_.element_size()), at::kCPU);
+  ensure_bytes(decoded_, rows * width_ * int64_t(errors_.element_size()), at::kCPU);
   if (rows > 0) typed([&](auto real, auto half) { decode_as<decltype(real), decltype(half)>(from, rows); });
   return static_cast<const char*>(decoded_.const_data_ptr());
 }

@@ -128,7 +128,7 @@ inline at::Tensor bytes_as(const at::Tensor& bytes, int64_t begin, int64_t eleme
 
 // Returns a buffer of at least `bytes`. A smaller one is replaced by a new one of 1.5 times as many; its content is
 // lost.
-inline at::Tensor& with_room(at::Tensor& buffer, int64_t bytes, at::Device device) {
+inline at::Tensor& ensure_bytes(at::Tensor& buffer, int64_t bytes, at::Device device) {
   if (!buffer.defined() || buffer.numel() < bytes)
     buffer = at::empty({bytes + bytes / 2}, at::TensorOptions(at::kByte).device(device));
   return buffer;

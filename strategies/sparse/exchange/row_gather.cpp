@@ -138,7 +138,7 @@ void RowGather::make_room() {
     in_shared_memory_ = memory.defined();
     gathered_ = memory;
   }
-  if (!in_shared_memory_) with_room(gathered_, all, at::kCPU);
+  if (!in_shared_memory_) ensure_bytes(gathered_, all, at::kCPU);
 }
 
 void RowGather::pack(const std::vector<at::Tensor>& dense) {
@@ -150,7 +150,7 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
     bytes += section(table, touched.back().numbers.numel());
   }
   in_place_ = in_shared_memory_ && bytes <= expected_[own];
-  if (!in_place_) with_room(packed_, std::max(bytes, expected_[own]), at::kCPU);
+  if (!in_place_) ensure_bytes(packed_, std::max(bytes, expected_[own]), at::kCPU);
   char* to = in_place_ ? data_of(gathered_) + begin_of(own) : data_of(packed_);
   for (const TableRows& rows : touched) {
     const int64_t count = rows.numbers.numel();
@@ -206,7 +206,7 @@ void RowGather::gather_rest() {
   std::vector<int64_t> rests(ranks_);
   for (size_t rank = 0; rank < ranks_; ++rank) rests[rank] = std::max<int64_t>(lengths_[rank] - expected_[rank], 0);
   const int64_t all = sum(rests);
-  with_room(rest_, all, at::kCPU);
+  ensure_bytes(rest_, all, at::kCPU);
   const at::Tensor mine =
       rests[own] > 0 ? packed_.narrow(0, expected_[own], rests[own]) : at::empty({0}, rest_.options());
   group_->all_gather_v(rest_.narrow(0, 0, all), mine, rests, {"more rows", {}})->wait();
@@ -276,7 +276,7 @@ void DeviceRowGather::run(const std::vector<at::Tensor>& dense) {
   share_counts(own);
   pack(dense, own);
   const int64_t all = std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0});
-  with_room(gathered_, all, packed_.device());
+  ensure_bytes(gathered_, all, packed_.device());
   group_->all_gather_v(gathered_.narrow(0, 0, all), packed_.narrow(0, 0, local_bytes_), bytes_, {"rows", {}})->wait();
   const int64_t fixed = dense_bytes(dense);
   warn_if_more_than_dense(all - local_bytes_ - fixed * (group_->size() - 1));
@@ -314,7 +314,7 @@ void DeviceRowGather::pack(const std::vector<at::Tensor>& dense, const std::vect
     for (size_t table = 0; table < tables_.size(); ++table)
       bytes_[rank] += section(table, counts[int64_t(rank)][int64_t(table)]);
   local_bytes_ = bytes_[size_t(group_->rank())];
-  with_room(packed_, local_bytes_, tables_.front()->value.device());
+  ensure_bytes(packed_, local_bytes_, tables_.front()->value.device());
   int64_t at = 0;
   for (const at::Tensor& one : dense) {
     bytes_as(packed_, at, one.numel(), one.scalar_type()).copy_(one.view({-1}));
