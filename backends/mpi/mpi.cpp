@@ -19,7 +19,7 @@ constexpr int64_t small_bytes = 64 << 10;
 
 char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
-// MPI knows no streams, so its memory must be ready.
+// Copies within this rank. MPI does not wait for CUDA streams, so the caller has made the memory ready.
 void copy_local(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, int64_t from_byte, int64_t bytes) {
   if (bytes == 0) return;
   if (to.is_cpu()) {

@@ -19,8 +19,8 @@ struct RankAssignment {
   Json bench = {};                       // null, or the measurement for `convoy bench` (launch/rank/measure/bench.h)
   Json use = {};                         // null, or the command that uses a trained run (launch/rank/use/use.h)
   int membership = 0;                    // counts the changes of the job's ranks in this attempt
-  bool in_memory = true;                 // the ranks have the state of the membership before this one
-  Json data = {};                        // protocol::checked_data, for processes that join later
+  bool in_memory = true;  // after a loss: the ranks that are left have all state; else a checkpoint has it
+  Json data = {};         // protocol::checked_data, for processes that join later
 };
 // The value of protocol::job. It is compressed: each of N ranks receives a description of N ranks.
 std::string to_bytes(const RankAssignment& assignment);

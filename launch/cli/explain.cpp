@@ -6,7 +6,7 @@
 #include "core/files/output_file.h"
 #include "launch/explain/candidate.h"
 #include "launch/explain/explain.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"
 

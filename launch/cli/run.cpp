@@ -11,7 +11,7 @@
 #include "launch/farm/run/farm.h"
 #include "launch/job/node_rendezvous.h"
 #include "launch/job/run_modes.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/process/orphan_guard.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/prepare/describe.h"
 #include "strategies/plans/catalogue.h"
 

@@ -12,7 +12,7 @@
 #include "core/config/job_plan.h"
 #include "core/files/limits.h"
 #include "launch/machine/environment.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/process/event_loop.h"
 #include "launch/process/orphan_guard.h"
 #include "launch/process/process.h"

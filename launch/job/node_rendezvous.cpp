@@ -10,7 +10,7 @@
 #include "core/files/limits.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/prepare.h"
 

@@ -11,7 +11,7 @@
 #include "core/files/files.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/run_attempt.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 
 namespace convoy {
 namespace {

@@ -17,7 +17,7 @@
 #include "launch/job/job_supervisor.h"
 #include "launch/job/rendezvous.h"
 #include "launch/job/run_modes.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/run_folder.h"
 

@@ -12,7 +12,7 @@
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/used_run.h"
 #include "launch/process/orphan_guard.h"

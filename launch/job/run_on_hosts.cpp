@@ -20,7 +20,7 @@
 #include "launch/job/node_rendezvous.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 
 namespace convoy {

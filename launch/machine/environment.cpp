@@ -15,7 +15,7 @@
 #include "core/base/error.h"
 #include "core/config/node.h"
 #include "core/files/limits.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 
 extern char** environ;
 

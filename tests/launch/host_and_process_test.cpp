@@ -12,7 +12,7 @@
 #include "launch/cli/console.h"
 #include "launch/job/rendezvous.h"
 #include "launch/machine/gpus.h"
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"

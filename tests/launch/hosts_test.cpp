@@ -1,4 +1,4 @@
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 
 #include <gmock/gmock.h>
 
@@ -75,6 +75,13 @@ TEST(Hosts, SendsOnlyLibrarySettings) {
                                     {"LD_LIBRARY_PATH", "/x"}});
   EXPECT_EQ(kept.size(), 3u);
   EXPECT_EQ(kept.count("HOME") + kept.count("CUDA_VISIBLE_DEVICES"), 0u);
+}
+
+TEST(Hosts, ExpandsSlurmHostLists) {
+  EXPECT_THAT(hosts_in_list("sn[1-3,7],login"), ElementsAre("sn1", "sn2", "sn3", "sn7", "login"));
+  EXPECT_THAT(hosts_in_list("a,b"), ElementsAre("a", "b"));
+  EXPECT_THAT(hosts_in_list("n[08-10]-ib"), ElementsAre("n08-ib", "n09-ib", "n10-ib"));
+  EXPECT_THAT(hosts_in_list(""), IsEmpty());
 }
 
 }  // namespace

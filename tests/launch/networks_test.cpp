@@ -1,4 +1,4 @@
-#include "launch/machine/networks.h"
+#include "core/control/addresses.h"
 
 #include <gmock/gmock.h>
 
@@ -82,13 +82,6 @@ TEST(Networks, FindsThisHostsAddressInAConfiguredNetwork) {
     EXPECT_EQ(error.kind(), Failure::rendezvous);
     EXPECT_THAT(error.what(), HasSubstr("eth0 10.0.0.7/24"));
   }
-}
-
-TEST(Networks, ExpandsSlurmHostLists) {
-  EXPECT_THAT(hosts_in_list("sn[1-3,7],login"), ElementsAre("sn1", "sn2", "sn3", "sn7", "login"));
-  EXPECT_THAT(hosts_in_list("a,b"), ElementsAre("a", "b"));
-  EXPECT_THAT(hosts_in_list("n[08-10]-ib"), ElementsAre("n08-ib", "n09-ib", "n10-ib"));
-  EXPECT_THAT(hosts_in_list(""), IsEmpty());
 }
 
 TEST(Networks, UsesTheNetworkOfTheControlChannel) {

@@ -521,7 +521,7 @@ void ResourceLog::put(const std::string& text) const {
 
 void ResourceLog::write_live() const {
   Json all = Json::array();
-  for (const auto& [name, line] : lines_) all.push_back(line.last);
+  for (const auto& [name, pipeline] : pipelines_) all.push_back(pipeline.last);
   try {
     write_whole(folder_ + "/" + live_file, all.dump() + "\n", false);
   } catch (const Error&) {
@@ -540,23 +540,23 @@ ResourceLog::~ResourceLog() { unlink((folder_ + "/" + live_file).c_str()); }
 void ResourceLog::write(const std::vector<ResourceSample>& samples) {
   std::string text;
   for (const ResourceSample& sample : samples) {
-    Line& line = lines_[sample.pipeline];
-    if (line.first == 0) line.first = sample.time;
-    line.last = to_json(sample);
-    if (sample.time < line.next) continue;
+    Pipeline& pipeline = pipelines_[sample.pipeline];
+    if (pipeline.first == 0) pipeline.first = sample.time;
+    pipeline.last = to_json(sample);
+    if (sample.time < pipeline.next) continue;
     // Half a second of tolerance, so that a sample that is early by milliseconds is not skipped.
-    line.next = sample.time + std::min((sample.time - line.first) * share_of_age, longest_interval) - 0.5;
-    text += line.last.dump() + "\n";
+    pipeline.next = sample.time + std::min((sample.time - pipeline.first) * share_of_age, longest_interval) - 0.5;
+    text += pipeline.last.dump() + "\n";
   }
   if (!text.empty()) put(text);
   write_live();
 }
 
 void ResourceLog::end(const ResourceSample& last) {
-  lines_.erase(last.pipeline);
+  pipelines_.erase(last.pipeline);
   if (last.time > 0) put(to_json(last).dump() + "\n");
   // While others run, the next write() updates the file within a second.
-  if (lines_.empty()) write_live();
+  if (pipelines_.empty()) write_live();
 }
 
 }  // namespace convoy

@@ -189,16 +189,17 @@ class ResourceLog {
   void end(const ResourceSample& last);  // writes an attempt's last line; leaves resources.json within a second
 
  private:
-  struct Line {
-    double first = 0, next = 0;  // times of samples, in seconds
-    Json last;
+  struct Pipeline {
+    double first = 0;  // time of its first sample
+    double next = 0;   // time from which the next line is due
+    Json last;         // its last sample
   };
   void put(const std::string& text) const;
   void write_live() const;
 
   std::string folder_;
   Descriptor file_;
-  std::map<std::string, Line> lines_;
+  std::map<std::string, Pipeline> pipelines_;
 };
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-#include "launch/machine/networks.h"
+#include "launch/machine/host_lists.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-// Hosts as users and Slurm write them, and the command that runs a program on one.
+// Lists of hosts as users and Slurm write them, and the command that runs a program on a host.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ struct HostShare {
 // number.
 std::vector<HostShare> host_shares(const std::vector<std::string>& items);
 
-// Kind of a mistake in the option or variable that gave the hosts.
+// Kind of a mistake in the hosts: command_line if an option gave them, config if a variable did.
 inline Failure failure_of_source(const std::string& source) {
   return source.rfind("--", 0) == 0 ? Failure::command_line : Failure::config;
 }
