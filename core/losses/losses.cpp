@@ -1,13 +1,116 @@
 #include "core/losses/losses.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/log_sigmoid.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <algorithm>
 #include <optional>
 
 namespace convoy {
+
+// --- row_cross_entropy ---
+
+namespace {
+
+// LibTorch's kernel vectorises over the classes of one row, which pays from about this number on.
+constexpr int64_t few_classes = 64;
+
+// shifted[row, c] = logits[row, c] - largest of the row; own[row] = shifted[row, target[row]].
+template <class T>
+void shift_rows(const T* logits, const int64_t* target, T* shifted, T* own, int64_t rows, int64_t classes) {
+  for (int64_t row = 0; row < rows; ++row, logits += classes, shifted += classes) {
+    const T most = *std::max_element(logits, logits + classes);
+    for (int64_t c = 0; c < classes; ++c) shifted[c] = logits[c] - most;
+    own[row] = shifted[target[row]];
+  }
+}
+
+// Divides each row of exponentials by its sum.
+template <class T>
+void normalise_rows(T* exponentials, T* sums, int64_t rows, int64_t classes) {
+  for (int64_t row = 0; row < rows; ++row, exponentials += classes) {
+    T sum = 0;
+    for (int64_t c = 0; c < classes; ++c) sum += exponentials[c];
+    sums[row] = sum;
+    for (int64_t c = 0; c < classes; ++c) exponentials[c] /= sum;
+  }
+}
+
+template <class T>
+void to_logits(const T* gradient, const T* shares, const int64_t* target, T* out, int64_t rows, int64_t classes) {
+  for (int64_t row = 0; row < rows; ++row, shares += classes, out += classes) {
+    for (int64_t c = 0; c < classes; ++c) out[c] = gradient[row] * shares[c];
+    out[target[row]] -= gradient[row];
+  }
+}
+
+// Tensors without memory (strategies/common/memory/fake_tensors.h): only the sizes of what is allocated count.
+bool are_fake() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake); }
+
+class RowCrossEntropy : public torch::autograd::Function<RowCrossEntropy> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
+                            const at::Tensor& target) {
+    const int64_t rows = logits.size(0), classes = logits.size(1);
+    at::Tensor shares = at::empty(logits.sizes(), logits.options());
+    at::Tensor own = at::empty({rows}, logits.options()), sums = at::empty({rows}, logits.options());
+    const int64_t* const targets = target.const_data_ptr<int64_t>();
+    if (!are_fake())
+      AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "row_cross_entropy", [&] {
+        shift_rows(logits.const_data_ptr<scalar_t>(), targets, shares.mutable_data_ptr<scalar_t>(),
+                   own.mutable_data_ptr<scalar_t>(), rows, classes);
+        shares.exp_();
+        normalise_rows(shares.mutable_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(), rows, classes);
+      });
+    context->save_for_backward({shares, target});
+    return sums.log_().sub_(own);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const at::Tensor &shares = saved[0], &target = saved[1], gradient = gradients[0].contiguous();
+    at::Tensor out = at::empty(shares.sizes(), shares.options());
+    if (!are_fake())
+      AT_DISPATCH_FLOATING_TYPES(shares.scalar_type(), "row_cross_entropy_backward", [&] {
+        to_logits(gradient.const_data_ptr<scalar_t>(), shares.const_data_ptr<scalar_t>(),
+                  target.const_data_ptr<int64_t>(), out.mutable_data_ptr<scalar_t>(), shares.size(0), shares.size(1));
+      });
+    return {out, at::Tensor()};
+  }
+};
+
+bool all_in_range(const at::Tensor& target, int64_t classes) {
+  const int64_t* const first = target.const_data_ptr<int64_t>();
+  return std::all_of(first, first + target.numel(), [=](int64_t one) { return one >= 0 && one < classes; });
+}
+
+}  // namespace
+
+at::Tensor row_cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
+  const auto dtype = logits.scalar_type();
+  const bool plain = logits.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) && logits.dim() == 2 &&
+                     logits.size(1) > 0 && logits.size(1) < few_classes && target.is_cpu() &&
+                     target.scalar_type() == at::kLong && target.dim() == 1 && target.size(0) == logits.size(0) &&
+                     !at::isTensorSubclassLike(logits) && !at::isTensorSubclassLike(target);
+  if (plain) {
+    const at::Tensor classes = target.contiguous();
+    // LibTorch has the message for a class that does not exist.
+    if (are_fake() || all_in_range(classes, logits.size(1)))
+      return RowCrossEntropy::apply(logits.contiguous(), classes);
+  }
+  return at::cross_entropy_loss(logits, target, {}, at::Reduction::None);
+}
+
+// --- Losses ---
 
 at::Tensor at_least_float(const at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();

@@ -14,6 +14,10 @@ LossPtr make_mse(const Options& options);
 LossPtr make_cross_entropy(const Options& options);
 LossPtr make_bpr(const Options& options);
 
+// Cross-entropy of each row: logits [N, C], target [N] (int64) → [N], as at::cross_entropy_loss without a reduction.
+// For few classes on a CPU it is several times as fast, and differentiable once.
+at::Tensor row_cross_entropy(const at::Tensor& logits, const at::Tensor& target);
+
 // Converts half precision to float; leaves float and double.
 at::Tensor at_least_float(const at::Tensor& tensor);
 

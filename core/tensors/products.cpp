@@ -76,6 +76,8 @@ bool needs_graph(const at::Tensor& a, const at::Tensor& b) {
          !c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradFunctionality);
 }
 
+double operations(const at::Tensor& a, const at::Tensor& b) { return 2.0 * double(a.numel()) * double(b.size(-1)); }
+
 // `each`: one call of oneDNN for each matrix of a batch.
 enum class Library { torch, onednn, onednn_each };
 
@@ -85,14 +87,13 @@ Library fastest(const at::Tensor& a, const at::Tensor& b) {
       (a.dim() == 3 && a.size(0) != b.size(0)) || at::autocast::is_autocast_enabled(at::kCPU) ||
       !at::globalContext().userEnabledMkldnn() || c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake))
     return Library::torch;
-  const double operations = 2.0 * double(a.numel()) * double(b.size(-1));
-  if (operations < least_operations || a.size(-1) == 1) return Library::torch;
+  if (operations(a, b) < least_operations || a.size(-1) == 1) return Library::torch;
   const at::Tensor one_a = a.dim() == 3 ? a.select(0, 0) : a, one_b = b.dim() == 3 ? b.select(0, 0) : b;
   // Measured: with fewer columns MKL is faster.
   if (!has_format(one_a) || !has_format(one_b) || b.size(-1) < (is_turned(one_b) ? 8 : 2)) return Library::torch;
   if (has_format(a) && has_format(b)) return Library::onednn;
   // oneDNN would copy a batch with gaps. That pays only for many rows.
-  if (operations / double(a.size(0)) >= least_operations) return Library::onednn_each;
+  if (operations(a, b) >= least_operations * double(a.size(0))) return Library::onednn_each;
   return a.size(1) >= 64 ? Library::onednn : Library::torch;
 }
 
@@ -116,10 +117,18 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void product_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
-  const Library library = is_plain(out) && out.is_contiguous() ? fastest(a, b) : Library::torch;
+  const bool fits =
+      out.dim() == a.dim() && out.size(-1) == b.size(-1) && out.size(-2) == a.size(-2) && out.size(0) == a.size(0);
+  const bool gaps = fits && out.dim() == 3 && !out.is_contiguous();
+  const bool plain = fits && is_plain(out) && (gaps ? out.select(0, 0) : out).is_contiguous();
+  Library library = plain ? fastest(a, b) : Library::torch;
+  // Only large matrices are written to their places one by one. For small ones the calls cost as much as the product.
+  if (gaps && library != Library::torch && operations(a, b) >= least_operations * double(a.size(0)))
+    library = Library::onednn_each;
+  else if (gaps)
+    return void(add ? out.add_(product(a, b)) : out.copy_(product(a, b)));
   at::Tensor to = out;
-  if (library != Library::torch && out.dim() == a.dim() && out.size(-1) == b.size(-1) && out.size(-2) == a.size(-2) &&
-      out.size(0) == a.size(0))
+  if (library != Library::torch)
     multiply(library, out, a, b, add);
   else if (a.dim() == 2)
     add ? to.addmm_(a, b) : at::mm_out(to, a, b);

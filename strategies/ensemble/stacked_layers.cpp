@@ -304,19 +304,11 @@ at::Tensor by_member(const at::Tensor& tensor) {
   return tensor.dim() == 3 ? tensor : tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
 }
 
-// For rows of members that are not adjacent, LibTorch would write the product in one call per member. For small layers
-// these calls cost as much as the product, so one batched product and a copy are faster.
 at::Tensor member_weight_gradients(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                                    const at::Tensor& input) {
   const at::Tensor turned = output.transpose(1, 2);
   if (!writes_gradient(weight, state)) return product(turned, input);
-  const bool together = weight.gradient.is_contiguous();
-  if (together)
-    product_into(weight.gradient, turned, input, weight.written);
-  else if (weight.written)
-    weight.gradient.add_(product(turned, input));
-  else
-    weight.gradient.copy_(product(turned, input));
+  product_into(weight.gradient, turned, input, weight.written);
   weight.written = true;
   return {};
 }

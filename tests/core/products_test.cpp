@@ -69,6 +69,16 @@ TEST(Products, OfABatchWhoseMatricesAreNotAdjacent) {
   product_into(out, turned, input, false);
   expect_near(out, exact_product(turned, input), n);
   expect_near(product(gradient, weight), exact_product(gradient, weight), m);
+  for (const int64_t rows : {m, int64_t{4}}) {  // large matrices, and small ones
+    const at::Tensor all = at::zeros({members, 2, rows, k}), gaps = all.select(1, 1);
+    const at::Tensor few = turned.narrow(1, 0, rows);
+    product_into(gaps, few, input, false);
+    expect_near(gaps, exact_product(few, input), n);
+    product_into(gaps, few, input, true);
+    expect_near(gaps, 2 * exact_product(few, input), 2 * n);
+    EXPECT_EQ(all.select(1, 0).abs().max().item<float>(), 0);
+  }
+  EXPECT_THROW(product_into(at::zeros({members, 2, m, k + 1}).select(1, 1), turned, input, true), c10::Error);
 }
 
 TEST(Products, LinearTakesAnyNumberOfDimensionsAndABias) {

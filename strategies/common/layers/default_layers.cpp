@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -16,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/random_keys.h"
+#include "core/losses/losses.h"
 #include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
 #include "core/tensors/vectorised.h"
@@ -355,8 +355,7 @@ std::unique_ptr<ParameterHandle> DefaultLayers::parameter(const std::string& nam
 
 at::Tensor DefaultLayers::cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
   const int64_t classes = logits.size(-1);
-  return at::cross_entropy_loss(logits.reshape({-1, classes}), target.reshape({-1}), {}, at::Reduction::None)
-      .view(target.sizes());
+  return row_cross_entropy(logits.reshape({-1, classes}), target.reshape({-1})).view(target.sizes());
 }
 
 at::Tensor DefaultLayers::target_rank(const at::Tensor& logits, const at::Tensor& target) {

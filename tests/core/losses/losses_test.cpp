@@ -2,6 +2,7 @@
 #include "core/losses/losses.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
@@ -13,6 +14,9 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
 
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -197,6 +201,41 @@ TEST(Losses, CatalogueAndRegistryAreTheSame) {
     EXPECT_NE(registry.losses.make(entry.name, {}), nullptr) << entry.name;
   }
   EXPECT_EQ(registry.losses.names().size(), loss_catalogue().size());
+}
+
+TEST(Losses, RowCrossEntropyEqualsTorch) {
+  for (const int64_t classes : {1, 2, 10, 63, 64, 500}) {
+    for (const auto dtype : {at::kFloat, at::kDouble}) {
+      const at::Tensor values = at::randn({classes, 37}, dtype).t() * 20;  // not contiguous
+      const at::Tensor target = at::randint(classes, {37}, at::kLong), weight = at::rand({37}, dtype);
+      at::Tensor results[2], gradients[2];
+      for (const bool ours : {false, true}) {
+        const at::Tensor logits = values.detach().clone().requires_grad_();
+        const at::Tensor loss =
+            ours ? row_cross_entropy(logits, target) : at::cross_entropy_loss(logits, target, {}, at::Reduction::None);
+        (loss * weight).sum().backward();
+        results[ours] = loss.detach(), gradients[ours] = logits.grad();
+      }
+      const double tolerance = dtype == at::kFloat ? 2e-5 : 1e-13;
+      EXPECT_LE(value((results[0] - results[1]).abs().max().to(at::kDouble)), tolerance) << classes;
+      EXPECT_LE(value((gradients[0] - gradients[1]).abs().max().to(at::kDouble)), tolerance) << classes;
+    }
+  }
+}
+
+TEST(Losses, RowCrossEntropyOfUnusualRows) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor logits =
+      at::tensor({1e30, -1e30, 0.0, -infinity, 1.0, 2.0, infinity, 0.0, 0.0, std::nan(""), 0.0, 0.0}, at::kDouble)
+          .view({4, 3});
+  for (const int64_t one : {0, 1, 2}) {
+    const at::Tensor target = at::full({4}, one, at::kLong);
+    const at::Tensor exact = at::cross_entropy_loss(logits, target, {}, at::Reduction::None);
+    EXPECT_TRUE(at::allclose(row_cross_entropy(logits, target), exact, 0, 0, /*equal_nan=*/true)) << one;
+  }
+  EXPECT_EQ(row_cross_entropy(at::zeros({0, 3}), at::zeros({0}, at::kLong)).numel(), 0);
+  EXPECT_THROW(row_cross_entropy(logits, at::full({4}, 3, at::kLong)), c10::Error);
+  EXPECT_EQ(value(row_cross_entropy(logits, at::full({4}, -100, at::kLong)).sum()), 0);  // LibTorch ignores this class
 }
 
 }  // namespace
