@@ -150,8 +150,8 @@ void JobSupervisor::check_ranks_started() {
             join(missing, ", "), "; see logs/rank", missing.front(), ".log")});
 }
 
-// Ranks that have given their results send no heartbeats, and only have to exit. The processes of a user's program may
-// do any work after the job.
+// Ranks that have given their results only have to exit, and no other limit watches them. The processes of a user's
+// program may do any work after the job.
 void JobSupervisor::await_exits() {
   if (!assignment_->job.config.program.empty()) return;
   tasks_.after(to_milliseconds(request_.launch.collective), [this] {
@@ -321,6 +321,10 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
     if (events_.on_silence) events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence);
     return;
   }
+  if (complete()) {  // a rank has launch.collective to exit, and a lost host takes nothing with it
+    if (id < 0) lost_after_results(rank);
+    return;
+  }
   if (events_.on_silence && assignment_) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
     if (events_.on_silence(process, id < 0, silence)) return;
@@ -335,7 +339,7 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
 
 // Ends the job with the diagnosis: the rank that waited longest need not be the stalled one.
 void JobSupervisor::stalled(const StallWatch::Finding& found) {
-  if (cause_) return;
+  if (cause_ || over()) return;
   stall_ = found.json;
   if (events_.on_notice) events_.on_notice(found.table);
   const int rank = found.diagnosis.ranks.empty() ? -1 : found.diagnosis.ranks.front();

@@ -91,9 +91,10 @@ class JobSupervisor {
   bool stopping() const { return stop_signal_ != 0; }
   bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }
-  bool joined() const;  // all agents have joined
-  bool over() const;    // every process has ended
-  bool saved() const;   // all ranks have stopped on request and saved: later events are no failures
+  bool complete() const;  // all ranks have given their results
+  bool joined() const;    // all agents have joined
+  bool over() const;      // every process has ended
+  bool saved() const;     // all ranks have stopped on request and saved: later events are no failures
 
   JobOutcome outcome();
   void publish_exit_code(int exit_code);
@@ -120,13 +121,13 @@ class JobSupervisor {
   void aborted(Abort reason);
   void watch_results();
   void await_exits();
+  void lost_after_results(int process);
   void ended_by_agent(int process, const ProcessEnd& end);
   bool stopped_as_asked(const ProcessEnd& end) const;
   void ended_early(int process, const ProcessEnd& end);
   void check_ranks_started();
   bool has_results(int process) const;
   bool in_loop() const;
-  bool complete() const;  // all results have arrived
   Abort stop_reason() const;
   Abort unsaved_stop(int process, const std::string& what) const;
   int first_rank(int process) const;

@@ -304,7 +304,8 @@ AttemptEnd RunAttempt::finish() {
   live_.end(outcome.exit_code, ended_summary(outcome).value("breakdown", Json()));
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
-  if (supervisor_->stopping()) end.again.reset();  // a stopped run has no further attempt
+  // A stopped run has no further attempt, nor one that is complete although its processes did not end well.
+  if (supervisor_->stopping() || supervisor_->complete()) end.again.reset();
   if (requests_ && !end.again) requests_->refuse_all();
   requests_.reset();
   summary_["attempts"] = policy_.ended();

@@ -69,13 +69,17 @@ Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   return reason;
 }
 
+// The job is done: nothing is lost with the host of this process, and nobody waits for it.
+void JobSupervisor::lost_after_results(int process) {
+  const std::string& host = participants_[static_cast<size_t>(process)].host;
+  for (Participant& participant : participants_)
+    if (!participant.end && participant.host == host) participant.end = ProcessEnd{};
+}
+
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
-  if (complete()) {  // the job is done: its convoys leave, and one that is lost takes nothing with it
-    participant.end = ProcessEnd{};
-    return;
-  }
+  if (complete()) return lost_after_results(process);
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
   if (stop_signal_ != 0) return fail(unsaved_stop(process, who));
   const int rank = failed_rank_of(process);

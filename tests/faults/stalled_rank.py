@@ -99,14 +99,16 @@ def alone(folder):
 
 def lingers(folder, backend):
     """Ranks that never exit after their results, because a plugin's object waits in its destructor."""
+    plugin = runs.BUILD / "tests" / "libplugin_wrong.so"
     run = _faults.Run(folder, backend, title=f"{backend}: ranks that do not exit", steps=STEP,
                       checkpoint=f"{STEP} steps",
-                      sets=[f"model={{plugin: {runs.BUILD}/tests/libplugin_wrong.so, name: wrong, over: nothing, stays: true}}"])
+                      sets=["launch.max_restarts=2", f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: true}}"])
     run.start()
     runs.wait_for(lambda: (run.output / "checkpoints" / "latest").exists(), 60, "the last checkpoint")
     run.failed_at = time.time()
     run.ends(110, within=_faults.within((), _faults.COLLECTIVE), kind="hang", rank=0, step=STEP - 1,
              says=["did not exit", "launch.collective"])
+    run.check(len(runs.summary(run.output)["attempts"]) == 1, "a complete run was restarted")
 
 
 def together(case, *calls):
