@@ -77,6 +77,10 @@ bool needs_graph(const at::Tensor& a, const at::Tensor& b) {
 }
 
 double operations(const at::Tensor& a, const at::Tensor& b) { return 2.0 * double(a.numel()) * double(b.size(-1)); }
+// True if the product of each matrix of a batch pays a call.
+bool each_is_large(const at::Tensor& a, const at::Tensor& b) {
+  return operations(a, b) >= least_operations * double(a.size(0));
+}
 
 // `each`: one call of oneDNN for each matrix of a batch.
 enum class Library { torch, onednn, onednn_each };
@@ -93,7 +97,7 @@ Library fastest(const at::Tensor& a, const at::Tensor& b) {
   if (!has_format(one_a) || !has_format(one_b) || b.size(-1) < (is_turned(one_b) ? 8 : 2)) return Library::torch;
   if (has_format(a) && has_format(b)) return Library::onednn;
   // oneDNN would copy a batch with gaps. That pays only for many rows.
-  if (operations(a, b) >= least_operations * double(a.size(0))) return Library::onednn_each;
+  if (each_is_large(a, b)) return Library::onednn_each;
   return a.size(1) >= 64 ? Library::onednn : Library::torch;
 }
 
@@ -123,7 +127,7 @@ void product_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
   const bool plain = fits && is_plain(out) && (gaps ? out.select(0, 0) : out).is_contiguous();
   Library library = plain ? fastest(a, b) : Library::torch;
   // Only large matrices are written to their places one by one. For small ones the calls cost as much as the product.
-  if (gaps && library != Library::torch && operations(a, b) >= least_operations * double(a.size(0)))
+  if (gaps && library != Library::torch && each_is_large(a, b))
     library = Library::onednn_each;
   else if (gaps)
     return void(add ? out.add_(product(a, b)) : out.copy_(product(a, b)));

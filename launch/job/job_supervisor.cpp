@@ -150,10 +150,12 @@ void JobSupervisor::check_ranks_started() {
             join(missing, ", "), "; see logs/rank", missing.front(), ".log")});
 }
 
-// Ranks that have given their results only have to exit, and no other limit watches them. The processes of a user's
-// program may do any work after the job.
+// The processes of a user's program may do any work after the job.
+bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
+
+// Ranks that have given their results only have to exit.
 void JobSupervisor::await_exits() {
-  if (!assignment_->job.config.program.empty()) return;
+  if (!limits_exits()) return;
   tasks_.after(to_milliseconds(request_.launch.collective), [this] {
     for (int process = 0; process < static_cast<int>(participants_.size()) && !cause_ && !retired_; ++process) {
       const Participant& participant = participants_[static_cast<size_t>(process)];
@@ -321,18 +323,13 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
     if (events_.on_silence) events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence);
     return;
   }
-  if (complete()) {  // a rank has launch.collective to exit, and a lost host takes nothing with it
-    if (id < 0) lost_after_results(rank);
-    return;
-  }
-  if (events_.on_silence && assignment_) {
-    const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
-    if (events_.on_silence(process, id < 0, silence)) return;
-  }
   const std::string who = str(id >= 0 ? "rank " : "the convoy of rank ", rank);
-  if (stop_signal_ != 0 && assignment_) {
+  if (assignment_) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
-    return fail(unsaved_stop(process, who + silence));
+    if (complete() && id < 0) return lost_after_results(process);
+    if (complete() && limits_exits()) return;
+    if (events_.on_silence && events_.on_silence(process, id < 0, silence)) return;
+    if (stop_signal_ != 0) return fail(unsaved_stop(process, who + silence));
   }
   stalls_->heartbeat_lost(rank, seconds, who + silence);
 }

@@ -120,6 +120,7 @@ class JobSupervisor {
   void request_stop(int signal);
   void aborted(Abort reason);
   void watch_results();
+  bool limits_exits() const;
   void await_exits();
   void lost_after_results(int process);
   void ended_by_agent(int process, const ProcessEnd& end);

@@ -304,8 +304,9 @@ AttemptEnd RunAttempt::finish() {
   live_.end(outcome.exit_code, ended_summary(outcome).value("breakdown", Json()));
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
-  // A stopped run has no further attempt, nor one that is complete although its processes did not end well.
-  if (supervisor_->stopping() || supervisor_->complete()) end.again.reset();
+  // A stopped run has no further attempt, nor one whose ranks only did not exit.
+  const bool only_lingers = supervisor_->complete() && outcome.cause && outcome.cause->kind == Failure::hang;
+  if (supervisor_->stopping() || only_lingers) end.again.reset();
   if (requests_ && !end.again) requests_->refuse_all();
   requests_.reset();
   summary_["attempts"] = policy_.ended();
