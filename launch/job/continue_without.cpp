@@ -51,6 +51,11 @@ void RunAttempt::ended(int process, const ProcessEnd& end) {
   supervisor_->ended(place, end);
 }
 
+bool RunAttempt::lost(int process, const std::string& message) {
+  const int place = place_of(process);
+  return (place >= 0 && supervisor_->lost_after_results(place)) || is_silent(process, true, ": " + message);
+}
+
 bool RunAttempt::is_silent(int process, bool started, const std::string& silence) {
   const int place = started ? place_of(process) : process;
   if (place < 0) return true;  // it has left already

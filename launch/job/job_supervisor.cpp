@@ -299,6 +299,7 @@ void JobSupervisor::left(int id, bool orderly) {
   if (id >= 0 || process >= static_cast<int>(participants_.size())) return;
   Participant& participant = participants_[static_cast<size_t>(process)];
   participant.left = true;
+  if (!participant.end && complete() && !orderly) participant.end = ProcessEnd{};  // a lost host takes nothing with it
   if (participant.end) return;
   if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
       events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost"))
@@ -326,7 +327,7 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   const std::string who = str(id >= 0 ? "rank " : "the convoy of rank ", rank);
   if (assignment_) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
-    if (complete() && id < 0) return lost_after_results(process);
+    if (id < 0 && lost_after_results(process)) return;
     if (complete() && limits_exits()) return;
     if (events_.on_silence && events_.on_silence(process, id < 0, silence)) return;
     if (stop_signal_ != 0) return fail(unsaved_stop(process, who + silence));

@@ -86,6 +86,9 @@ class JobSupervisor {
   void retire(const Json& next, const Abort& loss, std::vector<int> started);
   // Ends the job because of a process that an earlier supervisor found silent.
   void fail_silent(int process, const std::string& silence);
+  // Returns true if all ranks have given their results: nothing is lost with the host of this process, and the job does
+  // not wait for it.
+  bool lost_after_results(int process);
   void end_agents(const Abort& reason);  // after retire: the job has failed
   void stop(int signal);                 // signal of this process; a repeated request kills
   bool stopping() const { return stop_signal_ != 0; }
@@ -122,7 +125,6 @@ class JobSupervisor {
   void watch_results();
   bool limits_exits() const;
   void await_exits();
-  void lost_after_results(int process);
   void ended_by_agent(int process, const ProcessEnd& end);
   bool stopped_as_asked(const ProcessEnd& end) const;
   void ended_early(int process, const ProcessEnd& end);

@@ -187,7 +187,8 @@ void LiveFiles::progress(const Json& record) {
   const std::string failure = write_prometheus();
   if (failure.empty() || warned_) return;
   warned_ = true;
-  warn_(str("log.prometheus: ", failure, "; the run goes on and tries again, and until then the file has old values"));
+  warn_(
+      str("log.prometheus: ", failure, "; the run continues and tries again, and until then the file has old values"));
 }
 
 void LiveFiles::evaluated(const Json& record) { evaluated_ = record; }
@@ -221,8 +222,8 @@ void LiveFiles::end(int exit_code, const Json& breakdown) {
     const bool removed = unlink(prometheus_.c_str()) == 0 || errno == ENOENT;  // which makes room for the new one
     if (const std::string failure = write_prometheus(); !failure.empty())
       warn_(str("log.prometheus: the end of the run cannot be written: ", failure, "; ",
-                removed ? "the file is removed, because it said that the run goes on"
-                        : "the file still says that the run goes on: remove it"));
+                removed ? "the file is removed, because it said that the run continues"
+                        : "the file still says that the run continues: remove it"));
   }
   unlink((folder_ + "/progress.json").c_str());  // its content is in the summary
 }

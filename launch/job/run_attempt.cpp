@@ -86,7 +86,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     failed(cause);
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {
-    // Agents number processes as they started them; each is one rank then.
+    // An agent knows the number of a process when it was started. With agents, a process is one rank.
     if (!direct_line_ && !retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, place_of(rank));
     logs_.write(rank, line);
     console_.rank_line(host, rank, line);
@@ -270,7 +270,7 @@ void RunAttempt::write_running() {
   try {
     write_whole(folder_.path + "/summary.json", summary_text(summary_), false);
   } catch (const Error& error) {
-    console_.log(str("warning: ", error.what(), "; the run goes on, and writes this file again at its next change"));
+    console_.log(str("warning: ", error.what(), "; the run continues, and writes this file again at its next change"));
   }
 }
 

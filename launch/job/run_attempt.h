@@ -44,8 +44,9 @@ class RunAttempt {
   // `process`: its number when it was started.
   void line(int process, const std::string& text);
   void ended(int process, const ProcessEnd& end);
-  // The host of a process, or its convoy there, is gone. Returns true if the job continues without the process.
-  bool lost(int process, const std::string& message) { return is_silent(process, true, ": " + message); }
+  // The host of a process, or its convoy there, is gone. Returns true if the job continues without the process, or all
+  // results are there.
+  bool lost(int process, const std::string& message);
   void begin_failed(const Error& error);  // writes the summary; the caller ends the run
   // Writes and reports the end of this attempt. The result holds the exit code of `convoy run`, or the restart delay.
   AttemptEnd finish();
@@ -95,8 +96,8 @@ class RunAttempt {
   void continued(const Json& body);
   void first_step_done();
   Json ended_summary(JobOutcome outcome) const;
-  // Writes the summary of a run that goes on. A full disk does not end the run: the next summary has the same facts,
-  // and room is kept for the last one. Not flushed, because ranks wait for this process.
+  // Writes the summary of a run that has not ended. A full disk does not end the run: the next summary has the same
+  // facts, and room is kept for the last one. Not flushed, because ranks wait for this process.
   void write_running();
   void write_end(const JobOutcome& outcome);
   bool refused_to_resume(const JobOutcome& outcome) const;

@@ -69,17 +69,18 @@ Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   return reason;
 }
 
-// The job is done: nothing is lost with the host of this process, and nobody waits for it.
-void JobSupervisor::lost_after_results(int process) {
+bool JobSupervisor::lost_after_results(int process) {
+  if (!complete()) return false;
   const std::string& host = participants_[static_cast<size_t>(process)].host;
   for (Participant& participant : participants_)
     if (!participant.end && participant.host == host) participant.end = ProcessEnd{};
+  return true;
 }
 
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
-  if (complete()) return lost_after_results(process);
+  if (lost_after_results(process)) return;
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
   if (stop_signal_ != 0) return fail(unsaved_stop(process, who));
   const int rank = failed_rank_of(process);

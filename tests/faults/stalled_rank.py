@@ -102,7 +102,7 @@ def lingers(folder, backend):
     plugin = runs.BUILD / "tests" / "libplugin_wrong.so"
     run = _faults.Run(folder, backend, title=f"{backend}: ranks that do not exit", steps=STEP,
                       checkpoint=f"{STEP} steps",
-                      sets=["launch.max_restarts=2", f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: true}}"])
+                      sets=["launch.max_restarts=2", f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: 1000}}"])
     run.start()
     runs.wait_for(lambda: (run.output / "checkpoints" / "latest").exists(), 60, "the last checkpoint")
     run.failed_at = time.time()

@@ -106,7 +106,7 @@ TEST(LiveFiles, WarnsOnceOfAFullDiskAndWritesAgain) {
   }
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr("log.prometheus: cannot write " + file));
-  EXPECT_THAT(warnings[0], HasSubstr("the run goes on and tries again"));
+  EXPECT_THAT(warnings[0], HasSubstr("the run continues and tries again"));
   progress(3);
   EXPECT_THAT(read_file(file), HasSubstr("convoy_step"));
   {

@@ -6,15 +6,15 @@
 //   over: nothing    is right everywhere
 //
 // noise: true draws from LibTorch's own generator in training, as torch::nn::Dropout does.
-// stays: true never returns from its destructor after training, as a plugin whose thread does not end.
+// stays: seconds that its destructor takes after training, as that of a plugin whose thread does not end.
 // And a loss, `mean_cross_entropy`, that returns a mean with weight 1, which is right for equal shares only.
-#include <unistd.h>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand_like.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
@@ -68,12 +68,12 @@ class Wrong : public Model {
   Wrong(const Options& options, const Schema& schema)
       : over_(options.text("over")),
         noise_(options.boolean("noise")),
-        stays_(options.boolean("stays")),
+        stays_(options.real("stays")),
         in_(schema.at("features", "model wrong").shape.at(0)),
         classes_(schema.at("target", "model wrong").cardinality) {}
 
   ~Wrong() override {
-    while (stays_ && trained_) pause();
+    if (trained_) std::this_thread::sleep_for(std::chrono::duration<double>(stays_));
   }
 
   int64_t blocks() const override { return 2; }
@@ -93,7 +93,8 @@ class Wrong : public Model {
  private:
   static constexpr int64_t hidden = 16, width = 8;
   std::string over_;
-  bool noise_, stays_;
+  bool noise_;
+  double stays_;
   mutable std::atomic<bool> trained_{false};
   int64_t in_, classes_;
 };
@@ -115,7 +116,7 @@ CONVOY_PLUGIN(registry) {
   entry.options = {
       describe::choice("over", "what a mean is taken over", {"features", "rows", "nothing"}, "features"),
       describe::boolean("noise", "draw from LibTorch's generator in training", false),
-      describe::boolean("stays", "never return from the destructor after training", false),
+      describe::real("stays", "seconds that the destructor takes after training", 0),
   };
   registry.catalogues.kinds["model"].push_back(entry);
   Entry loss;

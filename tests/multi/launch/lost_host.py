@@ -1,10 +1,12 @@
 """launch.min_ranks with --hosts: the ranks of one host continue when the other is cut off, or when a rank there is
-killed, and end with the weights of an undisturbed run (fp64, to 1e-12). When the host returns, others take their places."""
+killed, and end with the weights of an undisturbed run (fp64, to 1e-12). When the host returns, others take their places.
+A host that is lost after all results takes nothing with it."""
 # labels: multi faults
 # timeout: 300
 import pathlib
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import checkpoints
@@ -17,8 +19,8 @@ SETS = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=n
         f"launch.remote_shell=[{sim.HOSTS},rsh]"]
 
 
-def begin(output, inject=(), sets=()):
-    command = runs.command(runs.TOP / "configs" / "tiny" / "gpt.yaml", output, [*SETS, *sets], 4, inject=inject)
+def begin(output, inject=(), sets=(), config="gpt"):
+    command = runs.command(runs.TOP / "configs" / "tiny" / f"{config}.yaml", output, [*SETS, *sets], 4, inject=inject)
     return subprocess.Popen(sim.on("nodea1", *command, "--hosts", "nodea1,nodea2"), cwd=runs.TOP, env=runs.environment(),
                             stdout=open(f"{output}.console", "w"), stderr=subprocess.STDOUT)
 
@@ -79,3 +81,22 @@ with runs.workspace() as folder, sim.hosts(2):
     process.terminate()
     runs.check(runs.end(process, 30) == 143, pathlib.Path(f"{output}.console").read_text())
     runs.check(not runs.alive(joined), f"{joined}")
+
+    # Processes of nodea1 stay a while after their results, and those of nodea2 can no longer report that they ended.
+    plugin = runs.BUILD / "tests" / "libplugin_wrong.so"
+    stays = [f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: 5}}", "train.epochs=~", "launch.max_restarts=2"]
+    for name, sets, faults, changes in (("complete", ["launch.min_ranks=4"], [], 0),
+                                        ("changed, complete", ["launch.max_restarts=0"], ["kill:rank=3@step=12"], 1)):
+        output = folder / name
+        process = begin(output, faults, [*stays, *sets], "mlp")
+        runs.wait_for(lambda: process.poll() is not None or (output / "checkpoints" / "step-30").exists(), 60,
+                      f"{name}: the last checkpoint")
+        time.sleep(1)
+        sim.tell("cut", "nodea2")
+        code = runs.end(process, 30)
+        console = pathlib.Path(f"{output}.console").read_text()
+        summary = runs.summary(output)
+        runs.check(code == 0 and summary["status"] == "done" and not summary["attempts"] and
+                   len(summary.get("membership", [])) == changes, f"{name}: exit {code}, {summary}\n{console}")
+        sim.tell("heal", "nodea2")
+        print(f"{name}: done without nodea2", flush=True)
