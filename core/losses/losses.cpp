@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/tensors/tensor_memory.h"
+
 namespace convoy {
 
 // --- row_cross_entropy ---
@@ -51,9 +53,6 @@ void to_logits(const T* gradient, const T* shares, const int64_t* target, T* out
   }
 }
 
-// Tensors without memory (strategies/common/memory/fake_tensors.h): only the sizes of what is allocated count.
-bool are_fake() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake); }
-
 class RowCrossEntropy : public torch::autograd::Function<RowCrossEntropy> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
@@ -62,7 +61,7 @@ class RowCrossEntropy : public torch::autograd::Function<RowCrossEntropy> {
     at::Tensor shares = at::empty(logits.sizes(), logits.options());
     at::Tensor own = at::empty({rows}, logits.options()), sums = at::empty({rows}, logits.options());
     const int64_t* const targets = target.const_data_ptr<int64_t>();
-    if (!are_fake())
+    if (!tensors_are_fake())
       AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "row_cross_entropy", [&] {
         shift_rows(logits.const_data_ptr<scalar_t>(), targets, shares.mutable_data_ptr<scalar_t>(),
                    own.mutable_data_ptr<scalar_t>(), rows, classes);
@@ -79,7 +78,7 @@ class RowCrossEntropy : public torch::autograd::Function<RowCrossEntropy> {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &shares = saved[0], &target = saved[1], gradient = gradients[0].contiguous();
     at::Tensor out = at::empty(shares.sizes(), shares.options());
-    if (!are_fake())
+    if (!tensors_are_fake())
       AT_DISPATCH_FLOATING_TYPES(shares.scalar_type(), "row_cross_entropy_backward", [&] {
         to_logits(gradient.const_data_ptr<scalar_t>(), shares.const_data_ptr<scalar_t>(),
                   target.const_data_ptr<int64_t>(), out.mutable_data_ptr<scalar_t>(), shares.size(0), shares.size(1));
@@ -104,7 +103,7 @@ at::Tensor row_cross_entropy(const at::Tensor& logits, const at::Tensor& target)
   if (plain) {
     const at::Tensor classes = target.contiguous();
     // LibTorch has the message for a class that does not exist.
-    if (are_fake() || all_in_range(classes, logits.size(1)))
+    if (tensors_are_fake() || all_in_range(classes, logits.size(1)))
       return RowCrossEntropy::apply(logits.contiguous(), classes);
   }
   return at::cross_entropy_loss(logits, target, {}, at::Reduction::None);

@@ -23,6 +23,8 @@
 #include <cstring>
 #endif
 
+#include "core/tensors/tensor_memory.h"
+
 // LibTorch exports this function without a header, so a version may lack it: then the address is null.
 namespace at::native {
 __attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta,
@@ -89,7 +91,7 @@ Library fastest(const at::Tensor& a, const at::Tensor& b) {
   static const bool faster = is_zen5_or_newer() && works();
   if (!faster || !is_plain(a) || !is_plain(b) || a.dim() != b.dim() || a.size(-1) != b.size(-2) || needs_graph(a, b) ||
       (a.dim() == 3 && a.size(0) != b.size(0)) || at::autocast::is_autocast_enabled(at::kCPU) ||
-      !at::globalContext().userEnabledMkldnn() || c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake))
+      !at::globalContext().userEnabledMkldnn() || tensors_are_fake())
     return Library::torch;
   if (operations(a, b) < least_operations || a.size(-1) == 1) return Library::torch;
   const at::Tensor one_a = a.dim() == 3 ? a.select(0, 0) : a, one_b = b.dim() == 3 ? b.select(0, 0) : b;

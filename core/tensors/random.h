@@ -16,7 +16,7 @@
 namespace convoy {
 
 // Fills `out` (any float dtype, contiguous, CPU) with draws number first, first+1, … of `key`. Element i is
-// random_X(key, first + i), scaled in double and rounded once to the dtype. Shards therefore equal the slice of the
+// random_X(key, first + i), scaled in double and rounded once to the dtype. Shards therefore equal the range of the
 // whole tensor, bit for bit, for any number of threads. Uniform draws are in [low, high); rounding to half precision
 // may reach `high`.
 void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high);

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -94,6 +95,8 @@ bool is_refused_by_library(const std::string& message) {
 }
 
 }  // namespace
+
+bool tensors_are_fake() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake); }
 
 std::string out_of_memory_text() {
   try {

@@ -25,6 +25,9 @@ struct MemoryStatistics {
 MemoryStatistics memory_statistics();
 void reset_tensor_peak();
 
+// True while tensors of this thread are fake (strategies/common/memory/fake_tensors.h): they have sizes and no values.
+bool tensors_are_fake();
+
 // Returns the text of the current exception if memory or threads ran out, with the limit that was reached; otherwise
 // "". Returns "" for an Error, because it has a kind. Call it inside a catch block.
 std::string out_of_memory_text();

@@ -1,6 +1,6 @@
 // CONVOY_VECTORISED before a function's definition compiles it for any x86-64 and for AVX2, and selects one when the
 // library is loaded. One binary then runs everywhere. Not FMA or AVX-512: contraction changes last bits, and hosts of
-// one job may differ. Off under sanitizers: the resolver runs before they are set up.
+// one job may differ. Off under the address and thread sanitizers: the resolver runs before they are set up.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
