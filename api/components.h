@@ -13,7 +13,7 @@
 namespace convoy {
 
 // Registry of the built-in components and of those in plugins that the configuration names. Checks the options of
-// plugin components, and completes the configuration with them. `few_rows`: of make_synthetic.
+// plugin components, and completes the configuration with them. `few_rows`: as for make_synthetic.
 Registry make_registry(RunConfig& config, bool few_rows = false);
 
 struct Components {

@@ -112,7 +112,8 @@ class EmbeddedImpl : public Job::Impl {
     return rank_.backends->backends.make(rank_.backend, request);
   }
 
-  // The server of the control channel asks all ranks for their positions, and ends the job by the name of the stalled.
+  // The server of the control channel asks all ranks for their positions, and ends the job with an error that names the
+  // stalled rank.
   void report_stalls(BackendRequest& request) {
     stall_reporter_ = StallReporter::create(context.channel, context.rank);
     stall_reporter_->add(context.rank, state_.records);

@@ -43,7 +43,7 @@ struct Job::Impl {
   virtual bool continues() const { return false; }
   // True if this process joined while the others trained, and has not entered Run::each_batch.
   bool joins() const { return joined && !in_loop; }
-  // Collective. Connects this rank if it is not connected yet. A process that joins meets the others in Replicas.
+  // Collective. Connects this rank if it is not connected yet. A process that joins connects in Replicas.
   virtual void connect() {}
   // After a lost peer: takes the place of this process in the next membership, and replaces `context` by one without
   // groups; `connect` follows. Nothing else may refer to groups of the old one. Returns false if the job ends.
@@ -88,7 +88,7 @@ struct EmbeddedRank {
 };
 Job embedded_job(const EmbeddedRank& rank);
 
-// Registry and catalogues of all built-in components. `few_rows`: of make_synthetic.
+// Registry and catalogues of all built-in components. `few_rows`: as for make_synthetic.
 Registry builtin_registry(bool few_rows = false);
 
 // The configuration of a job without a file.

@@ -43,7 +43,7 @@ class EmbeddedServer {
     };
     server_ = serve_channel(options, events);
   }
-  // Waits shortly for the others, whose last messages this server reads.
+  // Waits briefly for the other ranks, whose last messages this server reads.
   ~EmbeddedServer() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(2), [this] { return left_ + 1 >= size_; });

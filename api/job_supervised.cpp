@@ -171,7 +171,7 @@ class SupervisedImpl : public Job::Impl {
   Rank& rank() { return *process_->ranks().front(); }
 
   std::unique_ptr<RankProcess> process_;
-  Registry registry_;  // before the ranks of the process: it ends the backends
+  Registry registry_;  // destroyed before process_, because it ends the backends
 };
 
 }  // namespace
@@ -196,7 +196,7 @@ Registry builtin_registry(bool few_rows) {
 
 Job::Job(int argc, char** argv) {
   static std::atomic<bool> created{false};
-  // The environment says no longer that `convoy` started this process, so a second Job would start it again.
+  // The environment no longer shows that `convoy` started this process, so a second Job would start it again.
   if (created.exchange(true))
     throw Error(
         Failure::config,

@@ -191,7 +191,7 @@ void Rank::connect(Context& context, const Registry& backends) {
   request.late = [stall_reporter = stall_reporter_, rank = plan_.rank](const SlowCollective& call) {
     stall_reporter->late(rank, call);
   };
-  // Some backends cannot limit this wait. The supervisor tells from it which rank the others wait for.
+  // Some backends cannot limit this wait. From this position the supervisor finds the rank for which the others wait.
   state_->collective("rendezvous of all ranks");
   context.world = injector_->decorate(backends.backends.make(assignment_.job.backend, request));
   state_->collective("");

@@ -97,7 +97,7 @@ class RankProcess::NextMembership {
   struct Place {
     ChannelAddress channel;
     int rank = 0;
-    int staying = 0;  // ranks of the membership before that are in it; they have the first numbers
+    int staying = 0;  // number of ranks from the previous membership; they have the first numbers
   };
 
   static std::shared_ptr<NextMembership> watch(Channel& channel, int rank) {
@@ -114,7 +114,7 @@ class RankProcess::NextMembership {
       next->changed_.notify_all();
     });
     channel.on_abort([next](const Abort& reason) {
-      if (reason.kind == Failure::peer_lost) return;  // a cause, or the next membership follows
+      if (reason.kind == Failure::peer_lost) return;  // the failure cause or the next membership follows
       const std::lock_guard<std::mutex> lock(next->mutex_);
       next->decided_ = true;
       next->changed_.notify_all();
@@ -158,7 +158,8 @@ bool RankProcess::join_next() {
       next_ = NextMembership::watch(*channel_, variables_.rank);
       report_stop_signals(channel_);
       assign();
-      // State files are named by rank. One that is still late for the membership before would replace another's.
+      // State files are named by rank. A rank that is still in the previous membership could replace the file of
+      // another rank, so all ranks leave it first.
       const auto rendezvous = timeout_of(launch.rendezvous);
       channel_->agree("left the membership before", place->rank, place->staying, "", rendezvous);
       open(starting_phase);

@@ -28,7 +28,7 @@ namespace convoy {
 struct RankVariables {
   ChannelAddress channel;
   int process = 0;
-  int rank = 0;  // first rank of the process; no variable gives it in a calibration, where each process has one rank
+  int rank = 0;  // first rank of the process; equals `process` if CONVOY_RANK is not set, as in a calibration
 };
 bool started_by_convoy();        // false in a child of a rank that has joined
 RankVariables rank_variables();  // throws Error(command_line) if one is missing

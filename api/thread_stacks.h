@@ -12,13 +12,13 @@ namespace convoy {
 // Installs the handler and loads the unwinder. Call it before other threads start.
 void install_stack_handler();
 
-// Returns the stacks of all threads but the caller and idle library threads, those of `ranks` first. A thread that does
-// not answer within 0.1 s (it blocks signals or sleeps in the kernel) has no frames. One caller at a time. The
-// interrupted threads continue; a sleep may end early with EINTR.
 struct RankThreadId {
   int rank = 0;
   pid_t thread = 0;
 };
+// Returns the stacks of all threads but the caller and idle library threads, those of `ranks` first. A thread that does
+// not answer within 0.1 s (it blocks signals or sleeps in the kernel) has no frames. One caller at a time. The
+// interrupted threads continue; a sleep may end early with EINTR.
 std::vector<ThreadStack> thread_stacks(const std::vector<RankThreadId>& ranks);
 
 // Starts a thread that waits for the signal and writes all stacks to stderr, the calling thread's first. For a process

@@ -241,7 +241,7 @@ Sampling Trained::Impl::sampling() const {
 
 void Trained::Impl::check_equal_values() {
   std::vector<ParameterPtr> parameters = data_->equal_parameters();
-  // Each rank of Replicas has all of a frozen parameter, and nothing sends it after the start.
+  // Each rank of Replicas has whole frozen parameters. No rank sends them after the start, so they may differ too.
   if (kind_.adopts) parameters.insert(parameters.end(), part_->frozen().begin(), part_->frozen().end());
   convoy::check_equal_values(context_, parameters, checks_++);
 }
@@ -336,7 +336,7 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
   const bool updates = last && postponed_ + 1 == every_;
   part_->state()->step = step_;
   context_.state->phase("forward/backward");
-  // Before all other communication of the step, as the forward of the other ranks.
+  // Forward communicates before all else in the step. A rank without a forward takes part in that here.
   if (kind_.drives && !forwarded_) part_->pass_over();
   forwarded_ = false;
   if (nominal_.item<double>() == 0) choose_nominal(loss);

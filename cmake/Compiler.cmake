@@ -35,14 +35,14 @@ if(CONVOY_SANITIZE)
   # -O0 halves the time of the compiler, which the inserted checks more than double. -g1 is enough for files and lines.
   add_compile_options(-fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer -O0 -g1)
   add_link_options(-fsanitize=${CONVOY_SANITIZE})
-  # Also checks indices of containers, which point into allocated memory more often than not.
+  # Also checks indices of containers. The sanitizers miss a wrong index that points into allocated memory.
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # g++'s inserted checks confuse these two warnings. The release build still has them.
     add_compile_options(-Wno-maybe-uninitialized -Wno-stringop-overflow)
   endif()
   if(CONVOY_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    add_compile_options(-Wno-tsan)  # it does not know fences; the memory around those of core/rank_state is atomic
+    add_compile_options(-Wno-tsan)  # warns of fences; those of core/rank_state order atomic accesses only
   endif()
 endif()
 

@@ -11,8 +11,8 @@
 
 include(CMakePackageConfigHelpers)
 
-# LibTorch when a program starts: beside the installation, else where this build found it. LD_LIBRARY_PATH precedes
-# both; convoy sets it from Torch_DIR.
+# Folders where a program finds LibTorch at its start: next to the installation, else where this build found it.
+# LD_LIBRARY_PATH precedes both; convoy sets it from Torch_DIR.
 set(beside "\$ORIGIN/../libtorch/lib" "\$ORIGIN/../../libtorch/lib")
 set(rpath_bin "\$ORIGIN/../lib" ${beside})
 set(rpath_lib "\$ORIGIN" ${beside})

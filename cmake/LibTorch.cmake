@@ -44,7 +44,7 @@ function(convoy_locate_torch out)
     execute_process(
       COMMAND python3 -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE root ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-    # Kept too: python3 may be that of an environment which a later shell has not activated.
+    # Caches this path too: a later shell may have another python3.
     set(CONVOY_TORCH_NAMED "${root}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
   endif()
   if(NOT root OR NOT EXISTS "${root}/lib/libtorch_cpu.so")

@@ -23,7 +23,7 @@ function(convoy_sources_without_torch out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-# convoy_unity(TARGET BYTES): compiles neighbouring sources as units of at most so many bytes (40 a line), because their
+# convoy_unity(TARGET BYTES): compiles neighbouring sources as units of at most BYTES bytes (40 a line), because their
 # headers cost more time than their own code: g++ takes 2 s for nlohmann/json.hpp and 6 s for torch/nn/module.h.
 function(convoy_unity target most)
   get_target_property(sources ${target} SOURCES)
@@ -41,7 +41,7 @@ function(convoy_unity target most)
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${CONVOY_UNITY} UNITY_BUILD_MODE GROUP)
   if(CONVOY_UNITY)
-    # It warns of members whose type is in an anonymous namespace of another file than the one compiled.
+    # Without this, g++ warns of members whose type is in an anonymous namespace of another file of the unit.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()

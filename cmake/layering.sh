@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# layering.sh [TREE]: does every #include respect the layers of docs/architecture.md? Prints FILE:LINE, what is wrong
-# and what to do instead. With a tree it checks that one (for its own test).
+# layering.sh [TREE]: checks that every #include respects the layers of docs/architecture.md. Prints FILE:LINE, what is
+# wrong and what to do instead. With TREE it checks that tree (for its own test).
 set -euo pipefail
 rules=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$rules/..}"
@@ -22,7 +22,7 @@ done < <(find $folders -regextype posix-extended ! -path 'tests/bench/bare/*' \
 # Every include once, as FILE:LINE:TARGET with < or " before the target.
 includes=$(grep -nHE '^[[:space:]]*#[[:space:]]*include' "${files[@]}" |
   sed -E 's/^([^:]*:[0-9]+):[[:space:]]*#[[:space:]]*include[[:space:]]*([<"])([^>"]*).*/\1 \2 \3/' |
-  sed -E "s/ < (convoy|${folders// /|})\// \" \1\//")  # headers of our own, with either
+  sed -E "s/ < (convoy|${folders// /|})\// \" \1\//")  # convoy's headers always with "
 while IFS=: read -r file line text; do
   complain "$file:$line" "includes a macro; write the name of the header"
 done < <(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[^<"[:space:]]' "${files[@]}" /dev/null || true)
@@ -85,8 +85,8 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 
 # --- what goes without LibTorch -----------------------------------------------------------------------------------
 
-# cmake/without_libtorch as one expression: a folder with all below it, or a file. A new folder of launch needs no line
-# there: all of launch but launch/rank counts.
+# One regular expression for all folders and files of cmake/without_libtorch, and for all of launch. The loop below
+# leaves out launch/rank.
 without=$(grep -v '^#' "$rules/without_libtorch" | sed -E 's/\./\\./g; s|\*|[^/:]*|g; /cpp$/!s|$|/|; /cpp$/s|$|:|' | paste -sd'|')'|launch/'
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \
@@ -94,7 +94,8 @@ tensors into a file of its own"
 done < <(grep -E "^($without)" <<<"$includes" | grep -v '^launch/rank/' |
   grep -E ' [<"] (torch|ATen|c10|caffe2)/' || true)
 
-# The same through headers of our own: the first one outside of these folders that leads to LibTorch. Prints how.
+# Checks the same for headers that are included through others. Prints the first header outside of these folders that
+# leads to LibTorch, and how.
 while read -r where kind target way; do
   complain "$where" "includes $target, which includes LibTorch ($way), but this file is also part of convoy, which \
 links no LibTorch; include a header without it, or move what needs tensors into a folder that cmake/without_libtorch \
@@ -193,7 +194,8 @@ uses it most"
       first[name] = FILENAME
     }')
 
-  # LibTorch's classes, classes that the file itself defines, and these two of one folder are no seams.
+  # Allows casts to classes of LibTorch, to classes that the file itself defines, and to two classes of one folder: none
+  # of them is the interface of a seam.
   while IFS=: read -r file line text; do
     class=$(sed -E 's/.*cast<(const )?([A-Za-z0-9_]*).*/\2/' <<<"$text")
     [[ $file == *.cpp && -n $class ]] && grep -qE "^(class|struct) $class( |$)" "$file" && continue

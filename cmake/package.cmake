@@ -1,7 +1,7 @@
 # Read by CPack twice: for the settings of each kind of package, and when its files are staged.
 
 if(NOT CPACK_TEMPORARY_DIRECTORY)
-  # find_package searches /opt/convoy by itself, and a LibTorch unpacked to /opt/libtorch is found beside it.
+  # find_package searches /opt/convoy by itself. convoy also finds a LibTorch that is unpacked to /opt/libtorch.
   if(CPACK_GENERATOR STREQUAL DEB)
     set(CPACK_PACKAGING_INSTALL_PREFIX /opt/convoy)
   endif()

@@ -14,5 +14,5 @@ def on_config(config):
 
 
 def on_page_markdown(markdown, **_):
-    # Python-Markdown takes a code block that names a file or a test for text; GitHub leaves the name out.
+    # Python-Markdown would show a code block that names a file or a test as text. GitHub does not show the name.
     return re.sub(r"^```(\w+) \S+$", r"```\1", markdown, flags=re.M)

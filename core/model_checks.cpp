@@ -263,7 +263,7 @@ void LossCheck::check_weight(const MetricValue& loss, int64_t epoch, bool ends) 
 namespace {
 
 class BatchNormWatch;
-thread_local BatchNormWatch* watch_of_thread = nullptr;  // callbacks are plain functions
+thread_local BatchNormWatch* watch_of_thread = nullptr;  // for callbacks, which are functions without an object
 
 constexpr const char* batch_norms[] = {"aten::batch_norm", "aten::native_batch_norm", "aten::_native_batch_norm_legit",
                                        "aten::cudnn_batch_norm", "aten::miopen_batch_norm"};
@@ -271,18 +271,18 @@ constexpr const char* instance_norm = "aten::instance_norm";
 
 bool is(const char* name, const char* other) { return std::strcmp(name, other) == 0; }
 
-// The only flag before the factors says if the rows' statistics are used: `training`, or `use_input_stats`.
+// The first bool among the inputs, `training` or `use_input_stats`: true if the call uses statistics of the rows.
 bool uses_rows(at::ArrayRef<const c10::IValue> inputs) {
   const auto flag = std::find_if(inputs.begin(), inputs.end(), [](const c10::IValue& value) { return value.isBool(); });
   return flag != inputs.end() && flag->toBool();
 }
 
-// input, weight, bias, running_mean, …
+// True if the layer has running statistics. The inputs are input, weight, bias, running_mean, …
 bool tracks(at::ArrayRef<const c10::IValue> inputs) {
   return inputs.size() > 3 && inputs[3].isTensor() && inputs[3].toTensor().defined();
 }
 
-// Sees the calls of the thread that made it, while it lives. One at a time in a thread.
+// Watches the calls of the thread that created it, until it is destroyed. A thread has at most one.
 class BatchNormWatch {
  public:
   BatchNormWatch();
@@ -300,7 +300,7 @@ class BatchNormWatch {
 
   at::CallbackHandle handle_;
   const char* found_ = nullptr;
-  int instance_norms_ = 0;  // that the thread is in
+  int instance_norms_ = 0;  // number of calls of instance_norm that the thread is in
 };
 
 struct BatchNormWatch::Call : at::ObserverContext {};

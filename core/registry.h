@@ -67,6 +67,6 @@ struct Registry {
   std::vector<std::string> plugins;  // files of the loaded plugins
 };
 
-// Adds the data sets, transforms and losses of core. `few_rows`: of make_synthetic.
+// Adds the data sets, transforms and losses of core. `few_rows`: as for make_synthetic.
 void register_core(Registry& registry, bool few_rows = false);
 }  // namespace convoy

@@ -278,7 +278,8 @@ class Training {
     buffers_.take();
   }
 
-  // Evaluations between two updates are repeated with the steps after the first.
+  // Records the watched metrics of the state after the last update. An evaluation while gradients accumulate is not
+  // recorded: after the loss of a rank it is repeated, with its steps.
   void note_evaluation() {
     if (components_.kept == nullptr) return;
     watched_ = {
@@ -411,11 +412,11 @@ class Training {
   bool save_owed_ = false;                  // the loss of a rank interrupted a save
   bool skipped_best_ = false;               // an evaluation could not be kept
   bool saves_best_ = false;                 // the last save was of the best state
-  std::optional<WatchedMetric> kept_best_;  // before that state
+  std::optional<WatchedMetric> kept_best_;  // the value of keep_best_ before that state
   bool evaluation_owed_ = false;
   int64_t evaluations_ = 0;                 // started by this process
-  bool evaluated_ = false, saved_ = false;  // the current state
-  bool nothing_left_ = false;               // to train, after a checkpoint was restored
+  bool evaluated_ = false, saved_ = false;  // the current state is evaluated, is saved
+  bool nothing_left_ = false;               // the restored checkpoint leaves nothing to train
   bool finished_ = false;                   // the strategy ended the training before the last step
   std::optional<Loader> loader_;            // while training
   bool rebuild_loader_ = true;              // before the next step

@@ -33,7 +33,7 @@ std::unique_ptr<Strategy> make_ddp(const Options& options) {
   return make_mesh_strategy(std::move(components));
 }
 
-// Its ranks are threads and not processes, which the plan decides.
+// Differs from ddp only in its plan: ranks are threads, not processes.
 std::unique_ptr<Strategy> make_data_parallel(const Options& options) { return make_ddp(options); }
 
 }  // namespace convoy

@@ -52,7 +52,7 @@ void Run::Impl::each_batch(const OpenData& data, const ShareOptions& options, co
 
 // --- The state while the ranks change ---
 
-// The beginning of the next body, before anything changes for it.
+// Records the state at the beginning of the next body, before the body changes it.
 void Run::Impl::note_body() {
   if (!has_state_) return;
   const int64_t step = position_.completed = progress->step();
@@ -87,7 +87,7 @@ void Run::Impl::begin_keeping() {
   has_state_ = true;
 }
 
-// Keeps the state after the last update. If this membership has none, an earlier one stays.
+// Keeps the state after the last update. If this membership has no state, that of an earlier membership stays.
 void Run::Impl::keep_training() {
   open_ = false;
   if (!std::exchange(has_state_, false)) return;

@@ -107,7 +107,7 @@ struct Run::Impl {
   struct Position {
     int64_t completed = -1;  // batches whose body and records are complete; -1: this rank has no state
     int64_t updated = -1;    // batches in the state after the last update
-    int64_t calls = 0;       // calls of Trained in the body of that update, up to it
+    int64_t calls = 0;       // calls of Trained in that body, up to and with the update
     int64_t updates = -1;    // updates since the job began
     bool owes_save = false;  // a checkpoint was not written
   };

@@ -80,7 +80,7 @@ LoopSettings Run::Impl::settings_of(const OpenData& data, const ShareOptions& op
 // Ranks with other batches would train something else without an error.
 void Run::Impl::compare_with_ranks(const LoopSettings& wanted) {
   if (context.size == 1) return;
-  context.world->barrier({"share", {}})->wait();  // names a rank that ends the training instead
+  context.world->barrier({"share", {}})->wait();  // if a rank ends its training instead, the mismatch names it
   Json mine = wanted.batches();
   mine.update({{"epochs", wanted.train.epochs},
                {"max_steps", wanted.train.max_steps},

@@ -225,7 +225,7 @@ class Waiting {
   int64_t cpu_ = thread_cpu_nanoseconds();
 };
 
-// Counts a wait of the rank's thread, until it is destroyed.
+// Adds the time between its construction and its destruction to the waits of the rank's thread.
 class CountedWait {
  public:
   CountedWait(GroupState& state, const Call& call) : state_(state), call_(call) {

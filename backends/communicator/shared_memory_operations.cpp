@@ -293,7 +293,7 @@ class SharedMemoryOperation : public ProgressOperation {
   const uint64_t signature_;
   SharedSegment::Progress& mine_;
   int64_t in_ = 0, reduced_ = 0, out_ = 0;  // counts of chunks of this operation
-  std::vector<const void*> inputs_;         // of one reduction; kept, because a chunk has many
+  std::vector<const void*> inputs_;         // of one reduction; reused by the next one
 };
 
 class AllReduce final : public SharedMemoryOperation {
@@ -306,7 +306,7 @@ class AllReduce final : public SharedMemoryOperation {
 
  protected:
   bool two_phases() const override { return data_.bytes > one_phase_bytes; }
-  // Skips this rank's share: no other rank reads it before it holds the sum.
+  // With two phases, leaves out this rank's share: other ranks read it only after it holds the sum.
   void put(int64_t k, char* slot) override {
     const char* from = data_.at(k);
     const auto [begin, end] = two_phases() ? share_of(k, rank()) : std::pair<int64_t, int64_t>(0, 0);

@@ -190,7 +190,7 @@ class GlooTransport final : public Transport {
  private:
   using Group = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
-  // gloo waits for a peer that has died until its time limit, and cannot be interrupted: then its thread goes on alone.
+  // gloo waits for a dead peer until its time limit, and cannot be interrupted. Then its thread continues alone.
   Group connect_or_abandon(const std::function<Group()>& connect) {
     struct Rendezvous {
       std::mutex mutex;

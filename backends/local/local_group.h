@@ -91,7 +91,7 @@ class LocalGroup {
   void fail(const std::string& reason);
   // Returns the same memory to each rank of the group. `number` identifies the allocation.
   at::Tensor common_memory(int64_t number, int64_t bytes);
-  // Returns the sub-group with that label, the same object for each of its members.
+  // Returns the sub-group with that label, the same object for each of its ranks.
   std::shared_ptr<LocalGroup> child(const std::string& label, int size);
 
  private:

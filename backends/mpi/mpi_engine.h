@@ -21,7 +21,7 @@ namespace convoy {
 struct MpiGroup : ProgressGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;            // within the group
-  std::vector<int> world;  // rank in `comm` of each member
+  std::vector<int> world;  // by rank of the group: its rank in `comm`
   int id = 0;              // part of every tag; unique among the groups of a rank
 
   int size() const { return int(world.size()); }

@@ -78,7 +78,7 @@ struct Option {
   std::vector<std::string> choices;
   bool also_auto = false;  // `auto` is valid too; the value is then the string "auto"
   std::string catalogue;   // component: "model", "data", …; text: the value is a name from that catalogue
-  std::string types = "";  // any: its types, "number or list"; section: the key that one value in its place means
+  std::string types = "";  // any: its types, "number or list"; section: the key that gets a value without keys
   // section: its keys. list, map: one option that describes an item. component: keys that all entries share.
   std::vector<Option> options;
 };

@@ -167,7 +167,7 @@ std::vector<StateEntry> from_common(const std::vector<StateEntry>& wanted, const
   return entries;
 }
 
-// The model was made for the numbering of some checkpoint; this one must have the same.
+// The model was made for the numbering of ids, classes and columns in `data`; the checkpoint must have the same.
 void check_numbers(const Manifest& manifest, const DataContents& data, const std::string& path) {
   const std::optional<DataContents> stored = stored_contents(manifest, path);
   if (!stored || data.fingerprint.empty()) return;
@@ -239,7 +239,8 @@ struct Checkpoints::Background {
   std::exception_ptr failure;  // valid after `ended`
   std::thread thread;
   std::chrono::duration<double> patience{0};  // of the destructor
-  // An exception ends the training. The save of an earlier step may still end, because the others' threads go on.
+  // Runs also when an exception ends the training. The save may still complete, because the other ranks' threads
+  // continue.
   ~Background() {
     if (!thread.joinable()) return;
     const auto end = std::chrono::steady_clock::now() + patience;

@@ -64,7 +64,7 @@ class Checkpoints {
   void check_background();
   // Waits for the save in the background, and throws its failure.
   void wait_for_background();
-  bool in_background() const { return background_ != nullptr; }  // a save is not known to be written
+  bool in_background() const { return background_ != nullptr; }  // true until a save is known to be complete
 
   // Collective. Returns the newest complete and intact checkpoint; rank 0 reads and broadcasts the result. Skips a
   // broken one with a warning that names the file. Returns nullopt if there are no checkpoints. Error(corrupt_data) if

@@ -67,8 +67,8 @@ void CheckpointDirectory::publish(int64_t step, const std::string& token) {
   if (replaces) files_.remove_all(replaced);
 }
 
-// A checkpoint is lost if the name of a folder above it is, and the run has just created some of them. A folder of
-// another file system, or one that cannot be flushed, is older than the run.
+// A checkpoint is lost if the name of a folder above it is lost. The run may just have created some of these folders. A
+// folder of another file system, or one that cannot be flushed, is older than the run.
 void CheckpointDirectory::sync_parents() {
   if (parents_synced_) return;
   std::filesystem::path folder = absolute_path(folder_);

@@ -135,7 +135,7 @@ void check_destination(const ExportRequest& request, const std::string& path) {
 // Files of an export, written to a temporary folder until `publish`.
 class Destination {
  public:
-  // `path`: of destination_path.
+  // `path`: the result of destination_path.
   Destination(std::string path, FileSystem& files)
       : files_(files), token_(random_token()), final_(std::move(path)), temporary_(beside("tmp")) {
     sweep();

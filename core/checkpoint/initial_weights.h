@@ -31,8 +31,8 @@ struct WeightMatches {
   std::vector<std::string> idle_renames;     // patterns of `rename` that match no name
 };
 
-// Finds the tensors of the source for those of a model: canonical names and whole shapes. Error(config) for a different
-// shape, and for integers in place of real numbers.
+// Finds the tensors of the source for each tensor of a model. `model`: shape of the whole tensor by canonical name.
+// Error(config) for a different shape, and for integers in place of real numbers.
 WeightMatches match_weights(const WeightSource& source, const WeightNames& names, const InitFrom& wanted,
                             const std::map<std::string, std::vector<int64_t>>& model);
 

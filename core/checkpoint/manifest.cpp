@@ -127,8 +127,8 @@ void check_metric(const std::string& name, const Json& metric, int64_t last_step
   for (const Json& member : *members) check_metric_value(member, key + ".members");
 }
 
-// The state of LibTorch's CPU generator, as hex digits, must have the length that this build reads. A state of another
-// layout is not read, but it has the same length.
+// The state of LibTorch's CPU generator, as hex digits, must have the length that this build reads. The length does not
+// depend on the run's layout.
 void check_generator_state(const std::string& key, const std::string& device, const Json& state) {
   const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
   const std::string digits = state.is_string() ? state.get<std::string>() : "";
@@ -227,8 +227,8 @@ void check_length(const Manifest& manifest) {
     corrupt("'trainer.total_steps' is ", stored, ", and the steps of an epoch and 'config.train' give ", total);
 }
 
-// The pieces of each key must be different tensors of one shape that have all elements together, as every save makes
-// sure.
+// The pieces of each key must be different stored tensors, agree on the shape of the whole tensor, and have all of its
+// elements together. Every save ensures that.
 void check_pieces(const std::vector<StoredPiece>& pieces) {
   std::set<std::pair<std::string, std::string>> tensors;
   std::map<std::string, std::pair<const Piece*, int64_t>> left;  // a piece, and the elements that are still missing

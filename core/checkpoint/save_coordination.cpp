@@ -110,7 +110,7 @@ std::vector<std::string> SaveCoordination::collect(const std::string& phase, con
     if (answer.contains("error")) {
       const std::string who = context_.size > 1 ? convoy::str("rank ", rank, ": ") : "";
       const std::string text = who + answer["error"].get<std::string>();
-      // The others only heard of it: a CommError names the rank that failed.
+      // This rank only received the failure: a CommError names the rank that failed.
       if (int(rank) != context_.rank) throw CommError(failure_named(answer["kind"]), int(rank), text);
       throw Error(failure_named(answer["kind"]), text);
     }

@@ -42,9 +42,9 @@ class WeightSource {
                     const at::Tensor& out) = 0;
 };
 
-// `path`: a safetensors file, a folder with such files (of transformers: with an index if there are several), a run, or
-// a checkpoint. "@memberN" selects a member of an ensemble. `verify`: also checks the hashes of a checkpoint, which
-// reads all of it.
+// `path`: a safetensors file, a folder with such files (several need the index of transformers), a run, or a
+// checkpoint. "@memberN" selects a member of an ensemble. `verify`: also checks the hashes of a checkpoint, which reads
+// all of it.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, bool verify);
 
 // Copies the elements of `piece` in rows [first, first + view.size(0)) of the whole tensor, from a view with any

@@ -28,7 +28,7 @@ class OptionReader {
 
   const std::map<std::string, SourceLocation>& locations() const { return locations_; }  // by key path, of written keys
   const std::vector<std::string>& warnings() const { return warnings_; }
-  const std::set<std::string>& meant() const { return meant_; }  // absent keys that misspelt keys stand for
+  const std::set<std::string>& meant() const { return meant_; }  // absent keys whose misspelt forms were found
 
  private:
   Json read(const Option& option, const Node& node, const std::string& path);

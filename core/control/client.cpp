@@ -74,7 +74,7 @@ class Client : public SupervisedChannel {
     try {
       link_->send({{"op", "post"}, {"topic", topic}, {"body", body}}, topic == "progress");
     } catch (const std::exception&) {
-      // Only memory can be lacking; the interface promises not to throw.
+      // Sending fails only for lack of memory. The interface promises not to throw.
     }
   }
 

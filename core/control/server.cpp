@@ -99,7 +99,7 @@ class Server : public ChannelServer {
       strangers_.insert(connection->id());
       connection->start();
     }
-    // Reads greetings first: thousands of participants that come together must not count as strangers.
+    // Reads greetings first: thousands of participants that join at the same time must not count as strangers.
     asio::post(io_, [this] { accept_waiting(); });
   }
 
@@ -131,7 +131,7 @@ class Server : public ChannelServer {
   void sweep() {
     const auto now = Clock::now();
     detect_pause(now);
-    // After a pause of this process, count the others' silence from now on.
+    // After a pause of this process, the time without a heartbeat counts from now on.
     const bool was_paused = now == woke_;
     swept_ = now;
     const auto all = connections_;  // a copy: ending a connection changes the table

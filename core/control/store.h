@@ -71,7 +71,7 @@ class ControlStore {
     Waiter waiter;
     Reply reply;
   };
-  // Throws if the participant is none of `count`, or has given a value.
+  // Throws if `participant` is not in [0, count), or has given a value already.
   Consensus& add_value(const std::string& name, int participant, int count, const std::string& value);
   void reply_all(const WaitKey& key, const Outcome& outcome);  // ends all these waits
 

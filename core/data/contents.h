@@ -39,7 +39,7 @@ std::string combined_fingerprint(const std::vector<std::string>& parts);
 
 struct DataChange {
   std::vector<std::string> unknown;  // names without a stored number: "user '17' is not in the checkpoint"
-  std::vector<std::string> other;    // every other difference: "120 rows, there are 100 in the checkpoint"
+  std::vector<std::string> other;    // all other differences: "120 rows, there are 100 in the checkpoint"
   bool renumber = false;             // the numbers differ from the stored ones
 
   bool none() const { return unknown.empty() && other.empty(); }

@@ -18,7 +18,7 @@ void append_number(std::string& text, float value) {
   text.append(digits, end);
 }
 
-// Names the rows of an array, some of which may be left out.
+// Column with the number of each row of an array, because rows may be left out.
 constexpr char number_column[] = "row";
 
 class TextPredictions : public PredictionFile {

@@ -39,7 +39,7 @@ class PredictionFile {
 // Names of the columns that are added to `existing`: a taken name gets _2, _3, ….
 std::vector<std::string> prediction_columns(const PredictionForm& form, const std::vector<std::string>& existing);
 
-// By the ending of the file's path. `rows`: of the input, all of which are written to an array.
+// The ending of the file's path chooses the format. `rows`: the rows of the input; an array has one entry for each.
 std::unique_ptr<PredictionFile> make_prediction_file(std::unique_ptr<OutputFile> file, const PredictionForm& form,
                                                      const NewRows& rows);
 

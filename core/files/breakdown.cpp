@@ -164,7 +164,7 @@ class RunTimes {
                              " waits for other stages; try strategy.micro_batches=", 2 * micro_batches.get<int64_t>())};
   }
 
-  // Time that all ranks wait for data. What one rank loads longer than the others is in wait().
+  // Advice on the time that all ranks wait for data. wait() has the additional time of a single slow rank.
   Advice data() const {
     const Json& rank = slowest("data");
     const double seconds = number_in(rank, "data", 0);

@@ -62,8 +62,8 @@ class FileSystem {
 
 // Returns the files of the operating system.
 FileSystem& system_files();
-// The same for large files that nobody reads soon: where the file system allows it (O_DIRECT), they go to the disk past
-// the page cache, which would take memory and memory bandwidth from the training.
+// Does the same for large files that are not read soon. If the file system allows it, they are written with O_DIRECT:
+// the page cache would take memory and memory bandwidth from the training.
 FileSystem& uncached_files();
 
 // The same error with `path` in place of a temporary one, which the user has never seen.

@@ -276,7 +276,7 @@ void cut_network(SupervisedChannel& channel, double seconds) {
 // True for faults that happen in a block's forward pass, not at a point.
 bool in_model(const Fault& fault) { return fault.block >= 0 || fault.kind == Kind::nan; }
 
-// True if the point only arms the fault; it happens elsewhere.
+// True if the point only arms the fault, and the fault happens elsewhere.
 bool armed_by_point(const Fault& fault) {
   return in_model(fault) || fault.kind == Kind::mismatch || fault.kind == Kind::enospc;
 }
@@ -342,7 +342,7 @@ void Injector::reached(InjectPoint point, int64_t number) {
     for (Planned& planned : faults_) {
       const Fault& fault = planned.fault;
       const bool here = fault.point == point && fault.number == number;
-      // Arms at this collective only if a rank has to wait for it; else the next one.
+      // Armed from its step on, the fault acts in the first collective for which the rank waits, maybe in a later step.
       const bool from_here =
           fault.point == InjectPoint::collective && point == InjectPoint::step && number >= fault.number;
       if (planned.state == State::waits && ((here && armed_by_point(fault)) || from_here)) planned.state = State::armed;
@@ -424,7 +424,8 @@ void Injector::act(const Fault& fault) {
       std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
       break;
     case Kind::loop:
-      // Otherwise the phase would show the loader, which runs next. The set-up's phases decide its time limits.
+      // Without this, the phase would be that of the loader, which runs next. Before the first step the phase stays,
+      // because it determines the time limit.
       if (request_.state && fault.block < 0 && fault.point != InjectPoint::join) request_.state->phase("injected loop");
       for (volatile bool forever = true; forever;) std::this_thread::yield();
       break;

@@ -118,7 +118,7 @@ at::Tensor at_least_float(const at::Tensor& tensor) {
 
 namespace {
 
-// The prediction in the target's shape: drops a last dimension of size one; members stay in front.
+// The prediction in the target's shape: drops a last dimension of size one; the member dimension stays first.
 // Error(config) naming the loss and both shapes if they do not match.
 at::Tensor fitted(const at::Tensor& prediction, const at::Tensor& target, int64_t members, const char* loss) {
   const int64_t lead = members > 0 ? 1 : 0;

@@ -126,7 +126,7 @@ class HeldOutRanks {
  private:
   at::Tensor ranks_, held_out_;
   at::Tensor gain_, precision_;    // of each held-out item, if it is a hit
-  at::Tensor number_, best_gain_;  // [P]: 1, 2, …; the largest sum of that number of gains
+  at::Tensor number_, best_gain_;  // [P]: n = 1, 2, …; the largest sum of n gains
 };
 
 // Ids of the k best items, scores [B, N] by id → int64 [B, k]; −1 and −∞ mark that there are fewer. On the CPU the
@@ -197,7 +197,7 @@ at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_ou
   shape.back() = most + 1;
   at::Tensor numbers = at::zeros(shape, passed.options());
   numbers.scatter_add_(-1, passed, is_own.logical_not().to(at::kLong).expand_as(passed));
-  const at::Tensor upwards = numbers.flip(-1).cumsum(-1);  // others that pass the best held-out item first
+  const at::Tensor upwards = numbers.flip(-1).cumsum(-1);  // others above the best held-out item come first
   const at::Tensor above = upwards.narrow(-1, 0, most);    // [.., B, P], best held-out item first
   const at::Tensor ranks = above + at::arange(most, above.options());
   return at::where(valid, ranks, items);

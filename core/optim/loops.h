@@ -34,7 +34,7 @@ void sgd_loop(double* values, const double* gradient, double* velocity, int64_t 
 double square_sum(const float* values, int64_t n, bool* finite);
 double square_sum(const double* values, int64_t n, bool* finite);
 
-// Sum of squares and finiteness of a flat buffer, in one pass, as tensors on its device, without a read to the host.
+// Sum of squares and finiteness of a flat tensor, in one pass, as tensors on its device, without a read to the host.
 struct SquareSum {
   at::Tensor sum;     // float64 [members]
   at::Tensor finite;  // bool [members]: true if every element is finite

@@ -1,6 +1,6 @@
 // Optimizer: applies gradients to flat storage. Strategies use this interface and do not know the update rule.
 //
-// A slot is one contiguous buffer of parameters of one group (lr, weight decay), with its moments. There is one fused
+// A slot is one contiguous range of parameters of one group (lr, weight decay), with its moments. There is one fused
 // loop per slot and update. All scalars are tensors on the slot's device, with a leading member dimension (1 without an
 // ensemble). So an update copies nothing to the host, and ensembles need no extra code.
 // Threads: one per rank, from which parallel loops start. Failure: a step throws only on errors in convoy itself.

@@ -45,7 +45,7 @@ namespace {
 
 // A smaller factor would shrink gradients below their unscaled values.
 constexpr double smallest = 1;
-// Far above what fp16 gradients allow, and far from an overflow of the factor.
+// A larger factor would be of no use: gradients in fp16 overflow far below it.
 constexpr double largest = 4294967296.0;
 
 }  // namespace

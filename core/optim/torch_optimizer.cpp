@@ -277,7 +277,7 @@ void TorchOptimizer::add(Slot& slot, const ParameterPiece& given) {
   slot.pieces.push_back(std::move(piece));
 }
 
-// Moves the state of `from`, the parameter or an earlier piece of it, to the slot's buffers. `begin`: first element of
+// Moves the state of `from`, the parameter or an earlier piece of it, to the slot's moments. `begin`: first element of
 // the piece in a whole parameter.
 void TorchOptimizer::take_state(const Slot& slot, const Piece& piece, const at::Tensor& from, int64_t begin) {
   auto& states = optimizer_.state();
@@ -363,7 +363,7 @@ void TorchOptimizer::check_groups() const {
                 "was made, and has ", groups, " now; call add_param_group before");
 }
 
-// A program that loads its optimizer replaces the state: its moments are other tensors than the slot's buffers.
+// A program that loads its optimizer replaces the state: its moments are then not views of the slot's moments.
 bool TorchOptimizer::was_loaded(const Slot& slot, const Piece& piece) const {
   const auto& states = optimizer_.state();
   const auto found = states.find(key_of(piece.target));
@@ -412,7 +412,7 @@ void TorchOptimizer::check_steps() const {
     }
 }
 
-// Moves tensors that the optimizer made in this step to the slot's buffers.
+// Moves tensors that the optimizer made in this step to the slot's moments.
 void TorchOptimizer::keep_state(const Slot& slot, const Piece& piece) {
   if (!rule_ || slot.moments.empty()) return;
   const auto found = optimizer_.state().find(key_of(piece.target));

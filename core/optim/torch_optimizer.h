@@ -1,6 +1,6 @@
 // TorchOptimizer: adapts a torch::optim::Optimizer of the user to the interface Optimizer.
 //
-// The user's object makes the update. This class gives it gradients and keeps its state in flat buffers. So the state
+// The user's object makes the update. This class gives it gradients and keeps its state in flat tensors. So the state
 // is saved, averaged and sharded like that of convoy's optimizers. A parameter that is whole in a slot stays in its
 // group. For a sharded parameter the group gets this rank's piece instead, a view of the slot; its state moves along.
 // The state of SGD, Adam, AdamW, Adagrad and RMSprop is known by name. The state of other classes is not saved.
@@ -82,7 +82,7 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   std::vector<std::vector<at::Tensor>> originals_;  // by group: the parameters that the user gave
   std::vector<at::Tensor> parameters_;
   std::unordered_map<void*, size_t> numbers_;  // numbers of parameters
-  std::vector<size_t> groups_;                 // by parameter; as many as there are groups: none
+  std::vector<size_t> groups_;                 // by parameter: index of its group; the number of groups: it has none
   std::vector<int64_t> uses_;        // by parameter: how often the groups list it; each time is a step of torch
   std::vector<bool> reached_;        // by parameter
   std::vector<at::Tensor> targets_;  // by parameter: tensor in its group; undefined: no piece on this rank

@@ -1,6 +1,6 @@
-// Versioned fields in a mapping. A writer fills a slot of its field that nobody writes. So it never waits for another
-// writer, not even for one that its signal handler interrupted. A reader takes the newest complete slot and checks that
-// it was not reused meanwhile.
+// Versioned fields in a mapping. A writer fills a slot of its field that no other writer uses. So it never waits for
+// another writer, not even for one that its signal handler interrupted. A reader takes the newest complete slot and
+// checks that it was not reused meanwhile.
 #include "core/rank_state/state_file.h"
 
 #include <fcntl.h>

@@ -44,7 +44,7 @@ struct RecommendReport {
 
 // Limits of a block. A block of 2²⁴ pairs of a user and an item takes a few seconds.
 constexpr int64_t users_together = 1024;
-constexpr int64_t most_pairs_together = int64_t{1} << 24;  // exceeded only by blocks of 16 users, the least
+constexpr int64_t most_pairs_together = int64_t{1} << 24;  // a block has at least 16 users, also beyond it
 
 struct RecommendProgress {
   int64_t users = 0, total_users = 0;  // users whose lists are written, and all users

@@ -17,10 +17,9 @@ namespace convoy {
 void count_tensor_memory();
 
 struct MemoryStatistics {
-  int64_t tensors = 0;       // bytes in use now; 0 if nothing is counted
-  int64_t tensors_peak = 0;  // maximum since count_tensor_memory or reset_tensor_peak
-  int64_t resident_peak =
-      0;  // peak resident bytes of this process as the kernel counts them, with programs and libraries
+  int64_t tensors = 0;        // bytes in use now; 0 if nothing is counted
+  int64_t tensors_peak = 0;   // maximum since count_tensor_memory or reset_tensor_peak
+  int64_t resident_peak = 0;  // bytes of this process in memory at the peak, with libraries, as the kernel counts
 };
 MemoryStatistics memory_statistics();
 void reset_tensor_peak();

@@ -10,7 +10,7 @@
 #define CONVOY_VECTORISED
 #endif
 
-// CONVOY_BODY before a function template over T: the body of a loop, compiled into each function that calls it.
+// CONVOY_BODY precedes a function template over T, the body of a loop. Each caller compiles it inline.
 #define CONVOY_BODY  \
   template <class T> \
   inline __attribute__((always_inline))

@@ -14,7 +14,7 @@ struct TrainingLength {
   int64_t steps_per_epoch = 0;
   int64_t epoch_steps = 0;  // steps of train.epochs; the largest number if epochs are not limited
   int64_t total_steps = 0;
-  bool open_ended = false;  // a program has raised total_steps before, so these are hardly all
+  bool open_ended = false;  // a program has raised total_steps before, and will probably raise it again
 
   int64_t epoch_of(int64_t done) const { return (done - 1) / steps_per_epoch + 1; }  // epoch of the last step, from 1
   bool ends_epoch(int64_t done) const { return done % steps_per_epoch == 0; }        // after `done` steps

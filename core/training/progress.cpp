@@ -153,7 +153,7 @@ void TrainingProgress::open_sinks() {
     sinks_.push_back(std::move(board));
   }
   sinks_.push_back(make_channel_sink(context_.channel));
-  // The last of them: if rank 0 is lost between two, the next one asks this file which evaluations are missing.
+  // The last sink: if rank 0 is lost between two sinks, the next rank 0 finds the missing evaluations by this file.
   const std::string path = context_.folder + "/metrics.jsonl";
   sinks_.push_back(make_jsonl_sink(path, recorded_, !repeats_evaluation_));
   if (evaluations_.empty()) return;

@@ -37,7 +37,7 @@ namespace convoy {
 
 // --- Time, CPU time and bytes of this rank, for the summary ---
 
-// Resources used up to a moment, or between two moments. CPU time covers the whole process.
+// Resources that a rank has used until a moment, or between two moments. `cpu` is of the whole process.
 struct ResourceUsage {
   double wall = 0, cpu = 0, supervision_cpu = 0, waits = 0, wait_cpu = 0;  // seconds
   int64_t bytes = 0;                                                       // bytes sent
@@ -104,7 +104,8 @@ class TrainingProgress {
   void log_notes(const Resumed& from) const;
   void continue_at(Strategy& strategy, const CheckpointInfo& info, int64_t step);
   bool owns(const CheckpointInfo& info) const { return checkpoints().owns(info); }
-  // Restores the best values. Another folder begins anew: it has none of the checkpoints at which that run was best.
+  // Restores the best values of a checkpoint of this folder. Those of another run's checkpoint would have no best
+  // checkpoint here.
   void restore_metrics(const CheckpointInfo& info) {
     if (owns(info)) best_.restore(info.trainer.at("metrics"));
   }
@@ -168,7 +169,7 @@ class TrainingProgress {
   bool save_unconfirmed() const { return save_unconfirmed_; }
   // Collective. Waits until the last checkpoint is written. True if it was lost and train.on_save_error allowed that.
   bool last_save_lost();
-  // Waits until the last checkpoint is written. Throws its failure, whatever train.on_save_error says.
+  // Waits until the last checkpoint is written. Throws its failure, for any value of train.on_save_error.
   void wait_for_save();
   // Records the statistics of the loop at one moment, because the last evaluation and checkpoint must not count.
   void end_loop(const DataTime& data);
@@ -214,7 +215,7 @@ class TrainingProgress {
   bool repeats_evaluation_ = false;   // after the step `recorded_`: it was interrupted
   int64_t saves_ = 0;                 // started by this process
   int64_t failed_saves_ = 0;
-  bool lost_save_ = false;  // the last save; known on all ranks once it is over
+  bool lost_save_ = false;  // the last save was lost; all ranks know it once the save is over
   bool save_unconfirmed_ = false;
   int64_t rows_ = 0;         // global rows trained by this process, over all members
   int64_t rows_before_ = 0;  // global rows trained by earlier processes

@@ -55,7 +55,7 @@ struct ShareOptions {
 // This rank's rows of a global batch, on the device of the rank. A rank may get no rows; its tensors then have 0 rows.
 // Loops over indices have undefined tensors.
 struct ShareBatch {
-  at::Tensor data;    // features of the examples; field "features" of a data set of convoy
+  at::Tensor data;    // features of the rows; field "features" of a data set of convoy
   at::Tensor target;  // field "target"; undefined if the data set has none
   std::vector<std::pair<std::string, at::Tensor>> fields;  // all tensors of a data set of convoy, by name
   at::Tensor indices;                                      // int64 on the CPU: row numbers in the data set

@@ -154,7 +154,7 @@ void list_catalogues(const Catalogues& catalogues, const ListRequest& request, s
 // --- docs/config.md, generated from the options ---
 
 std::string reference_page(const Catalogues& catalogues);
-// Parts of a configuration for its sections: "data: table", …; "file" is a whole one. A section may lack an example.
+// Examples for the page, by section: "data: table", …; "file": a whole configuration. A section may lack an example.
 const std::map<std::string, std::string>& reference_examples();
 
 std::string default_text(const Option& option);                  // as in a YAML file
@@ -206,7 +206,7 @@ struct VerifyArguments {
   int steps = 5;     // global batches
   std::string precision = "fp64";
   std::optional<double> tolerance;  // default: 1e-9 in fp64, 1e-3 in fp32, more with compressed gradients
-  std::string against;              // folder of tools/dump_reference.py: compare with that instead; "": no
+  std::string against;              // folder of tools/dump_reference.py to compare with; "": compare two runs
 };
 
 // `--against DIR`: runs one step on the batch in DIR with the weights there, in the precision of the weights. Compares

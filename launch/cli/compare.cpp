@@ -99,7 +99,7 @@ struct RunGroup {
   std::vector<ListedRun> runs;  // differ in seeds only; the first one was named by the user
 };
 
-// The seeds of a run. A repeated run, a continued one, and one by other ranks tell nothing about the spread over seeds.
+// The seeds of a run. Runs with equal seeds (repeated, resumed, or on other ranks) do not show the spread over seeds.
 std::string seed_of(const ListedRun& run) {
   const Json config = without_locations(run.config);
   Json seeds = Json::array();

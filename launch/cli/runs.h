@@ -44,8 +44,8 @@ std::vector<ListedRun> listed_runs(const std::string& folder);
 
 // A value of the run's summary: `which` is last, best or best_step; NaN if it has none.
 double value_of_metric(const ListedRun& run, const std::string& metric, const char* which);
-// The metric that stands for the run: `wanted` if it has that one, else that of train.keep_best, else the first that is
-// no loss, else the first; "" if it has none.
+// The metric by which runs are listed: `wanted` if the run has it, else that of train.keep_best, else the first that is
+// no loss, else the first; "" if the run has none.
 std::string main_metric(const ListedRun& run, const std::string& wanted);
 bool is_loss_name(const std::string& metric);
 std::string number_or_dash(double value);  // "-" for values that are not finite

@@ -115,8 +115,8 @@ void add_files_in(const Json& value, std::vector<std::string>& files) {
   }
 }
 
-// The folders with files of the run: that of the checkpoint, and that of all checkpoints and the run if RUN names the
-// checkpoint within them. Each may be a link.
+// Folders with files of the run: the checkpoint, and the run folder or checkpoint directory in which it is, if any.
+// `run.checkpoint` may be a link or contain links, so the path is tried as it is and resolved.
 std::vector<fs::path> folders_of(const UsedRun& run) {
   std::error_code none;
   std::vector<fs::path> folders{run.checkpoint};

@@ -47,8 +47,8 @@ struct UseResult {
 // check_output_path.
 UseResult use_run(const UseArguments& arguments);
 
-// Error(command_line) under a launcher that started several processes, for a command of one: each would write the
-// output.
+// Throws Error(command_line) if a launcher started several processes of a command that needs one: each process would
+// write the output.
 void check_alone(const std::string& command);
 
 // Returns the answer with the run, its checkpoint and its step, for --json.
@@ -80,7 +80,7 @@ struct PredictArguments {
   std::string probabilities = "all";
 };
 
-// Writes the predictions, and prints their number and what was found about the columns. Returns the exit code.
+// Writes the predictions, and prints their number and notes on the columns. Returns the exit code.
 int predict_command(UseArguments arguments, const PredictArguments& prediction);
 
 // --- `convoy generate RUN --prompt TEXT [--max-tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S] …` ---

@@ -123,7 +123,7 @@ int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Js
   return code;
 }
 
-// Reason for which the reference's loss cannot be divided into shares, or "".
+// Returns why the reference's loss cannot be divided into shares, or "".
 std::string read_loss_fault(const std::string& states) { return read_file_if_any(states + "/loss_fault.txt"); }
 
 // A note if no step compared shares of unequal sizes, else "".

@@ -184,7 +184,7 @@ std::string agreement(const std::vector<StepDifferences>& steps, double toleranc
   return text + "\n";
 }
 
-// True if the strategy keeps no gradients: then all are missing, and the comparison leaves them out.
+// If all gradients are missing, removes them from the comparison and returns true: the strategy keeps none.
 bool without_gradients(std::vector<StepDifferences>& steps) {
   for (const StepDifferences& step : steps)
     for (const TensorDifference& tensor : step.tensors)

@@ -44,7 +44,8 @@ class StallWatch {
   void set_rank_info(int rank, const Json& info);           // {host, pid, …} from the rank
   bool posted(const std::string& topic, const Json& body);  // false: a topic of another receiver
   void heartbeat_lost(int rank, double seconds, const std::string& message);
-  // Ranks that called different collectives, by state files alone, after one of them has died of it.
+  // Finds ranks that called different collectives, from state files only, after one of the ranks has ended because of
+  // that.
   StallDiagnosis mismatch() const;
   std::optional<RankReport> position(int rank) const;
 

@@ -53,8 +53,8 @@ Candidate configured_candidate(const PreparedRun& run, const Topology& topology)
 Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology,
                           const std::vector<std::string>& overrides = {});
 
-// The candidate with its sparse embeddings sharded, or whole if they are sharded, and with dense ones. Leaves out
-// variants that its strategy refuses; empty without sparse embeddings.
+// Returns variants of the candidate: with sharded sparse embeddings (or whole ones, if the candidate shards them), and
+// with dense embeddings. Leaves out variants that its strategy refuses; empty without sparse embeddings.
 std::vector<Candidate> embedding_variants(const Candidate& candidate, const Topology& topology);
 
 // Costs of its ranks by the strategy's formulas, with the block times of the calibration unless it is null.

@@ -29,7 +29,7 @@ std::string reason(const PredictedCandidate& candidate, const PredictedCandidate
   const ExchangeTime* largest = nullptr;
   for (const ExchangeTime& exchange : step.exchanges)
     if (largest == nullptr || exchange.exposed > largest->exposed) largest = &exchange;
-  // Its share of computation and updates if they were divided evenly.
+  // Share of the reference's computation and updates that each rank would have if they were divided evenly.
   const double even = candidate.rows / std::max(1.0, reference.rows) / std::max(1, candidate.ranks);
   const double computes_more = step.compute - reference.step.compute * even;
   const double updates_more = step.update - reference.step.update * even;
@@ -64,15 +64,15 @@ std::string described(const PredictedCandidate& candidate, const PredictedCandid
 }
 
 constexpr const char* file_name = "calibration.json";
-constexpr double measured_seconds = 4.4;  // of the documented five; making data and model comes before
+constexpr double measured_seconds = 4.4;  // the documented 5 s, minus the time to make data and model
 constexpr double most_measured = 2e9;     // bytes of a model that a comparison makes without --calibrate
 constexpr int lower_frequency = 8;        // steps per update, tried in addition to the configuration
 
 constexpr const char* dense_rows = "model.rows=false";
 constexpr int never = 1 << 20;  // steps per update, where the measurement decides when to update
 
-// Overrides for steps of the reference strategy with whole passes and an update every `every` steps. Leaves out keys
-// that it does not have.
+// Overrides for steps of the reference strategy without micro-batches, and with an update every `every` steps. Leaves
+// out keys that this strategy does not have.
 std::vector<std::string> whole_passes(int every) {
   std::vector<std::string> overrides;
   for (const Option& option : reference_strategy().options) {

@@ -146,7 +146,7 @@ int init_command(InitArguments arguments) {
   const Variables variables = current_variables();
   const PreparedRun prepared = prepare(read_yaml_text(text, path), run, variables, launched_as(variables));
   check_components(prepared.config);
-  if (arguments.ranks > 0) placed_here(prepared);  // the strategy takes so many ranks
+  if (arguments.ranks > 0) placed_here(prepared);  // checks that the strategy can have this number of ranks
   OutputFile file(path, arguments.force);
   file.write(text);
   file.commit();

@@ -55,7 +55,8 @@ struct JobEvents {
   // An agent reports the end of a process, by its number when it was started. Null: JobSupervisor::ended.
   std::function<void(int process, const ProcessEnd& end)> on_agent_report = nullptr;
   // Before a job fails because a process or its host does not answer. Returns true if the job continues without it.
-  // `started`: `process` is the number when it was started; else that in the job now. `silence` follows its name.
+  // `started`: `process` is its number when it was started, not the one that it has in the job now.
+  // `silence`: text that follows its name.
   std::function<bool(int process, bool started, const std::string& silence)> on_silence = nullptr;
 };
 

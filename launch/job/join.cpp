@@ -3,7 +3,7 @@
 //
 // The new process starts while the others train: it reads its work on the channel of the next membership, loads its
 // data, and reports that it is ready. Then the membership changes, and the new rank receives the state from the others.
-// If the process ends before, nobody has waited for it.
+// If the process ends before, no rank has waited for it.
 #include <unistd.h>
 
 #include <numeric>

@@ -34,7 +34,7 @@ JoinRequests::JoinRequests(const std::string& run_folder) : folder_(folder_in(ru
 void JoinRequests::refuse_all() const {
   while (const std::optional<std::string> token = take())
     answer(*token, {exit_code_of(Failure::output), "the run has ended; start it again with more --ranks"});
-  rmdir(folder_.c_str());  // stays while an asking process has not read its answer
+  rmdir(folder_.c_str());  // fails while a process has not read its answer; then the folder stays
 }
 
 std::optional<std::string> JoinRequests::take() const {

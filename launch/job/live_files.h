@@ -16,8 +16,8 @@ namespace convoy {
 class LiveFiles {
  public:
   using Warn = std::function<void(const std::string&)>;
-  // `prometheus`: log.prometheus. `began`: start of the run. From it count the times in resources.jsonl, and the
-  // start-up of the ranks.
+  // `prometheus`: log.prometheus. `began`: start of the run; the times in resources.jsonl and the start-up of
+  // the ranks count from it.
   LiveFiles(std::string folder, const std::string& prometheus, std::chrono::steady_clock::time_point began, Warn warn);
 
   void begin();                        // Error(output) if log.prometheus cannot be written

@@ -243,7 +243,7 @@ int run_joining_rank(EventLoop& loop, const AgentRequest& request, const RemoteP
   return end->exit_code();
 }
 
-// Reason for which ranks cannot start here; "": none.
+// Returns why ranks cannot start here, or "".
 std::string problem_with(const RemoteRequest& request) {
   if (request.version != version)
     return str(program_path(), " is version ", version, " there and ", request.version,

@@ -36,7 +36,7 @@ std::vector<HostShare> node_shares(const NodeRole& role) {
 
 class HostsRun {
  public:
-  // `rendezvous`: of the nodes; null with --hosts.
+  // `rendezvous`: null with --hosts.
   HostsRun(EventLoop& loop, PreparedRun run, NodeRendezvous* rendezvous)
       : loop_(loop),
         tasks_(loop),

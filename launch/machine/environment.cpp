@@ -208,7 +208,7 @@ class RoleReader {
     port_source_ = platform.port_variable;
   }
 
-  // JOB_COMPLETION_INDEX alone does not make the pods of a Job one run: they may be runs of their own.
+  // JOB_COMPLETION_INDEX alone does not make the pods of a Job one run: they may be independent runs.
   void read_index() {
     const std::string index = value_in(variables_, index_variable);
     if (index.empty() || !nodes_.value) return;

@@ -122,8 +122,8 @@ struct Division {
   bool shared = false;  // all ranks share all cores
 };
 
-// One core for each rank if ranks outnumber cores: splits as many cores into hardware threads as needed, and keeps the
-// others whole.
+// Returns at least `ranks` cores if possible. Splits only as many cores into hardware threads as that needs, and keeps
+// the others whole.
 std::vector<Core> split_for(const std::vector<Core>& cores, size_t ranks) {
   std::vector<Core> split;
   size_t missing = ranks - cores.size();

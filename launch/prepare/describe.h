@@ -23,8 +23,8 @@ void check_plugins(RunConfig& config, const std::string& rank_program);
 inline constexpr char describe_stack_line[] = "convoy-stack ";
 int describe_stacks_signal();
 
-// A child that answers requests ends each of its errors with {describe_failed_key: kind} on standard output. An end
-// without it, or without the line of a crash report, is one that code of a plugin made, as by _exit.
+// A child that answers requests prints {describe_failed_key: kind} on standard output at the end of each error. A child
+// that ends without it, and without a crash report, was ended by code of a plugin, for example by _exit.
 inline constexpr char describe_failed_key[] = "failed";
 
 // Gives the resolved configuration to `convoy-rank --describe`, which loads the plugins and checks their options.

@@ -151,8 +151,8 @@ Json value_at(const Json& config, const std::string& pointer) {
   return config.contains(place) ? config[place] : Json();
 }
 
-// The length of the folder's run, as far as it differs from `resolved` and the user wrote no other: `epochs` unless he
-// gives epochs, `max_steps` unless he gives either. Without this, a default would end the run early.
+// Returns the length of the folder's run where it differs from `resolved`: `epochs` unless the user wrote epochs,
+// `max_steps` unless the user wrote one of the two. Without this, a default would end the run early.
 Json kept_length(const Json& config, const Json& resolved) {
   const SourceLocations locations = locations_of(resolved);
   const auto is_written = [&](const std::string& key) {

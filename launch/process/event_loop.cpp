@@ -17,7 +17,7 @@ EventLoop::EventLoop() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
-  // A blocked signal arrives here even if it is ignored, so ignored ones stay out.
+  // A blocked signal arrives here even if it is ignored. So stop_signals() leaves out ignored ones.
   for (const int number : stop_signals()) sigaddset(&signals, number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // the console may be a closed pipe

@@ -194,7 +194,7 @@ std::string ranking_advice(const Dataset& data, const RunConfig& config) {
   const Interactions* all = data.interactions();
   const Json& options = config.resolved.at("data");
   if (all == nullptr || options.value("ranking", "") != "sampled" || data.size(Split::evaluate) == 0) return "";
-  const Json rows = options.value("rows", Json());  // of synthetic data, which is described with fewer
+  const Json rows = options.value("rows", Json());  // `data` may have fewer: synthetic data is described with few rows
   const double trained = rows.is_number() ? rows.get<double>() : double(data.size(Split::train));
   const double epochs =
       double(all->users) * double(all->items) / (scores_per_instance * trained * double(data.instances_per_row()));

@@ -98,7 +98,7 @@ void add_record(const RecordHandler& record, RecordedRun& run) {
   if (!std::isfinite(record.step) || (!trains && record.kind != "evaluate")) return;
   if (std::isfinite(record.seconds)) {
     run.seconds.add(record.step, record.seconds);
-    // Mean rate of this attempt times the time of all: close enough until the summary has the number.
+    // Mean rate of this attempt × time of all attempts ÷ steps: close enough until the summary has the number.
     if (record.step > 0 && record.rate > 0) run.samples_per_step = record.rate * record.seconds / record.step;
   }
   for (const auto& [name, value] : record.metrics)

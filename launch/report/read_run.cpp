@@ -15,7 +15,7 @@ namespace {
 
 double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-// Calls `line` with each complete line of a JSON Lines file that is an object.
+// Calls `use` with each complete line of a JSON Lines file that is an object.
 void for_each_object(const std::string& path, const std::function<void(const Json&)>& use) {
   for (const std::string& line : split(read_file_if_any(path), '\n')) {
     if (line.empty()) continue;
@@ -182,12 +182,12 @@ Json copied_keys(const Json& from, std::initializer_list<const char*> keys) {
   return copy;
 }
 
-// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A continued
-// run counts its time from 0 again, and is shown after the earlier one.
+// Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A resumed run
+// counts its time from 0 again; its curve follows that of the earlier one.
 void read_resources(const std::string& path, ReportedRun& run) {
   const std::string text = read_file_if_any(path);
   NamedCurves cpu_seconds;
-  std::map<std::string, std::pair<double, double>> clocks;  // of each rank: time of the last line, and what precedes it
+  std::map<std::string, std::pair<double, double>> clocks;  // by rank: time of the last line, and total of earlier runs
   for (const std::string& line : split(text, '\n')) {
     if (line.empty()) continue;
     const Json sample = parsed_json(line);
@@ -270,7 +270,7 @@ ReportedRun reported_run(ListedRun listed) {
                             "; something else has changed the file, and the curves lack these"));
   const double samples = number_in(run.summary, "samples", 0), steps = number_in(run.summary, "steps", 0);
   if (samples > 0 && steps > 0) run.records.samples_per_step = samples / steps;
-  // Few points are enough: a page has no more than this of a curve.
+  // The page draws at most this number of points of a curve.
   for (NamedCurves* curves : {&run.memory, &run.cpu})
     for (auto& [name, curve] : *curves) curve = downsampled(curve, throughput_intervals);
   return run;

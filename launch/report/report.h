@@ -57,7 +57,7 @@ struct ReportedRun {
   std::vector<std::string> notes;                          // on files that the page shows only in part
 };
 ReportedRun reported_run(ListedRun listed);
-// `points`: of each curve. `label`: unique in the page.
+// `points`: largest number of points of each curve. `label`: unique in the page.
 Json to_json(const ReportedRun& run, const std::string& label, size_t points);
 
 // --- One farm ---

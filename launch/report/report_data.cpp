@@ -77,19 +77,20 @@ ListedRun run_to_report(const std::string& folder) {
   return *run;
 }
 
-// The farm's result of a pipeline: it may have ended a run that has no failure itself, such as one above its limits.
+// Takes the pipeline's result from the farm. The farm may have ended a run whose own summary has no failure, such as a
+// run above its limits.
 void take_outcome(const Json& row, ReportedRun& run) {
   const std::string status = text_in(row, "status"), cause = text_in(row, "cause");
   const bool ended_badly = status == "failed" || status == "stopped";
   if (!ended_badly && status != "done" && status != "lost" && status != "paused" && status != "waiting") return;
   run.listed.status = status;
-  if (!ended_badly) run.summary.erase("failure");  // it was only asked to stop
+  if (!ended_badly) run.summary.erase("failure");  // the request to stop is no failure
   if (!ended_badly || cause.empty()) return;
   if (const auto failure = run.summary.find("failure"); failure == run.summary.end() || !failure->is_object())
     run.summary["failure"] = {{"cause", cause}, {"message", text_in(row, "message", cause)}};
 }
 
-// A line of the table is left: a page with the curves of hundreds of runs would be too large.
+// Keeps only what the table shows: a page with the curves of hundreds of runs would be too large.
 void drop_details(ReportedRun& run) {
   run.records = {};
   run.memory.clear();
@@ -98,7 +99,7 @@ void drop_details(ReportedRun& run) {
     run.summary.erase(key);
 }
 
-// The runs of a farm, best first, as far as there is room for their curves.
+// Adds the runs of a farm, best first, up to limits.curves_of runs with curves.
 void add_farm(ListedRun listed, const ReportLimits& limits, ReportSources& sources) {
   ReportedFarm farm = reported_farm(std::move(listed), limits);
   size_t left_out = 0;

@@ -57,7 +57,7 @@ std::string subject_of(const Json& run) {
   return data.empty() ? model : model + " on " + data;
 }
 
-// `begins_with_name`: of a run, which is not changed.
+// `begins_with_name`: the text begins with the name of a run, so its first letter stays.
 std::string sentence_of(const std::vector<std::string>& parts, bool begins_with_name = false) {
   std::string text = join(parts, "; ");
   if (!begins_with_name) text.front() = char(std::toupper(static_cast<unsigned char>(text.front())));

@@ -203,8 +203,8 @@ void StackedMembers::restored() {
   use_single(why);
 }
 
-// Convolutions on a CPU gain nothing from a stack, which must split and join activations around each. The result is the
-// same in a resumed run with finished members.
+// Convolutions on a CPU gain nothing from a stack, which must split and join activations around each. Finished members
+// count too, so a resumed run gets the same result.
 bool StackedMembers::convolves_on_a_cpu(const Stack& stack) const {
   const Options& options = context_.config.strategy.options;
   return options.text("how") == "auto" && options.text("convolutions") == "auto" && stack.convolves &&

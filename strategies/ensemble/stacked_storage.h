@@ -1,6 +1,6 @@
 // StackedStorage: parameters, gradients and buffers of a rank's members, one row per member.
 //
-// Parameters that are in one parameter group for every member's optimizer share a buffer [members, elements]. A
+// Parameters that are in one parameter group for every member's optimizer share a tensor [members, elements]. A
 // member's parameters are contiguous, a layer multiplies a batch of strided matrices, and one optimizer pass updates
 // all members. Rows are reordered when members finish: training members come first. Gaps in gradients stay zero. A
 // ModelPart is bound to rows: to the first n together, or to a single row. Threads: the rank's thread.
@@ -80,12 +80,13 @@ class BestMembers {
 
   // Copies the member in this row of the storage.
   void keep(const StackedStorage& storage, int64_t row, int64_t member);
-  // Writes the copy into the row. Does nothing if the member has none: it never improved, or an earlier version saved.
+  // Writes the copy into the row. Does nothing if the member has no copy: it never improved, or an earlier version of
+  // convoy wrote the checkpoint.
   void restore(const StackedStorage& storage, int64_t row, int64_t member) const;
-  // Evaluations before are not comparable with those that follow.
+  // Drops the copies, because later evaluations are not comparable with earlier ones.
   void reset();
 
-  // Copies as optional state, each with the number of its member.
+  // Visits the copies as optional state, each with the number of its member.
   void visit_state(const StateVisitor& visit) const;
 
  private:

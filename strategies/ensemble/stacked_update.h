@@ -1,5 +1,5 @@
 // StackedUpdate: end of a stack's step: gradients → (norm, finite) → clipping → optimizer. Members are independent, and
-// one pass over a group's buffer updates all of them.
+// one pass over a group's flat tensor updates all of them.
 //
 // All scalars are tensors on the device with one element per row; the host reads none. A member with a non-finite loss
 // or gradient stays unchanged. strategies/common/step/update.h does the same for one model.

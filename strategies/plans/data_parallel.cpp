@@ -1,6 +1,5 @@
 // data_parallel: ddp with ranks as threads of one process, one per device. It uses the class of ddp
-// (strategies/ddp.cpp).
-// Replicas persist over steps. Threads reduce through shared memory, GPUs through NCCL.
+// (strategies/ddp.cpp). Replicas persist over steps. Threads reduce through shared memory, GPUs through NCCL.
 #include <algorithm>
 
 #include "core/base/describe.h"

@@ -132,7 +132,7 @@ class Chooser {
   std::vector<std::vector<int>> next_;  // by kind (forward, backward) and stage: next micro-batch
 };
 
-// Errors of the lists that need no execution; "" if there are none.
+// Returns the first error of the schedule that shows without execution; "" if there is none.
 std::string malformed(const StepSchedule& schedule, int micro, bool backward) {
   const int stages = schedule.stages();
   std::vector<std::vector<int>> next(2, std::vector<int>(size_t(stages), 0));

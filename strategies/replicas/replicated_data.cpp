@@ -123,7 +123,7 @@ UpdateStatistics ReplicatedData::update(double nominal, bool log_step) {
   }
   // With gradient accumulation the next logged step is unknown here; updates are rare then, so always compute the norm.
   update_.reduced_rows(rows_->finite_sums(), log_step || options_.sync.every > 1);
-  // The last wait before the update: a lost peer leaves a rank with the state before the update, or after it.
+  // All waits end before parameters change. So a lost peer leaves each rank with the state before or after the update.
   if (buffers) buffer_sync_->finish();
   const UpdateStatistics statistics = update_.finish();
   rows_->written();

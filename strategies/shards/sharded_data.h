@@ -1,7 +1,7 @@
 // ShardedData: the ranks of the axis `data` shard the optimizer state, and on request gradients and parameters
 // (Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023).
 //
-// Units are blocks (sharded_unit.h). Each is a flat buffer; a rank owns an equal shard of it. Only the shards are
+// Units are blocks (sharded_unit.h). Each is a flat tensor; a rank owns an equal shard of it. Only the shards are
 // updated, as slots of the shared update.
 //   optimizer    Gradients of an update are reduce-scattered by unit as soon as the last backward has passed the unit's
 //                first block. New values are gathered while the next forward begins.

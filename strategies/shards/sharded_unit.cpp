@@ -25,7 +25,7 @@ bool smaller(const at::Tensor& a, const at::Tensor& b) { return size_of(a) < siz
 at::Tensor BufferPool::take(int64_t bytes) {
   std::sort(free_.begin(), free_.end(), smaller);
   auto fit = std::find_if(free_.begin(), free_.end(), [&](const at::Tensor& one) { return size_of(one) >= bytes; });
-  // A much larger buffer stays: its usual user will need it soon.
+  // A much larger tensor stays in the pool: its usual user will need it soon.
   if (fit != free_.end() && size_of(*fit) < 2 * bytes) {
     at::Tensor found = std::move(*fit);
     free_.erase(fit);
@@ -45,7 +45,7 @@ at::Tensor BufferPool::lend(at::Tensor buffer) {
   return buffer;
 }
 
-// Frees kept buffers until the limit holds: the smallest one that is large enough, or else the largest.
+// Frees kept tensors until the limit holds: the smallest one that is large enough, or else the largest.
 void BufferPool::make_room() {
   while (!free_.empty() && lent_ + kept_ > peak_) {
     const int64_t excess = lent_ + kept_ - peak_;

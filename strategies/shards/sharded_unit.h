@@ -22,9 +22,9 @@ namespace convoy {
 
 // BufferPool: memory that is needed repeatedly for a short time, such as gathered parameters and their gradients.
 //
-// Freeing and allocating such buffers each time costs several times as much as filling them. So the pool keeps a
-// returned buffer, and lends it for a later request of more than half its size. Lent and unused bytes together never
-// exceed the peak of lent bytes: unused buffers are freed first.
+// Freeing and allocating such memory each time costs several times as much as filling it. So the pool keeps a returned
+// tensor, and lends it for a later request of more than half its size. Lent and unused bytes together never exceed the
+// peak of lent bytes: unused tensors are freed first.
 // Threads: one at a time.
 class BufferPool {
  public:

@@ -1,6 +1,6 @@
 // SparseEmbedding: an embedding whose steps touch only the rows that they look up.
 //
-// It belongs to a Parameter (Parameter::table) outside the flat buffers, without a dense gradient. A training forward
+// It belongs to a Parameter (Parameter::table) outside the flat tensors, without a dense gradient. A training forward
 // finds the rows of its ids. Rows in the table may be stale, so the optimizer computes current values
 // (RowOptimizer::look_up). The embedding keeps them until `begin`; backward adds to their gradients. So several
 // look-ups of one row, by micro-batches, layers or a checkpointed block, share one position and their gradients add up.

@@ -49,7 +49,7 @@ class Mailbox {
   bool stopped_ = false;
 };
 
-// End of the mailbox at one device: received tensors are moved to its memory.
+// The mailbox as one device uses it. Moves received tensors to the device's memory.
 class DeviceLink : public StageLink {
  public:
   DeviceLink(Mailbox& mailbox, at::Device device, std::shared_ptr<TimeBreakdown> times)

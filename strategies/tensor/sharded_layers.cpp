@@ -100,8 +100,8 @@ class RowLinear : public WeightedLayer {
   DimensionShard inputs_;
 };
 
-// `inner` with its whole parameters. Within a region their gradients are summed over the group. `row_inputs`: inputs of
-// a layer that asks for a share of them and is tied to a whole weight; it gathers them.
+// `inner` with its whole parameters. Inside a region the group sums their gradients. `row_inputs`: inputs of a
+// row-parallel layer that is tied to a whole weight; the layer gathers them.
 class WholeLinear : public LayerModule {
  public:
   WholeLinear(LayerContext layer, const Layer& inner, ParameterPtr weight, ParameterPtr bias,
@@ -134,8 +134,8 @@ class WholeLinear : public LayerModule {
   std::optional<DimensionShard> row_inputs_;
 };
 
-// `inner` outside regions; else its product with weight [dim], and bias if there is one, with gradients summed over the
-// group. A norm without bias is an RMS norm.
+// A norm. Outside regions it is `inner`. Inside a region the group sums the gradients of weight [dim] and bias. A norm
+// without bias is an RMS norm.
 class RegionNorm : public LayerModule {
  public:
   RegionNorm(LayerContext layer, const Layer& inner, ParameterPtr weight, ParameterPtr bias, double eps)
@@ -162,7 +162,7 @@ class RegionNorm : public LayerModule {
   double eps_;
 };
 
-// Drops the same elements of a part as the layer drops of the whole.
+// Drops the same elements of a shard as the default layer drops of the whole tensor.
 class RegionDropout : public LayerModule {
  public:
   RegionDropout(LayerContext layer, const Layer& inner, double p)
@@ -344,7 +344,7 @@ Layer ShardedLayers::linear(const std::string& name, int64_t in, int64_t out, co
   return whole_linear(name, in, out, options);
 }
 
-// Sharding of a parameter that another part of the model makes, from the plan.
+// Returns the planned sharding of a parameter that another stage creates.
 std::optional<TensorShard> ShardedLayers::sharding_of_distant(const std::string& name, int64_t in, int64_t out,
                                                               const std::string& tensor) {
   const auto planned = group_->planned.find(tensor);

@@ -28,8 +28,8 @@ struct LocalRowIndices {
 // Throws Error(training) for a number outside [0, whole), checked on the CPU. `what` names the numbers in the message.
 LocalRowIndices local_row_indices(const at::Tensor& numbers, const DimensionShard& shard, const std::string& what);
 
-// Vocabulary-parallel losses and ranks, without gathering logits: ranks exchange a few numbers per position. Shapes are
-// those of core/layers.h. `shard`: sharding of the last dimension of `logits`.
+// Vocabulary-parallel loss, and rank of the target among the classes. Logits are not gathered: the group exchanges a
+// few numbers per position. Shapes are those of core/layers.h. `shard`: sharding of the last dimension of `logits`.
 
 // logits [.., B, …, classes of this rank], target [.., B, …] → [.., B, …], in float for 16-bit logits.
 at::Tensor sharded_cross_entropy(const at::Tensor& logits, const at::Tensor& target, const DimensionShard& shard,

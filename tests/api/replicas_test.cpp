@@ -231,7 +231,7 @@ TEST(Replicas, TrainWhatTheProgramLoadsLater) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
     EXPECT_SAME(trained(ranks, 0), trained(ranks, -1), 0);
-    // After some steps, when buckets have their layout: the module is that of the file, and trains.
+    // Loads after some steps, when buckets have their layout. The replicas then train the loaded values.
     State again = trained(ranks, 5);
     for (auto entry = again.begin(); entry != again.end();)
       entry = entry->first.rfind("buffer/", 0) == 0 ? again.erase(entry) : std::next(entry);

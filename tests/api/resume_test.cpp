@@ -85,7 +85,7 @@ TEST(TrainedState, ContinuesBitForBit) {
     }
 }
 
-// module.parameters() lists a tied parameter under each name, and torch steps it as often.
+// module.parameters() lists a tied parameter once for each of its names, and torch updates it as many times.
 TEST(TrainedState, ContinuesBitForBitWithTiedParameters) {
   struct Tied : torch::nn::Module {
     Tied() {
@@ -202,7 +202,7 @@ TEST(TrainedState, IsTakenOverFromArchivesThatTheProgramLoads) {
       load(text, fresh, *second);
       steps_on(job, loaded, fresh.forward, {}, 4, 8);
       EXPECT_SAME(parameters_of(*fresh.module), parameters_of(*net.module), 1e-12);
-      // Also over another state, and for a checkpoint that follows at once.
+      // Replaces a state that other steps have made. A save directly afterwards stores the loaded state.
       steps_on(job, replaced, used.forward, {}, 0, 3);
       load(text, used, *third);
       replaced.impl().adopt_loaded();  // as a save does

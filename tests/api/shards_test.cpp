@@ -105,7 +105,7 @@ TEST(Shards, AccumulateAndClipLikeAProgramWithoutConvoy) {
     }
 }
 
-// From the first step on, and beyond those that measure overlap.
+// One rank has no rows in all 24 steps. The first steps also measure overlap.
 TEST(Shards, LetARankWithoutRowsSkipItsForward) {
   Schedule schedule;
   schedule.batches.assign(24, 2);

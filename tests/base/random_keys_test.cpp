@@ -10,13 +10,13 @@
 namespace convoy {
 namespace {
 
-// From the paper's reference implementation (Random123, kat_vectors, philox4x32 with 10 rounds).
 double random_normal(uint64_t key, uint64_t index) {
   double value = 0;
   draw_normal(&value, 1, key, index);
   return value;
 }
 
+// From the paper's reference implementation (Random123, kat_vectors, philox4x32 with 10 rounds).
 TEST(Philox, KnownAnswers) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(philox(0, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

@@ -81,8 +81,8 @@ def step_of(config, options, *overrides, **more):
 
 
 def synthetic_interactions(rows, words):
-    """Returns convoy's cache of synthetic interactions with so many rows, whose description contains `words`. The rows are
-    positives and a held-out interaction of each user."""
+    """Returns convoy's cache of synthetic interactions with `rows` rows, whose description contains `words`. The rows
+    are positives and a held-out interaction of each user."""
     for path in glob.glob(str(TOP / ".data" / "synthetic-interactions-*.cache.safetensors")):
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

@@ -34,7 +34,7 @@ def peer(steps):
     def measure():
         figures = harness.peer("ncf.py", "--columns", columns(), *sizes, *SHAPE, "--batch", BATCH, "--sparse", "--warm", 3,
                                "--steps", steps)
-        # convoy's first layer is two, with one bias: as many parameters.
+        # convoy has two layers with one bias instead of the first layer, so the numbers of parameters are equal.
         if figures["parameters"] != PARAMETERS:
             sys.exit(f"benchmark: the peer has {figures['parameters']} parameters, not {PARAMETERS}")
         return figures["instances_per_second"]

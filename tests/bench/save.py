@@ -13,7 +13,7 @@ import harness
 import numpy
 
 CONFIG = "configs/ncf_story.yaml"
-# Tables with dense gradients: a save of sparse ones first brings all rows up to date, which is no part of the copy.
+# Dense embeddings: a save of sparse embeddings also flushes all rows, which is no part of the copy.
 DENSE = ["model.rows=false", "train.evaluate_every=never", "train.log_every=1"]
 SPARSE = ["train.evaluate_every=never", "train.log_every=100"]
 STATE = 3 * 12_453_873 * 4  # bytes of weights and two moments

@@ -1,8 +1,8 @@
 """CPU time of event files, Prometheus' file, resources and the time breakdown, as a fraction of NCF's"""
-# The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, which has none of all
-# this. Without it, only the files are compared.
-# CPU times of equal runs differ by up to a fifth on a virtual machine, always upwards from a floor. So a round takes the
-# lowest of several short runs of either side, which alternate.
+# The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, without the breakdown
+# and the files. Without it, only the files are compared.
+# On a virtual machine equal runs need up to a fifth more CPU time than the fastest one. So a round makes several short
+# runs of each side in turn, and takes the lowest time of each side.
 import pathlib
 import resource
 import shutil

@@ -9,7 +9,7 @@ import harness
 EVERY = (1, 4, 16, 64)
 KINDS = ("gradients", "parameters", "diloco")
 SUBJECTS = {
-    # The measured metric, if more is better, and the run: a few epochs or steps of the configuration.
+    # name: (configuration, metric, its label, overrides)
     "ncf": ("configs/ncf_ddp.yaml", "hr@10", "HR@10", ["train.checkpoint_every=never"]),
     "gpt": ("configs/gpt_ddp.yaml", "loss", "loss", ["train.checkpoint_every=never", "model.layers=2", "model.dim=128",
                                                      "data.length=64"]),

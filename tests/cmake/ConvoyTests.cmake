@@ -67,8 +67,8 @@ function(convoy_torch_tests folder)
   endif()
 endfunction()
 
-# convoy_cases(OUT FOLDER WORD): does a case in this folder carry the word in its name? Looked up when CMake runs, which
-# ./check has it do each time.
+# convoy_cases(OUT FOLDER WORD): sets OUT to ON if the name of a test case in FOLDER contains WORD. CMake looks this up
+# when it configures; ./check configures each time.
 function(convoy_cases out folder word)
   get_target_property(sources ${folder}_tests SOURCES)
   set(${out} OFF PARENT_SCOPE)
@@ -80,8 +80,8 @@ function(convoy_cases out folder word)
   endforeach()
 endfunction()
 
-# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s] [EXCEPT pattern]): FOLDER, and FOLDER.gpu if a case needs
-# it. Cases of the pattern have a separate entry.
+# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s] [EXCEPT pattern]): adds the test FOLDER, and FOLDER.gpu if a
+# case needs a GPU. Leaves out cases of the pattern, which have a separate entry.
 function(convoy_gtest_entry folder)
   if(NOT TARGET ${folder}_tests)
     return()

@@ -25,7 +25,8 @@ namespace {
 
 int gpus() { return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0; }
 
-// Runs two ranks as threads, each on its GPU, beyond the calls that the ranks compare first.
+// Runs two ranks as threads, each on its GPU, after the first collectives of the group, which are checked before they
+// start.
 void on_two_gpus(const std::function<void(Communicator&, const at::Device&)>& body) {
   RankGroup group{"nccl", 2};
   group.on_gpus = true;
@@ -99,7 +100,7 @@ TEST(NcclGpu, NamesAMissingRankWithinTheTimeLimit) {
     const auto start = std::chrono::steady_clock::now();
     world.all_reduce(tensor, ReduceOp::sum, call)->wait();
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
-    c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device).synchronize();  // comes back, since the group is aborted
+    c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device).synchronize();  // returns, because the group is aborted
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
     try {
       world.all_reduce(tensor, ReduceOp::sum, {"next"})->wait();

@@ -362,7 +362,7 @@ TEST_F(TrainerTest, KeepsTheBestAndTheNewestCheckpoint) {
   EXPECT_EQ(named, "step-6");
 }
 
-// The run continues with another evaluation: the best value of before is the one to beat.
+// The resumed run compares its evaluation with the best value before the resume.
 TEST_F(TrainerTest, ABestCheckpointStaysAcrossAResume) {
   Counting first, second;
   first.scores = {0.9, 0.2};
@@ -397,7 +397,7 @@ TEST_F(TrainerTest, StopsEarlyWhenNothingImproves) {
   const TrainingResult nothing = run(again, watching(9, {}, {"score", "auto", 2}));
   EXPECT_TRUE(again.steps.empty()) << "the run had ended";
   EXPECT_EQ(nothing.summary["steps"], 12);
-  // More patience: it goes on from there.
+  // With more patience the run continues from there.
   Counting more;
   more.scores = {0.3, 0.1};
   EXPECT_EQ(run(more, watching(9, {}, {"score", "auto", 4})).summary["steps"], 27);

@@ -400,7 +400,7 @@ TEST(Ensemble, AResumedRunUsesTheStoredExecutionMode) {
         return state;
       };
       const State final = state_at_end(*first);
-      // Values as stored, of an earlier version, of another number of members on the rank, and of the other mode.
+      // The stored value; those of an earlier version, of another number of members, and of the other mode.
       for (const int64_t mode : {choice, int64_t(0), choice - 1, -choice}) {
         auto resumed = begin();
         set_generator_state(at::kCPU, generator);

@@ -132,7 +132,7 @@ TEST(Hybrid, TiesLinearLayersForAnySharding) {
         SCOPED_TRACE(
             convoy::str("owner ", static_cast<int>(owner), ", user ", static_cast<int>(user), ", ", to_string(layout)));
         const bool cuts = to_string(layout).find("tensor") != std::string::npos;
-        // A share of the inputs cannot be used as a share of the outputs.
+        // A shard of the inputs cannot be used as a shard of the outputs.
         const bool refused = cuts && owner == Cut::column && user == Cut::row;
         EXPECT_EQ(refused_key(layout, subject, {}), refused ? "model" : "nothing is refused");
         if (refused)

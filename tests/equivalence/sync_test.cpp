@@ -216,7 +216,7 @@ std::string text_of(const Simulated& how) {
   return text;
 }
 
-// Ten updates: the last ones after a synchronisation, or exactly at one.
+// Ten updates end after a synchronisation (every 3), or with one (every 1 and 5).
 TEST(Sync, EqualsAveragedSingleRuns) {
   std::vector<Simulated> cells;
   for (int ranks : {2, 3})

@@ -73,7 +73,7 @@ std::vector<TensorCell> tensor_cells() {
   all.push_back({"gpt", 2, 2, true, true});
   for (const auto& [data, tensor] : {std::pair{1, 2}, std::pair{2, 2}})
     for (bool sequence : {false, true}) all.push_back({"llama", data, tensor, true, sequence});
-  all.push_back({"classifier", 1, 2, false, true});  // without sequences there is nothing to share
+  all.push_back({"classifier", 1, 2, false, true});  // without sequences there is nothing to shard
   for (const char* model : {"classifier", "gpt"}) all.push_back({model, 2, 2, true, false, 4});
   // Layers that are not sharded: batch norm, convolutions, and dropout between them.
   for (const char* model : {"norms", "convnet"}) all.push_back({model, 1, 2, true});

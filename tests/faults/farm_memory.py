@@ -13,8 +13,8 @@ from _faults import runs
 
 LIMIT = 500  # MB; LibTorch takes 60, with its CUDA half 181
 MAPPED = 700  # MB
-# By the step at which it waits for some samples of its resources, the mapping pipeline has read all of it, in any
-# order.
+# The mapping pipeline sleeps at step HELD, so that the farm samples its resources. By then it has read the whole file,
+# whatever the order of its rows.
 STEPS, HELD = 120, 100
 
 

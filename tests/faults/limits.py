@@ -65,7 +65,7 @@ def file_size(folder):
 
 
 def address_space(folder):
-    # Too little for a thread of convoy, for LibTorch's libraries, for its work before main(), and for the model.
+    # In this order, too little for a thread of convoy, LibTorch's libraries, its work before main(), and the model.
     for megabytes in (41, 300, 1500, 2500):
         run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=limited(f"--as={megabytes}000000"))

@@ -56,7 +56,7 @@ void save_and_end(int signal) {
   raise(signal);
 }
 
-// The handler has a stack of its own, because a reader may have used up the other one.
+// The handler runs on a separate stack, because a reader may have used up the stack of the thread.
 void save_inputs_of_crashes() {
   static char memory[1 << 16];
   stack_t stack{};
@@ -150,8 +150,8 @@ const Target* target_named(const std::string& name) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   convoy::log::set_level(convoy::log::level_named("error"));
-  // A header that announces terabytes must not end this machine. The address sanitizer reserves terabytes of addresses
-  // and has a limit of its own.
+  // A header that announces terabytes must not exhaust this machine. The address sanitizer itself reserves terabytes of
+  // addresses, and has its own limit.
 #if !defined(__SANITIZE_ADDRESS__)
   const rlimit memory{rlim_t{16} << 30, rlim_t{16} << 30};
   setrlimit(RLIMIT_AS, &memory);

@@ -41,7 +41,8 @@ void read_yaml(const std::string& bytes, const std::string&) {
   read_run_tree(read_yaml_text(bytes, "fuzz.yaml"), catalogues);
 }
 
-// The text after the first line, which has its hash: with a wrong one nothing else would be read.
+// `bytes` are the text after the first line. Writes their hash to the first line, because a manifest with a wrong hash
+// is not read.
 void read_manifest_body(const std::string& bytes, const std::string&) {
   const std::string text = "{\"xxh3_128\": \"" + hash_hex(bytes.data(), bytes.size()) + "\",\n" + bytes;
   const Manifest manifest = manifest_from_text(text, "manifest.json");

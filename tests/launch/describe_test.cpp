@@ -1,5 +1,4 @@
-// Callers of `convoy-rank --describe`, with scripts instead of it that answer, hang, or leave their pipes to other
-// processes.
+// Callers of `convoy-rank --describe`. Scripts replace it: they answer, hang, or leave their pipes to other processes.
 #include "launch/prepare/describe.h"
 
 #include <gmock/gmock.h>

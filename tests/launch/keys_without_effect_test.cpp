@@ -1,5 +1,5 @@
-// Keys without effect beside other keys, and components that do not match: each is refused at the written key, with its
-// line. Defaults are never refused.
+// Keys that other keys leave without effect, and components that do not match: each is refused at the written key, with
+// its line. Defaults are never refused.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// `cores` physical cores in two NUMA nodes; hyper-threads are numbered after all first ones, as Linux does.
+// `cores` physical cores in two NUMA nodes. As in Linux, the first hardware threads of all cores come first.
 Topology machine(int cores, int threads_each = 1, int gpus = 0) {
   Host host;
   host.name = "m";

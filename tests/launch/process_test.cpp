@@ -57,7 +57,7 @@ TEST_F(ProcessTest, Signal) {
   EXPECT_EQ(seen_.end->exit_code(), 137);
 }
 
-// Returns the kernel's count of processes that it killed for lack of memory.
+// The agent reads `kills` as the kernel's count of processes that it killed for lack of memory.
 TEST(Agent, BlamesMemoryOnlyForARecentKill) {
   EventLoop loop;
   int64_t kills = 7;

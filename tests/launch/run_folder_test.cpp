@@ -188,7 +188,7 @@ TEST_F(RunFolderTest, ResumesARunStartedFromACheckpoint) {
   EXPECT_TRUE(open_run_folder(given).continued);
   request_.resolved["seed"] = 2;
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
-  // A path is refused if the folder has an unfinished run that started from another one: it would be ignored.
+  // Refuses another checkpoint in `resume` if the folder has an unfinished run: the run would ignore it.
   given.resume = given.resolved["train"]["resume"] = folder("another");
   EXPECT_THROW(open_run_folder(given), Error);
 }

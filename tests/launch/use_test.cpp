@@ -175,7 +175,7 @@ TEST_F(UseTest, ListsRunsNewestFirst) {
   failure([&] { runs_command({at("none"), "", false}, out); }, Failure::command_line);
 }
 
-// A killed run has no final summary. The direction of a metric is recorded; its name says nothing about it.
+// A killed run has no final summary. The direction of a metric is recorded: it does not follow from the name.
 TEST_F(UseTest, TakesTheBestRecordedValueByItsRecordedDirection) {
   leave("killed", Json::object(), Json::object(), "running");
   const auto record = [](int step, double gini, double perplexity, bool with_direction) {

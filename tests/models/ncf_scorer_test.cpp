@@ -1,4 +1,4 @@
-// Scores of all items by parts of rows and items equal the forward of each pair.
+// Scores of all items from the terms of rows and items equal the forward of each pair.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>

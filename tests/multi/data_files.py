@@ -39,7 +39,7 @@ data:
   columns: {{user: visitor, item: page, time: at, user_features: [east, north]}}
   item_features: {{path: {folder}/pages.csv}}
 optimizer: {{name: adam, lr: 1.0e-2}}
-train: {{epochs: 1, batch: {{global: 64}}, checkpoint_every: never}}  # later ids are learnt that are only negatives
+train: {{epochs: 1, batch: {{global: 64}}, checkpoint_every: never}}  # later epochs also train ids that are negatives only
 strategy: {{name: ddp}}
 launch: {{ranks: 2, cores_per_rank: 1}}
 """
@@ -116,7 +116,7 @@ with runs.workspace() as folder:
     runs.refused("damaged tokens", 78, ["gpt.yaml:5:", "data.vocabulary: ", "words.json:1:16: is not JSON"],
                  runs.command(folder / "gpt.yaml", folder / "damaged"))
     runs.check(not (folder / "damaged").exists(), "a folder was made although nothing started")
-    # Both ranks find this mistake, far into the file. The second one's line is not printed, and the first one's seldom.
+    # Both ranks find this mistake, far into the file. Of their own lines at most that of the first rank is printed.
     (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
     (folder / "story.txt").write_text("the cat sat on the mat " * 60000 + "!")
     text = runs.refused("an unknown byte", 65, ["failed: "],
@@ -150,7 +150,8 @@ with runs.workspace() as folder:
     for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
         runs.check(words in failed["failure"]["message"], failed["failure"])
 
-    # Only the features of a page tell who visits it. As context, its negatives share them, and a warning reports that.
+    # Visits depend on the features of a page only. As context columns they are equal for a positive and its negatives,
+    # and a warning reports that.
     visits(folder)
     (folder / "ncf.yaml").write_text(NCF.format(folder=folder))
     hits = runs.run(folder / "ncf.yaml", folder / "features")["metrics"]["hr@10"]["last"]

@@ -100,8 +100,8 @@ with runs.workspace() as folder:
     still = runs.run(CONFIG, folder / "still", [*SETS, "strategy.lr=0", "strategy.early_stop={patience: 1}", "train.epochs=9"])
     runs.check(still["steps"] == 26, f"early stop after {still['steps']} steps")
     print("early stop: ended when all members had")
-    # Resumed with another patience, members end by the new one, and count earlier evaluations. With another evaluation
-    # the count starts again.
+    # After a resume with another patience, members end by the new patience and count earlier evaluations too. With
+    # another metric the count starts again.
     on = [*SETS, "strategy.lr=0", f"train.resume={folder / 'still'}"]
     for sets, steps in ((["strategy.early_stop={patience: 1}"], 26), (["strategy.early_stop={patience: 2}"], 39),
                         (["strategy.early_stop={patience: 1, metric: accuracy}"], 52), (["strategy.early_stop={patience: 0}"], 65)):

@@ -52,7 +52,7 @@ with runs.workspace() as folder:
 
     stacked = runs.run(CONFIG, folder / "stacked", [*SETS, "strategy.how=stacked"])
     runs.check("ways" not in stacked, f"nothing was left open: {stacked.get('ways')}")
-    # Devices decide, and no clock: no mode is tried, and an equal run chooses the same mode.
+    # The devices determine the mode, not a measurement. So no mode is tried, and an equal run chooses the same mode.
     done = runs.run(CONFIG, None, [*SETS, "name=auto"], cwd=folder)
     auto = runs.summary(folder / "runs" / "auto")
     runs.check(auto["ways"]["taken"] == "threads" and auto["ways"]["tried"] == [], f"auto: {auto['ways']}")
@@ -69,7 +69,7 @@ with runs.workspace() as folder:
     told = images["ranks"][0]["ensemble"]
     runs.check(told["trained"] == "side by side" and "convolutions" in told["because"], f"convolutions: {told}")
 
-    # A run that an earlier version began by measuring keeps its mode.
+    # An earlier version measured the modes and chose one. The resumed run keeps it.
     sets = [*SETS, "train.checkpoint_every=5 steps"]
     runs.run(CONFIG, folder / "killed", sets, inject=["kill@step=8"], expect=None)
     choice = {"taken": "processes", "because": "the fastest", "tried": []}

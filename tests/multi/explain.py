@@ -47,8 +47,8 @@ with runs.workspace() as folder:
     text = explain("--ranks", 2, "--compare", "single,ddp,fsdp,pipeline", "--no-times")
     runs.check("refused" not in text.splitlines()[1] and "moments" in text, text)
     rough = "all errors are above 100 %"  # other load on all cores causes this; then there is no advice
-    # Sparse embeddings compared with sharded and dense ones: counted, and measured without a request, on synthetic rows
-    # that are never generated.
+    # Compares sparse embeddings with sharded and dense ones. explain counts their costs, and measures steps without
+    # --calibrate. The 50 million rows of the synthetic data are never generated.
     start = time.monotonic()
     text = explain("--ranks", 2, "--compare", "single,ddp", "--set", "model.rows=true", "--set", "data.rows=50000000",
                    "--set", "data.users=200000", "--set", "data.items=20000",
@@ -165,7 +165,7 @@ with runs.workspace() as folder:
     runs.check("not measured" not in text and "0-1016 by 8  node0 … node127 (128)" in text, text)
     runs.check("leaves 1008 of 1024 ranks without rows" in text and "--ranks 16" in text, text)
 
-    # Under a comparison it is counted and not measured, with the reason.
+    # In a comparison such a model is not measured, and the reason is printed.
     text = explain("--ranks", 2, "--compare", "single,ddp", *large[:8], of=runs.TOP / "configs" / "gpt_ddp.yaml")
     runs.check("too large for a quick measurement: one block of each kind needs " in text and "add --calibrate" in text and
                "predicted step" not in text, text)

@@ -163,7 +163,7 @@ with runs.workspace() as folder:
     nested = shared / "run"
     shared.chmod(0o777)
     folder.chmod(0o755)  # no other user could reach it before
-    # Below a folder that only this user may enter, as / of some machines is, nobody could.
+    # No other user reaches the folder if only this user may enter a folder above it, such as / of some machines.
     if all(parent.stat().st_mode & 0o011 for parent in shared.parents):
         runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
                      runs.command(config, nested))

@@ -78,14 +78,14 @@ with runs.workspace() as work:
         runs.check(shared_by(summary) == [ranks] * ranks, f"{sets}: shared by {shared_by(summary)}")
         runs.check(shared_by(runs.run(CONFIG, apart, [*SHORT, *sets, *APART], ranks=ranks)) == [1] * ranks, f"{sets}: not apart")
         same(f"{sets} on {ranks} ranks", shared, apart)
-        # All ranks copied the shared tables; without them, each copied its own.
+        # The ranks copied the shared embeddings together. Without sharing, each rank copied its embeddings.
         runs.check(len(saves(shared)) == 2 and saves(shared) == saves(apart), f"{sets} on {ranks} ranks: other saves")
         same_norms(f"{sets} on {ranks} ranks", shared, apart)
         verified(f"{sets} on {ranks} ranks", ranks, sets)
 
     accumulated(work)
 
-    # Stopped after a flush and resumed, once with copies: the same weights.
+    # A run that resumes from a checkpoint, with shared embeddings or with copies, ends with the same weights.
     for number, sets in enumerate([[], APART]):
         before, again = work / f"before{number}", work / f"again{number}"
         runs.run(CONFIG, before, [*SHORT, "train.max_steps=10", "backend=gloo"], ranks=2)

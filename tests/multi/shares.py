@@ -9,7 +9,7 @@ SETS = ["train.epochs=2", "train.batch.global=37", "launch.threads=1", "precisio
 TINY = runs.TOP / "configs" / "tiny"
 
 with runs.workspace() as folder:
-    for model in ("gpt", "mlp"):  # with dropout and counted in tokens; without
+    for model in ("gpt", "mlp"):  # gpt has dropout and counts tokens
         one = runs.run(TINY / f"{model}.yaml", folder / f"{model}1", SETS)
         for ranks in (2, 3):
             many = runs.run(TINY / f"{model}.yaml", folder / f"{model}{ranks}",

@@ -60,7 +60,7 @@ with runs.workspace() as work:
         for backend in ("gloo", "mpi"):
             undisturbed_and_stopped(work / f"{name}-{backend}", name, policy, backend)
     resumed_by_others(work, 2)
-    # A rank sends no gradient before the first synchronisation, and sums of 16-bit numbers are half of those of 32.
+    # A rank sends no gradient before the first synchronisation. Sums of 16-bit numbers need half the bytes.
     short = ["strategy.name=ddp", "train.max_steps=8", "train.evaluate_every=never", "train.checkpoint_every=never",
              "launch.cores_per_rank=1"]
     sent = {sync: runs.run(CONFIG, work / f"sent{number}", [*short, f"strategy.sync={sync}"], ranks=2)["bytes_sent_per_step"]

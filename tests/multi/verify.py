@@ -99,7 +99,7 @@ with runs.workspace() as work:
         verified(work, f"a mean under {name}", 1, ["differ: the loss is no sum", *words], wrong,
                  [f"strategy={{name: {name}}}", *(["launch.ranks=auto"] if ranks is None else []), *mean], ranks=ranks)
 
-    # With the file's batch norm, synchronised under any strategy.
+    # The file's synchronised batch norm stays under another strategy, so the runs agree.
     images = runs.TOP / "configs" / "resnet_cifar_shape.yaml"
     small = ["train.batch.global=16", "data.rows=64", "data.evaluate_rows=16", "launch.cores_per_rank=auto"]
     for strategy in ("ddp", "fsdp"):

@@ -1,5 +1,5 @@
-// A plugin with a recommender of its own, without scores by parts: the product of an embedding of the user and one of
-// the item. For tests/multi/use/recommend.py.
+// A plugin with a recommender without a pair scorer: a score is the product of the embeddings of user and item. For
+// tests/multi/use/recommend.py.
 #include <ATen/core/Tensor.h>
 
 #include "core/base/describe.h"

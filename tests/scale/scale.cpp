@@ -3,8 +3,8 @@
 //
 //   scale [--ranks N] [--per-host N]     measures and compares with the limits; exit code 1 if one is exceeded
 //
-// Measured: join, processor time at rest, inquiry of a stall, agreement on a stop, a dead rank, and the loss of a tenth
-// of the hosts, which fall silent.
+// Measured: join, CPU time at rest, inquiry of a stall, agreement on a stop, a dead rank, and the loss of a tenth of
+// the hosts, which send no more heartbeats.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr int stub_processes = 10;  // one of them is a tenth of the hosts
+constexpr int stub_processes = 10;  // each runs a tenth of the hosts
 constexpr double heartbeat = 12;    // seconds
 constexpr double join_limit = 10, stop_limit = 1, naming_limit = 2;
 
@@ -167,8 +167,8 @@ class Job {
     return seconds;
   }
 
-  // The last tenth of the hosts falls silent. Returns the seconds from the limit of a heartbeat until one of its ranks
-  // is named.
+  // The last tenth of the hosts stops sending heartbeats. Returns the seconds from the time limit of a heartbeat until
+  // one of their ranks is named.
   double lose_hosts() {
     const auto start = Clock::now();
     kill(stubs_.back().pid, SIGSTOP);

@@ -129,7 +129,7 @@ class Stubs {
   std::condition_variable changed_;
   std::vector<int> to_start_;  // first ranks of hosts
   std::atomic<int> waiting_for_abort_{0};
-  std::map<int, std::shared_ptr<Channel>> agents_, ranks_;  // last: their callbacks use the other members
+  std::map<int, std::shared_ptr<Channel>> agents_, ranks_;  // destroyed first: callbacks use the others
 };
 
 }  // namespace

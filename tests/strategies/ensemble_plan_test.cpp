@@ -55,7 +55,7 @@ TEST(EnsemblePlan, EveryGpuHasMembers) {
   EXPECT_EQ(plan(", how: stacked", one_host(8, 4, gpu_memory)).ranks.size(), 4u);
 }
 
-// As processes they may share a GPU, and as threads of one process by its streams; nccl could not.
+// Ranks may share a GPU, as processes, or as threads of one process with a stream each. nccl does not allow that.
 TEST(EnsemblePlan, RanksMayShareAGpu) {
   const auto shared = [](const std::string& how, const std::string& backend = "auto") {
     RunConfig run = ensemble_config(how);

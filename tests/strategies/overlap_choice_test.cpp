@@ -14,7 +14,7 @@ struct Updates {
   std::vector<bool> overlapped;  // by update
 };
 
-// Two ranks make `count` updates. An update takes 20 ms longer on rank `slow` if it overlaps as `slow_kind` says.
+// Two ranks make `count` updates. On rank `slow`, updates with overlap == `slow_kind` take 20 ms longer.
 std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, int count, int slow, bool slow_kind) {
   std::vector<Updates> all(2);
   run_ranks({"local", 2}, [&](Communicator& world) {

@@ -261,7 +261,7 @@ TEST(PipelineStatistics, BytesSentMatchTheCost) {
   }
 }
 
-// Bytes sent along data: the parameters of a stage's rank, as buckets or as shards, besides its boundaries.
+// A rank of a stage also sends its gradients along the axis `data`, as buckets or as shards.
 TEST(HybridStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
   ModelDescription model = describe_model(*subject.model(), "fp64");

@@ -245,7 +245,7 @@ TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
                {"sync", {{"every", 1}, {"what", "gradients"}}}});
     return strategy_entry("ddp").cost(job, description).front().activation_bytes;
   };
-  EXPECT_DOUBLE_EQ(bytes("none"), 350 * 2);  // six rows a rank, in three slices
+  EXPECT_DOUBLE_EQ(bytes("none"), 350 * 2);  // six rows a rank, in three micro-batches
   // While one block runs again, later blocks have freed their activations.
   EXPECT_DOUBLE_EQ(bytes("blocks"), (0 + 7 + 200) * 2);
   EXPECT_DOUBLE_EQ(bytes({"a", "c"}), (0 + 200 + 9 + 50) * 2);

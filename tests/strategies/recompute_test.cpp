@@ -28,7 +28,7 @@ class ChangingBlock : public Block {
   Layer linear_;
 };
 
-// `beside`: the first block's input passes through all blocks together with their results.
+// `beside`: changes the first block's input, which passes through all blocks together with their results.
 class ChangingModel : public Model {
  public:
   ChangingModel(Change change, Change beside) : change_(std::move(change)), beside_(std::move(beside)) {}

@@ -29,7 +29,7 @@ struct OwnFunction {
   virtual at::Tensor call(const at::Tensor& input) = 0;
 };
 
-// A block that makes a norm of LibTorch itself, one level down.
+// A block that creates a norm of LibTorch itself, in a module within the block.
 class OwnNormModel : public Model {
  public:
   using Make = std::function<std::shared_ptr<torch::nn::Module>()>;

@@ -115,14 +115,14 @@ TEST(BufferPool, ReusesReturnedBuffers) {
   pool.give(large);
   const at::Tensor found = pool.take(600);
   EXPECT_EQ(found.data_ptr(), place);   // the smallest that is large enough
-  at::Tensor larger = pool.take(2000);  // replaces the small one: both together would be more than was ever lent
+  at::Tensor larger = pool.take(2000);  // frees the 100: with it the pool would exceed 3000, the peak of lent memory
   EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(pool.bytes(), 3000);
   pool.give(larger);
-  const at::Tensor other = pool.take(900);  // not in the large one; both with the first are more than 3000
+  const at::Tensor other = pool.take(900);  // new memory; frees the 2000, because 1000 + 2000 + 900 exceeds the peak
   EXPECT_EQ(pool.bytes(), 1900);
   pool.give(other);
-  larger = pool.take(1100);  // kept ones stay where there is room
+  larger = pool.take(1100);  // new memory; frees nothing, because 1900 + 1100 is within the peak
   EXPECT_EQ(pool.bytes(), 3000);
   EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(numbers_in(larger, 7, at::kDouble).numel(), 7);

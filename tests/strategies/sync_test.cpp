@@ -37,8 +37,8 @@ void step(const Subject& subject, Strategy& strategy, int64_t number) {
   strategy.step({share(subject, strategy.sampling()), number, true});
 }
 
-// Returns the states of all ranks after `steps`; `each` is called before every step. `from`: number of steps after
-// which to start, with the states of then.
+// Returns the states of all ranks after `steps`; `each` is called before every step. `from`: states of the ranks after
+// `first` steps, from which to continue; null: starts at step 0.
 std::vector<State> states_after(const Layout& layout, const Subject& subject, int64_t steps,
                                 const std::function<void(Strategy&)>& each, const std::vector<State>* from = nullptr,
                                 int64_t first = 0) {
@@ -210,7 +210,7 @@ double bytes_of_last_step(const Layout& layout, const Subject& subject, int64_t 
                 [&](const Context& context, Strategy& strategy) {
                   int64_t first = 0;
                   for (int64_t number = 0; number <= steps; ++number) {
-                    if (number == 1) first = context.world->bytes_sent();  // the first one agrees on an order too
+                    if (number == 1) first = context.world->bytes_sent();  // step 0 also exchanges the order
                     step(subject, strategy, number);
                   }
                   if (context.rank == 0)

@@ -89,7 +89,6 @@ TEST(TensorParallel, RefusesIndivisibleHeadsBeforeTheStart) {
   EXPECT_NO_THROW(strategy_entry("tensor_parallel").plan(config, topology, request));
 }
 
-// An infinite weight in one rank's share makes an inf that only this rank sees first.
 TEST(TensorParallel, ReportsNothingToShardAndRefusesOddSizes) {
   const StrategyEntry& entry = strategy_entry("tensor_parallel");
   JobPlan job;
@@ -126,6 +125,7 @@ TEST(TensorParallel, ReportsNothingToShardAndRefusesOddSizes) {
   EXPECT_TRUE(entry.check(job, {}).empty());
 }
 
+// An infinite weight in one rank's shard makes an inf that only this rank sees first.
 TEST(TensorParallel, AnInfinityInOneShardStopsTheUpdateOnAll) {
   const Subject subject = classifier_subject();
   for (const Layout& layout : {tensor(3), hybrid(2, 2)}) {
@@ -238,7 +238,7 @@ TEST(TensorParallel, EveryLayoutReadsEveryCheckpoint) {
   }
 }
 
-// the model gpt with T = 6, dim 24, MLP of 48, vocabulary 12, two blocks, by the formulas of its layers.
+// Describes the model gpt with T = 6, dim 24, MLP of 48, vocabulary 12 and two blocks, from formulas of its layers.
 ModelDescription gpt_description() {
   constexpr int64_t e = 8, d = 24, v = 12, t = 6, row = t * d * e;
   ModelDescription description;

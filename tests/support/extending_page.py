@@ -6,7 +6,7 @@ import subprocess
 import runs
 
 PAGE = "docs/extending.md"
-TESTS = ("tests/equivalence/", "tests/support/")  # not counted; the list of the conformance suite is
+TESTS = ("tests/equivalence/", "tests/support/")  # not counted, unlike the list of backends in tests/conformance
 FOLDERS = ("api", "backends", "cmake", "configs", "core", "docs", "include", "launch", "models", "strategies", "tests")
 
 

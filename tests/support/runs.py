@@ -204,7 +204,7 @@ def survives_two_kills(process, output, ranks):
 
 
 def stopped_and_resumed(title, config, output, sets, whole, after):
-    """Stops two ranks by TERM after so many steps and resumes them. Checks that they train as many samples as `whole`,
+    """Stops two ranks by TERM after step `after` and resumes them. Checks that they train as many samples as `whole`,
     the undisturbed run. Returns the checkpoint's name."""
     process = start(config, output, sets, ranks=2)
     rank_pids(process, 2)

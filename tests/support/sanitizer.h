@@ -1,7 +1,7 @@
-// Is this program built with a sanitizer that takes memory and time of its own (./check --asan, --ubsan, --tsan)?
+// `sanitized`: true if this program is built with a sanitizer (./check --asan, --ubsan, --tsan), which costs memory and
+// time.
 //
-// Tests of sizes of memory, and of how little time something costs, skip themselves then. Tests with many rounds make
-// fewer.
+// Tests that measure memory or time are skipped then. Tests with many rounds run fewer.
 #pragma once
 
 namespace convoy {

@@ -9,8 +9,7 @@
 namespace convoy {
 
 // The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
-// image and table files, and for control bytes in the
-// first 64 KiB: UTF-16 and raw token files have them.
+// image and table files, and for control bytes in the first 64 KiB: UTF-16 and raw token files have them.
 std::string text_problem(std::string_view bytes);
 
 // Throws ConfigError at the key of a file that is neither text nor tokens, is too short, or does not match its

@@ -71,7 +71,7 @@ class PairMerger {
  private:
   struct Pair {
     int64_t count = 0;
-    std::vector<uint32_t> words;  // that have had it; a word may be there twice, or have it no more
+    std::vector<uint32_t> words;  // words that have or had the pair; a word may occur twice
   };
 
   void change(int32_t left, int32_t right, int64_t by, size_t word) {

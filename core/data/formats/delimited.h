@@ -50,7 +50,7 @@ class DelimitedReader {
   std::vector<std::string_view> fields_;
 };
 
-// Undoubles the quotes of a name: readers keep the doubled quotes of CSV.
+// Replaces each doubled quote of a name by one quote: the reader leaves them doubled, as in the file.
 std::string plain_name(std::string_view name);
 
 // Appends a field to a line of delimited text, in quotes if a reader needs them.

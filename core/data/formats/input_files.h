@@ -30,8 +30,8 @@ class MappedFile {
   std::shared_ptr<Mapping> mapping_;
 };
 
-// Returns the files of a path that may be a pattern (part-*.csv, data/{may,june}.csv), sorted by name. A path without
-// *, ?, [ and {, or of a file that exists, is itself. Error(config) if no file matches.
+// Returns the files of a path that may be a pattern (part-*.csv, data/{may,june}.csv), sorted by name. Returns the path
+// itself if it has no *, ?, [ or {, or if this file exists. Error(config) if no file matches.
 std::vector<std::string> files_of(const std::string& path);
 
 }  // namespace convoy

@@ -236,7 +236,7 @@ class Tokenizer::Reader {
   }
 
   void add_special_tokens(const TokenizerJson& list) {
-    std::vector<std::string> first, second;  // Python looks for those that are not normalized first
+    std::vector<std::string> first, second;  // `first`: not normalized; Python looks for these first
     for (const TokenizerJson& token : list) {
       if (!token.is_object() || !token.contains("content") || !token["content"].is_string() || !token.contains("id") ||
           token["content"] == "")

@@ -80,7 +80,7 @@ void join_context_words(std::vector<Interactions>& parts) {
   }
 }
 
-// The features that the files themselves have, of every id once.
+// Joins the features that the data files contain: one row for each id.
 void join_sources(const std::vector<Interactions>& parts, std::vector<Features> Interactions::*sources,
                   const std::string& entity, Interactions& all) {
   if ((parts.front().*sources).empty()) return;

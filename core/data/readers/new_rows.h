@@ -80,7 +80,7 @@ std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedD
 
 // --- Rows in memory, for a program that serves a model ---
 
-// Text in the form of the training file. `name` stands for the path in messages.
+// Text in the form of the training file. Messages contain `name` in place of a path.
 std::unique_ptr<NewRows> new_text_rows(std::string text, const std::string& name, const TrainedData& trained,
                                        const NewRowsOptions& options);
 // Arrays by the names of fields, as in a .safetensors file.

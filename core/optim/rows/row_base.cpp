@@ -170,7 +170,7 @@ void RowBase::replay_row(const Table& table, T* values, T* first, T* second, int
   const int64_t terms = std::min(count, history.window());
   if (count == 0) return;
   if (blank(first, width)) {
-    // After the window only decay changes the value; the terms would include it too.
+    // With a first moment of zero only decay changes the value. `replay` would apply decay too, so it is not called.
     const T decay = T(history.decay(last, history.length())), power = T(history.second_power(count));
     if (decay != T(1))
       for (int64_t k = 0; k < width; ++k) values[k] *= decay;

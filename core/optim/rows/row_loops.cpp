@@ -70,7 +70,7 @@ Missed RowHistory::missed(int64_t last) const {
   if (count == 0) return {};
   Missed missed;
   missed.decay = decay(last, now);
-  // No terms arise after the window; those within it decayed with the value.
+  // Updates after the window add no terms. Their decay also applies to the terms of earlier updates.
   const double later = count > window_ ? decay(last + window_, now) : 1;
   const double sum = sums_[size_t(last)], ratio = ratios_[size_t(last)];
   missed.sum = sum * later;

@@ -126,7 +126,7 @@ void sgd_rows(const RowList<double>& list, const double* gradient, const SgdStep
 struct AdagradStep {
   double learning_rate = 0;
   double eps = 0;
-  double l2 = 0;  // added to the gradient, times the parameter
+  double l2 = 0;  // weight decay: gradient += l2·value
   double gradient_scale = 1;
 };
 void adagrad_loop(float* values, const float* gradient, float* sum, int64_t n, const AdagradStep& step);

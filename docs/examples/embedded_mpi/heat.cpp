@@ -1,6 +1,6 @@
-// An application that owns MPI: it simulates the flow of heat in a ring, divided between the ranks of a communicator
-// that it created, and after each of its steps trains a network on what it just computed. The network learns to predict
-// the next temperature of a point from three points, so that its weights become those of the difference scheme.
+// An application that owns MPI. It simulates the flow of heat in a ring, which the ranks of its communicator divide.
+// After each step of the simulation it trains a model on the new temperatures. The model learns to predict the next
+// temperature of a point from three points. So its weights become those of the difference scheme.
 //
 //   mpirun -n 4 heat [--steps N]
 //

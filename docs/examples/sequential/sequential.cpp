@@ -1,4 +1,4 @@
-// A model from torch::nn modules that nobody rewrote. Every child is a block, so every strategy can divide the model.
+// A model from unchanged torch::nn modules. Every child is a block, so every strategy can divide the model.
 #include <torch/nn.h>
 
 #include <convoy/model_of.h>

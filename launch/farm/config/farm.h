@@ -82,7 +82,7 @@ void refuse_several(const Node& root, const std::string& path);
 // Reads a pipeline to add to a running farm: a map of name, config (a file, or the keys of a whole run) and queue
 // options. Throws ConfigError, or Error(config) with one mistake per line of its message.
 Pipeline read_pipeline(const std::string& path);
-// The same as YAML for read_pipeline. It refers to no other file, so it may be moved.
+// Returns the pipeline as YAML for read_pipeline. The text refers to no other file, so it may be moved.
 std::string pipeline_yaml(const Pipeline& pipeline);
 
 // Checks before the start that some pipeline reports strategy.metric, which sorts the leaderboard. Returns the mistake
@@ -143,12 +143,13 @@ struct GridPoint {
   std::vector<std::pair<std::string, const Node*>> values;
 };
 
-// `grid` maps key paths to lists of values; the last key varies fastest. `trials` maps further key paths to lists of
-// equal length, of a search: trial i has the i-th value of each. Each trial is combined with the whole grid.
+// `grid` maps key paths to lists of values; the last key varies fastest. `trials`: the values of a search, as a map
+// from key paths to lists of equal length; trial i has the i-th value of each list. Each trial is combined with the
+// whole grid.
 // `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0, {trial}
-// that of the trial. With "" a name has the number of the trial, and the last part of each key of the grid and its
-// value. Characters that are not allowed in names become '-'. Values of a
-// key with equal texts get "-2", "-3", …; long names end in a hash of the rest.
+// the number of the trial. With "" a name has the number of the trial, and the last part of each key of the grid and
+// its value. Characters that are not allowed in names become '-'. Values of a key with equal texts get "-2", "-3", …;
+// long names end in a hash of the rest.
 // Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_location`
 // for a key that the grid does not have.
 std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_location,

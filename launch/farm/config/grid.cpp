@@ -287,7 +287,7 @@ std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
   std::vector<std::vector<std::string>> texts, trial_texts;
   for (const Node::Field& axis : grid.fields) texts.push_back(texts_of(axis.value));
   for (const Node::Field& axis : trials.fields) {
-    // Equal values of two trials have equal texts: their names have the number of the trial.
+    // Equal values of two trials may have equal texts, because names contain the number of the trial.
     trial_texts.emplace_back();
     for (const Node& value : axis.value.items)
       trial_texts.back().push_back(in_a_name(text_of(value)).substr(0, longest_value));

@@ -282,7 +282,7 @@ std::string pipeline_yaml(const Pipeline& pipeline) {
 std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& location,
                                           const std::string& rank_program) {
   if (farm.metric.empty()) return std::nullopt;
-  // A rung compares all pipelines; a leaderboard has those with the metric first.
+  // A rung compares all pipelines, so each needs the metric. A leaderboard also lists pipelines without it.
   const bool all_need_it = farm.halving.eta > 0;
   std::set<std::string> kinds;
   std::vector<const Pipeline*> of_each_kind;

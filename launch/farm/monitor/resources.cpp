@@ -22,10 +22,10 @@ namespace convoy {
 
 namespace {
 
-// Process ids are reused, so a stranger's id may become a tree's.
+// Number of passes. Process ids are reused: a process of a tree may get the id of a process outside the trees.
 constexpr uint64_t forget_strangers_every = 30;
 constexpr uint64_t pass_over_proc_every = 10;
-constexpr size_t few_trees = 16;  // reading their processes is cheaper than a pass over a thousand
+constexpr size_t few_trees = 16;  // reading only the processes of 16 trees is cheaper than reading all of /proc
 
 // First bytes of /proc/PID/NAME, without the cost of a stream; "" if the process has ended.
 class ProcText {

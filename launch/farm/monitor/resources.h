@@ -110,7 +110,7 @@ void measure(const ProcessTrees& trees, const std::string& tree, double elapsed,
 
 struct WatchedPipeline {
   std::string name;
-  pid_t pid = -1;                 // of its `convoy`, a child before waitpid()
+  pid_t pid = -1;                 // its `convoy`, a child not yet waited for
   int64_t memory_limit = 0;       // bytes; 0: none
   std::vector<std::string> gpus;  // UUIDs
 };
@@ -186,7 +186,8 @@ class ResourceLog {
   explicit ResourceLog(const std::string& run_folder);
   ~ResourceLog();
   void write(const std::vector<ResourceSample>& samples);
-  void end(const ResourceSample& last);  // writes an attempt's last line; leaves resources.json within a second
+  // Writes the last line of an attempt. The pipeline disappears from resources.json within a second.
+  void end(const ResourceSample& last);
 
  private:
   struct Pipeline {

@@ -36,9 +36,8 @@ Json last_metric(const Json& summary, const std::string& metric);
 // value}, stage: rung at which it was lost}], settings: [{setting, runs, mean, deviation, least, most}]}.
 // Done pipelines come first, sorted by `value`, the metric of the final model; then those that halving ended, later
 // rungs first; then those that have not ended, sorted by the value so far; then done ones without that metric; then the
-// rest, in the given order. Unknown numbers and metrics that
-// are not finite are null. `settings` is there if several done pipelines differ in seeds only: the sample's mean and
-// deviation of `value` over them, in the order of the means.
+// rest, in the given order. Unknown numbers and metrics that are not finite are null. `settings` is there if several
+// done pipelines differ in seeds only: the sample's mean and deviation of `value` over them, in the order of the means.
 Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order);
 
 std::string leaderboard_table(const Json& leaderboard);  // for the console, with a heading; and the settings

@@ -253,7 +253,7 @@ AttemptResult classify(const ProcessEnd& end, StopReason reason, const std::stri
     return failed(exit_code::training, name_of(Failure::internal),
                   "its convoy ended with 0, but the status in its summary is not done", true);
   }
-  // A pipeline that was also asked to leave its slot has reached its rung nevertheless.
+  // It has reached its rung, also if it was to stop for another reason, such as preemption.
   if (end.code == exit_code::stopped && summary.value("paused", false) && reason != StopReason::stopped)
     return {AttemptResult::Outcome::paused, true, exit_code::stopped, "", ""};
   switch (reason) {

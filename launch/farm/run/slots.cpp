@@ -109,7 +109,7 @@ class SlotSupervisor {
       throw;
     }
     if (folder.attempt == 0 && !folder.continued && !folder.already_done) created_folder_ = folder.path;
-    // Written last: opening the folder removes rendezvous files of killed runs.
+    // Written after the folder is open: open_run_folder() removes rendezvous files of killed runs.
     const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
     if (reported_done(folder)) return publish_when_joined(exit_code::done);
     joined_[0] = this_host({true, true});

@@ -28,13 +28,13 @@ struct Trial {
 };
 
 struct HalvingPlan {
-  int rung = 0;                                // that the runs below go for
+  int rung = 0;                                // next rung
   std::vector<size_t> running;                 // trials that must still reach it, in their order
-  bool to_end = false;                         // they train to their end, not to a rung
+  bool to_end = false;                         // these trials train to their end, not to a rung
   std::vector<std::pair<size_t, int>> losers;  // trials that end now, and their rung
 };
 
-// Returns what happens next; nothing runs if the last trial has ended. Ties keep the earlier trial.
+// Returns what happens next. `running` is empty if no trial is left to train. Ties keep the earlier trial.
 HalvingPlan halving_plan(const std::vector<Trial>& trials, int64_t eta, bool lower_is_better);
 
 // Point of a rung, for train.pause_after; never if no training is that long.

@@ -261,7 +261,7 @@ std::vector<int> Queue::preempt(double now) {
   auto asking = std::count_if(waiting_.begin(), waiting_.end(), [&](const auto& waiting) {
     return waiting.second.request.preempt && waiting.second.not_before <= now;
   });
-  // Freed resources go to higher priorities first; no job stops for those.
+  // Each waiting job reserves resources, also one that may not preempt: a higher priority gets freed resources first.
   Reservation reservation{no_usage(), {}, 0};
   Usage lasting = usage_of_running(false);
   for (auto entry = order_.begin(); asking > 0; ++entry) {

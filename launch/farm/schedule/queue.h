@@ -4,10 +4,10 @@
 // cores need, and GPUs of the same host. The queue is sorted by priority, then by estimate (longest first; unknown ones
 // last), then by arrival.
 //
-// A pipeline that must wait for several slots reserves them as they become free. Others may start only on what it does
-// not need, so large pipelines do not starve and slots stay in use. Memory of a host or GPU is never allocated twice. A
-// preempting pipeline reserves nothing from lower priorities while pipelines it cannot preempt block it: once those
-// end, it preempts the users of its slots.
+// A pipeline that must wait for several slots reserves them as they become free. Others may start only on slots that it
+// does not need. So large pipelines do not starve, and slots stay in use. Memory of a host or GPU is never allocated
+// twice. A preempting pipeline reserves nothing from lower priorities while pipelines it cannot preempt block it: once
+// those end, it preempts the users of its slots.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -97,15 +97,15 @@ class Queue {
     std::vector<double> slots, gpus;
     std::vector<int64_t> memory, gpu_memory;
   };
-  // Resources kept for waiting jobs that precede another one in the queue.
+  // Resources reserved for the waiting jobs that precede the present one in the queue.
   struct Reservation {
     Usage usage;
     struct BlockedRequest {
       ResourceRequest request;
       Allocation allocation;
     };
-    std::vector<BlockedRequest> blocked;  // the part of `usage` that does not bind lower priorities
-    size_t coming = 0;                    // number of jobs that start before the other one
+    std::vector<BlockedRequest> blocked;  // part of `usage`; `release` removes it for lower priorities
+    size_t coming = 0;                    // number of the other jobs, which start first
   };
   Usage no_usage() const;
   static Usage sum_of(Usage usage, const Usage& other);
@@ -122,7 +122,7 @@ class Queue {
   std::set<int> lower_priority(int64_t priority) const;  // running jobs that are not stopping
   // True for a preempting request that must wait for jobs it cannot preempt.
   bool is_blocked(const ResourceRequest& request, const Reservation& reservation) const;
-  // Removes the reservations of blocked requests of a higher priority than the next request: they do not bind it.
+  // Removes the reservations of blocked requests with a priority above `next_priority`: the next request may use them.
   void release(Reservation& reservation, int64_t next_priority) const;
   void reserve_for(const ResourceRequest& request, const Usage& lasting, Reservation& reservation) const;
   // Jobs to preempt for a request. Empty if it fits without, or if no preemption helps.

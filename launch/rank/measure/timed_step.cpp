@@ -170,7 +170,7 @@ class TimedBlock : public Block {
 // Returns a state file without a name: a step reports its position, which nothing reads here.
 std::shared_ptr<StateFile> unread_state() {
   const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", random_token(), ".state");
-  struct Removal {  // also if there is no room for the file
+  struct Removal {  // removes the file also if StateFile throws
     const std::filesystem::path& path;
     ~Removal() {
       std::error_code none;

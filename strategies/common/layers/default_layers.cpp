@@ -64,7 +64,7 @@ void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t 
     });
     return;
   }
-  // Runs of the last dimension; each is a range of a run of length `whole`.
+  // Each run of `last` elements along the last dimension is a range of an unsharded run of `whole` elements.
   const int64_t last = mask.size(-1), first_run = first_row * (width / last);
   at::parallel_for(0, mask.numel() / last, std::max<int64_t>(1, (1 << 14) / last), [&](int64_t begin, int64_t end) {
     for (int64_t run = begin; run < end; ++run)

@@ -1,8 +1,8 @@
 // DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies use
 // them for all layers that they do not change.
 //
-// Initial values follow core/tensors/init.h. Linear products write their
-// gradients to Parameter::gradient if a strategy has set it (layers/linear_function.h).
+// Initial values follow core/tensors/init.h. Linear products write their gradients to Parameter::gradient if a strategy
+// has set it (layers/linear_function.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -49,7 +49,7 @@ class BlockBoundaries {
 
   virtual void begin() = 0;                                             // before a part's first block
   virtual Tensors enter(const std::string& block, Tensors inputs) = 0;  // before a block
-  virtual void again(const std::string& block) = 0;  // its inputs are the results of the first `enter`
+  virtual void again(const std::string& block) = 0;  // before a block runs again, with the results of its `enter`
   virtual Tensors leave(Tensors outputs) = 0;        // after the part's last block
 };
 

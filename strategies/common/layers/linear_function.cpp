@@ -80,7 +80,8 @@ class LinearBackward : public ProductNode {
     }
     if (wants_bias()) {
       const auto sum = [=, state = state_](Parameter& own) { bias_gradient(own, *state, flat); };
-      // The weight's product keeps its gradient alive already, or it is not kept at all.
+      // Waits only if a product of the weight or the bias waits already. The weight's product keeps `flat` alive, so
+      // this one counts no bytes.
       if (!(weight_->awaited || bias_->awaited) || !later(bias_, 0, sum))
         results[2] = bias_gradient(*bias_, *state_, flat);
     }

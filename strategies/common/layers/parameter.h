@@ -22,7 +22,7 @@ class SparseTable;  // strategies/common/layers/sparse_table.h
 
 struct Parameter {
   std::string name;      // canonical
-  at::Tensor value;      // leaf; its storage may move to a flat buffer, but the tensor object stays
+  at::Tensor value;      // leaf; its storage may move to a flat tensor, but the tensor object stays
   at::Tensor gradient;   // shape of value: backward writes here; undefined: autograd keeps the gradient
   bool written = false;  // `gradient` has values of this accumulation; its first write overwrites
   bool reached = false;  // it has received a gradient at least once

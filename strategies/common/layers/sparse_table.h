@@ -1,4 +1,4 @@
-// SparseTable: an embedding outside the flat buffers, without a dense gradient. Its steps touch only the rows that they
+// SparseTable: an embedding outside the flat tensors, without a dense gradient. Its steps touch only the rows that they
 // look up. The implementation is in strategies/sparse; strategies without sparse embeddings do not need it.
 //
 // Call order: connect; then for each update begin, look-ups and their backwards, set_update, the optimizer's update.

@@ -201,8 +201,8 @@ bool allocates_floats(const c10::OperatorHandle& op, const Stack& stack) {
   return is_float(type);
 }
 
-// True for operators that make a short tensor from numbers. Their kernels write into an empty tensor that they enlarge,
-// which an in-place operator without values would not do.
+// True for operators that make a short tensor from numbers. They call an in-place operator that enlarges an empty
+// tensor and writes into it. FakeKernel would leave that tensor unchanged.
 bool makes_range(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   return name == "aten::arange" || name == "aten::range" || name == "aten::linspace" || name == "aten::logspace" ||

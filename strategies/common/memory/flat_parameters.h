@@ -1,9 +1,10 @@
-// FlatParameters: the trained tensors of a rank as views of one buffer, and their gradients as views of a second one. A
-// rank with several devices has two such buffers per device.
+// FlatParameters: the trained tensors of a rank as views of one flat tensor, and their gradients as views of a second
+// one. A rank with several devices has two flat tensors per device.
 //
-// Buffers are divided into buckets: one message reduces the gradients of a bucket. Buckets are divided into slots: one
-// fused optimizer loop updates parameters with equal learning-rate factor, weight decay and `counted`. Parameters start
-// at multiples of 64 bytes; the gaps stay zero. A gradient buffer starts with a header, which is reduced with bucket 0.
+// Flat tensors are divided into buckets: one message reduces the gradients of a bucket. Buckets are divided into slots:
+// one fused optimizer loop updates parameters with equal learning-rate factor, weight decay and `counted`. Parameters
+// start at multiples of 64 bytes; the gaps stay zero. The flat tensor of the gradients starts with a header, which is
+// reduced with bucket 0.
 // Threads: the rank's thread, and its backward.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -51,7 +52,7 @@ at::Tensor without_memory(at::IntArrayRef shape, at::TensorOptions options);
 class FlatParameters {
  public:
   struct Slot {
-    int64_t begin = 0, end = 0;  // elements of its device's value buffer
+    int64_t begin = 0, end = 0;  // elements of its device's flat tensor of values
     size_t device = 0;           // index of the device
     GroupSettings group;
     bool counted = true;  // counts in norms: no other rank of this replica counts the same parameters
@@ -65,10 +66,10 @@ class FlatParameters {
   struct Location {  // of a parameter
     int bucket = 0;
     int slot = 0;
-    int64_t offset = 0;  // offset in the value buffer of the slot's device
+    int64_t offset = 0;  // offset in the flat tensor of values of the slot's device
   };
 
-  // Copies values and written gradients to the new buffers, and makes the parameters' tensors views of them.
+  // Copies values and written gradients to new flat tensors, and makes the parameters' tensors views of them.
   // `buckets` lists every parameter once, by index; the parameters of one bucket are on one device.
   FlatParameters(std::vector<ParameterPtr> parameters, const std::vector<std::vector<int>>& buckets,
                  const Component& optimizer);
@@ -104,7 +105,7 @@ class FlatParameters {
   std::vector<Slot> slots_;
   std::vector<Location> locations_;
   std::vector<Buffers> buffers_;  // one per device
-  int64_t header_ = 0;            // elements before the gradients in each gradient buffer
+  int64_t header_ = 0;            // elements before the gradients in each flat tensor of gradients
 };
 
 // Fills buckets in the given order: the first up to `first` bytes, the others up to `cap`. Each has at least one

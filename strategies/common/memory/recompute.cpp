@@ -110,7 +110,7 @@ class RecomputedBlock : public torch::autograd::Node {
   std::vector<torch::autograd::SavedVariable> inputs_;
 };
 
-// Restores what running a block again changes.
+// Restores the buffers of a block, which a second forward changes.
 class BlockRestored {
  public:
   explicit BlockRestored(Block& block) {

@@ -12,8 +12,8 @@ namespace convoy {
 namespace {
 
 constexpr int warm_updates = 2;  // memory is allocated and buckets get their layout
-// Four phases, with overlap first and then in turn. A phase's first update is not counted, because the one before it
-// may have gathered ahead.
+// Four phases: with overlap, without, with, without. A phase's first update is not counted, because the update before
+// it may have gathered ahead.
 constexpr int phases = 4, phase_updates = 4;
 
 double median(std::vector<double>& values) {

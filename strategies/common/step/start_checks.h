@@ -1,5 +1,5 @@
-// Checks at the start: ranks with the same parameters compare them before step 0, and their values before a checkpoint
-// of a program; parameters without a gradient get a warning after the first update.
+// Checks at the start. Before step 0 ranks compare their parameters. Before the first checkpoint of a program they also
+// compare the values. After the first update rank 0 warns about parameters without a gradient.
 #pragma once
 #include <memory>
 #include <vector>

@@ -252,7 +252,7 @@ UpdateStatistics Update::finish() {
   at::NoGradGuard no_grad;
   const bool host = sums_.is_cpu();
   const at::Tensor& judged = has_summed_ ? header_ : local_only_.header;
-  // A loss that is not finite on one rank only stops the update on all ranks.
+  // If the loss of one rank is not finite, no rank updates.
   if (!host)
     sums_.select(0, 2).add_(at::isfinite(judged).all().logical_not().to(sums_.device()));
   else if (!std::isfinite(number(judged, 0)) || !std::isfinite(number(judged, 1)))

@@ -63,7 +63,7 @@ class Update {
     CommunicatorPtr group;
   };
   // Takes effect at the next `begin`. Local gradients are scaled by the weight in the local header and clipped by a
-  // separate norm. Without rows, their slots do not change.
+  // separate norm. If the rank has no rows, local slots do not change.
   void set_local_only(LocalOnly local_only);
 
   // Factor on the loss in backward, for ForwardState::loss_scale of all parts. Undefined: 1.

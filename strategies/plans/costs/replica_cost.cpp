@@ -144,7 +144,7 @@ StateSizes state_sizes(const RunConfig& config, const ModelDescription& dense, c
   for (const BlockDescription& block : dense.blocks) {
     double named = 0;
     for (const auto& [name, elements] : block.named) named += double(elements);
-    // A sharded layer has another size than its name says.
+    // `named` has the sizes of whole layers; a sharded layer is smaller.
     const double bytes = double(block.parameters * dense.element_bytes);
     for (const auto& [name, elements] : block.named) sizes.common.push_back(double(elements) / named * bytes);
     if (named == 0) sizes.common.push_back(bytes);

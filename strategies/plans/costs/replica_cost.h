@@ -51,8 +51,8 @@ double bucket_bytes(const StepOptions& step, double gradient_bytes);
 // Throws ConfigError at the key for a pattern that matches no parameter.
 void check_sync_names(const JobPlan& job, const ModelDescription& description);
 
-// Returns the elements of each of the policy's groups, in proportion to the blocks' parameters, which a tensor group
-// may shard.
+// Returns the number of elements of this rank in each group of the policy. A tensor group may shard a block: its
+// elements are then divided between the groups in proportion to the unsharded sizes.
 std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description);
 // Adds the mean bytes per step that a data axis of `ranks` replicas sends after `start_after`. Also adds the memory
 // that replicas need besides parameters, gradients and moments.

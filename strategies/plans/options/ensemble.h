@@ -27,7 +27,7 @@ void check_members(const Options& strategy);
 
 // Returns all members. Throws ConfigError at a key that is malformed, too short, or contradicts another one.
 std::vector<MemberSettings> members_of(const RunConfig& config);
-// Returns the row samples of the members, without seeds: all values that follow from the section alone.
+// Returns the row samples of the members. Their seeds are not set: those do not follow from the section alone.
 std::vector<MemberSample> samples_of(const Options& strategy);
 
 // Returns overrides in the form of --set with which `config` trains only this member, with a strategy for one model.

@@ -126,8 +126,8 @@ inline at::Tensor bytes_as(const at::Tensor& bytes, int64_t begin, int64_t eleme
   return bytes.narrow(0, begin, elements * size).view(dtype);
 }
 
-// Returns a buffer of at least `bytes`. A smaller one is replaced by a new one of 1.5 times as many; its content is
-// lost.
+// Returns memory of at least `bytes`. If `buffer` is smaller, replaces it by a new tensor of 1.5 · `bytes`; its content
+// is lost.
 inline at::Tensor& ensure_bytes(at::Tensor& buffer, int64_t bytes, at::Device device) {
   if (!buffer.defined() || buffer.numel() < bytes)
     buffer = at::empty({bytes + bytes / 2}, at::TensorOptions(at::kByte).device(device));

@@ -15,7 +15,7 @@ namespace convoy {
 // Pure arithmetic, without LibTorch; immutable, any thread.
 class SparseRowBlocks {
  public:
-  // `rows`: rows of the whole table, as seen from `rank` of `ranks`.
+  // `rows`: rows of the whole table. `rank`: this rank, whose rows are local.
   SparseRowBlocks(int64_t rows, int rank, int ranks);
 
   int64_t rows() const { return rows_; }  // rows of all ranks

@@ -34,7 +34,7 @@ backend: auto
 launch: {ranks: 2, grace: 1.5 min, heartbeat: 30s}
 )";
 
-// Bytes with a meaning to YAML or to the strict reader, more often than others.
+// Changes random bytes of the text. Most new bytes have a meaning in YAML or for the strict reader.
 std::string damaged(std::string text, std::mt19937& random) {
   static const std::string meaningful = "{}[]:,-?&*!|>'\"%@`#~<$ \n\t\r0e.\\";
   const auto below = [&](size_t bound) { return std::uniform_int_distribution<size_t>(0, bound - 1)(random); };

@@ -1,4 +1,4 @@
-// Operations of every channel, over threads of one process, IPv4 and IPv6.
+// Operations of the control channel between threads of one process, over IPv4 and IPv6.
 #include "core/control/channel.h"
 
 #include "tests/base/control/channel_fixture.h"

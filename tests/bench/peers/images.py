@@ -1,4 +1,4 @@
-"""The peer of `tests/bench/run images`: torchvision's ImageFolder in a DataLoader with so many workers; prints JSON."""
+"""The peer of `tests/bench/run images`: torchvision's ImageFolder in a DataLoader with N workers; prints JSON."""
 import argparse
 import json
 import time

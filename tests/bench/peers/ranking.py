@@ -16,7 +16,7 @@ class NeuMF:
     def __init__(self, path, dtype):
         weights = {name: value.to(dtype) for name, value in load_file(path).items()}
         self.user, self.item = weights["user.weight"], weights["item.weight"]
-        # The first layer has a matrix for the user and one for the item: together one of concatenated features.
+        # convoy stores the first layer as two matrices, for the user and for the item. Joins them to one matrix.
         first = torch.cat([weights["first_row.weight"], weights["first_item.weight"]], 1)
         self.hidden = [(first, weights["first_row.bias"])]
         while f"hidden.{len(self.hidden)}.weight" in weights:

@@ -117,7 +117,7 @@ TEST(BackgroundSave, ReportsOneRanksFailureOnceToEveryRank) {
   EXPECT_EQ(reported, 3);
 }
 
-// A rank that fails in training waits shortly for a save, and the next attempt removes what an abandoned one left.
+// A rank that fails in training waits briefly for a save, then abandons it. The next attempt removes its leftovers.
 TEST(BackgroundSave, GetsTimeToEndAndIsThenAbandoned) {
   const TemporaryFolder ended;
   over_ranks(2, [&](const Context& context) {

@@ -298,7 +298,7 @@ TEST(Checkpoint, StoresTheDataFingerprintAndRefusesOtherData) {
   checkpoints.load(held, info, &first);
   EXPECT_THROW(checkpoints.load(held, info, &turned), Error);
   checkpoints.load(held, info);  // without data nothing is compared
-  // A file of lists that was damaged is one of the checkpoint's files.
+  // A checkpoint whose file of lists is damaged is refused.
   flip(folder / "step-1/data.safetensors", 100);
   EXPECT_THROW(checkpoints.find(folder / "step-1"), Error);
   EXPECT_FALSE(resumed_data(folder / "step-1", "").has_value());

@@ -30,7 +30,7 @@ at::Tensor numbered(at::IntArrayRef shape, double first = 0) {
 
 void put_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-// Keys heads 2, 4 heads of queries, heads of 3 features: per key head two queries, the key, the value.
+// Two key heads, four query heads, 3 features a head. For each key head: two queries, the key, the value.
 WeightName grouped() { return {"blocks.7.qkv.weight", {"q", "k", "v"}, false, {2, 1, 1}, 2}; }
 
 TEST(WeightNames, KeepBlockNumbers) {

@@ -72,7 +72,7 @@ TEST(NameLists, AreCheckedWhenReadFromAFile) {
   EXPECT_THROW(NameList(names.ends(), names.bytes()), Error);
 }
 
-// One row of a manifest is enough: lists are in a separate file, listed with its hash.
+// Lists are in a separate file. The manifest has only this file's entry, with its hash.
 TEST(StoredContents, ReadBackUnchanged) {
   const WrittenFiles files;
   const DataContents data = contents("f00", 7, {{"users", {"u1", "ü2"}}, {"items", {}}, {"classes", {"cat"}}});

@@ -76,7 +76,7 @@ std::vector<int64_t> rows_by_user(const Interactions& all, const std::vector<int
 TEST(Interactions, AFractionOfEachUserIsHeldOut) {
   Interactions all = ladder();
   all.users = users + 1;
-  all.user[5] = int(users);  // its only interaction; user 0 has 9 left
+  all.user[5] = int(users);  // the only interaction of the added user; user 0 keeps 9
   const auto latest = split_interactions(all, Holdout::latest, 1, 0.3);
   std::vector<int64_t> expected(size_t(users), 3);
   expected.push_back(0);
@@ -295,7 +295,7 @@ TEST(Interactions, SupportsEmptyShares) {
 }
 
 TEST(Interactions, ReportsTooFewItemsAtTheStart) {
-  const Interactions all = ladder(items - 1);  // all but one item: negatives still go, candidates do not
+  const Interactions all = ladder(items - 1);  // one item is untouched: enough for negatives, too few for candidates
   const auto split = split_interactions(all, Holdout::latest, 1);
   RankingOptions options;
   options.candidates = 5;

@@ -1,4 +1,4 @@
-// Batches of the loader on any number of ranks; its buffers are not lost or overwritten.
+// Batches of the loader on any number of ranks; its batch memory is not lost or overwritten.
 #include "core/data/loader.h"
 
 #include <ATen/core/Tensor.h>
@@ -123,7 +123,7 @@ TEST(Loader, EvaluationIsExactAndSharesMayBeEmpty) {
         empty += rows.empty();
         ++batches;
       }
-      EXPECT_EQ(batches, 3);  // every rank takes part in each, with no row perhaps
+      EXPECT_EQ(batches, 3);  // each rank gets every batch, perhaps with no row
     }
     std::sort(seen.begin(), seen.end());
     ASSERT_EQ(seen.size(), 21u);

@@ -118,7 +118,7 @@ TEST(MemberSamples, EpochsReadTheSameRowsInDifferentOrder) {
   }
 }
 
-// A row is its number, which exceeds a byte, and the number as a byte.
+// A row has its number, and the number modulo 251 in a field of bytes.
 class Numbered : public Dataset {
  public:
   Schema schema() const override { return {}; }

@@ -233,7 +233,7 @@ void read_all(NewRows& rows) {
   }
 }
 
-// An id out of range would read other memory; a fraction would be cut.
+// An id out of range would read other memory; a fraction would be truncated.
 TEST(NewRows, RefuseValuesOfArraysThatTrainingDidNotHave) {
   WrittenFiles files;
   Schema schema;

@@ -124,7 +124,7 @@ TEST(Preparation, IsStoredAndAppliedToOtherData) {
   EXPECT_TRUE(data_change(stored, other.contents()).unknown.empty());
   EXPECT_FALSE(data_change(stored, trained.contents()).renumber);
   const DatasetPtr numbered = other.numbered_as(stored);
-  // Mean 3, deviation 2 · √(2/3) would count the filled value; of the two values given it is 2.
+  // Mean 3 and deviation 2, of the two values in the file. With the filled value the deviation would be 2 · √(2/3).
   EXPECT_THAT(floats_of(all_features(*numbered)), ElementsAre(0, 0, 0, 1, 2, 1, 0, 0));
   EXPECT_EQ(numbered->schema().fields.at("features").shape, trained.schema().fields.at("features").shape);
   const Table unknown = table_of(files.write("c.csv", "size,colour,y\n3,pink,0\n"), options);

@@ -88,7 +88,7 @@ TEST(PlantedCache, IsRebuiltWhenDamaged) {
   EXPECT_EQ(fs::file_size(cache), size);
 }
 
-// Like a cache folder of another user, whose error differs from that of a missing file.
+// The cache cannot be opened, and the error is not that of a missing file. So it is with another user's folder.
 TEST(PlantedCache, IsSkippedWithoutAFolder) {
   const TemporaryFolder folder;
   const std::string loop = folder / "loop";

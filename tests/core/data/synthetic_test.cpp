@@ -109,7 +109,7 @@ TEST(Synthetic, InteractionsAreZipfWithAKnownPreference) {
   EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);  // a tenth of the items takes a third and more
   EXPECT_GE(planted.all.context.min().item<float>(), 0.f);
   EXPECT_LT(planted.all.context.max().item<float>(), 1.f);
-  // Four of five items are from one of eight groups, given the half of the first context column.
+  // For each user and each half of the first context column, four of five items are from one of eight groups.
   const auto low = planted.all.context.select(1, 0).lt(0.5);
   const auto group = planted.all.item.remainder(8).to(at::kLong);
   int64_t best = 0, all = 0;

@@ -76,7 +76,8 @@ TEST(Ranking, RanksNaNLast) {
   EXPECT_EQ(rank_of_first(at::tensor({1.f, nan, 0.f}).view({1, 3})).item<int64_t>(), 1);
 }
 
-// All items of a row by their scores, worst case first for the held-out ones; the definitions, item by item.
+// Computes the metrics by their definitions, item by item. Sorts all items of a row by score; a held-out item comes
+// after other items of equal score.
 struct ByHand {
   std::vector<int64_t> hits;  // places of held-out items, from 0
   int64_t held_out;

@@ -102,7 +102,7 @@ TEST(PairMlp, KeepsNaN) {
   EXPECT_TRUE(std::isfinite(scores[0][2].item<float>()));
 }
 
-// Scores are products of factors; counts how often an item's part is computed.
+// Scores are products of factors. Counts how often an item's term is computed.
 class Products : public PairScorer {
  public:
   Products(at::Tensor users, at::Tensor items, Blocks blocks)

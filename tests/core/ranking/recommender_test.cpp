@@ -237,7 +237,7 @@ TEST_F(RecommenderTest, ScoresThatAreNotNumbersAreAnError) {
   EXPECT_EQ(files(), 0u);
 }
 
-// A block of users with many items takes long: progress comes within it too.
+// A block of users with many items takes long, so progress is also reported within a block.
 TEST_F(RecommenderTest, ProgressComesAfterEachBlockOfItems) {
   struct FewItems : ByContext {
     Blocks blocks() const override { return {64, 2, true}; }
@@ -267,7 +267,7 @@ TEST_F(RecommenderTest, AFullDiskLeavesNothing) {
     }
     EXPECT_EQ(failure.first, Failure::io);
     EXPECT_EQ(files(), 1u) << failing.failed_at();
-    if (failing.failed_at().rfind("sync_folder", 0) == 0) continue;  // it is there, and may be lost with the machine
+    if (failing.failed_at().rfind("sync_folder", 0) == 0) continue;  // the file is there, perhaps not on the disk
     EXPECT_EQ(text("top.csv"), "old") << failing.failed_at();
   }
   EXPECT_NE(text("top.csv"), "old");

@@ -257,7 +257,7 @@ TEST(ResourceWatch, CostsLittleForTwoHundred) {
   rounds = 0;
   loop.after(std::chrono::seconds(4), [&] { done = true; });
   loop.after(std::chrono::seconds(30), [&] { late = true; });
-  loop.run_until([&] { return late || (done && rounds > 0); });  // the slower a machine, the rarer it looks
+  loop.run_until([&] { return late || (done && rounds > 0); });  // a slow machine samples less often
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_GE(rounds, 1);
   EXPECT_LT((watch.cost() - before) / seconds, 0.02) << "of a core; 0.01 where nothing else runs";

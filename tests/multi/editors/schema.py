@@ -56,7 +56,7 @@ train: {epochs: 1, batch: {global: 16}}
 FARM = BASE.replace("strategy: {name: single}", "strategy: {name: independent, grid: {seed: [1, 2]}}")
 PROGRAM = "program: [./mine, 3]\nlaunch: {ranks: 1}\n"
 ADDED = "name: more\nconfig:\n" + "".join(f"  {line}\n" for line in BASE.splitlines()[1:])
-# What replaces what, in which file. The schema and the reader must both refuse the result.
+# Mistake: (file, text, its replacement). The schema and the reader must both refuse the result.
 WRONG = {
     "an unknown key": (BASE, "seed: 1", "sede: 1"),
     "an unknown key of a section": (BASE, "epochs: 1", "epoch: 1"),

@@ -25,7 +25,7 @@ def started_on(output):
     """Returns {pipeline: host of its last start}."""
     hosts = {}
     for summary in output.glob("pipelines/*/summary.json"):
-        ranks = json.loads(summary.read_text())["ranks"]  # there is none before its placement
+        ranks = json.loads(summary.read_text())["ranks"]  # empty before the placement
         if ranks:
             hosts[summary.parent.name] = ranks[0]["host"]
     return hosts
@@ -70,8 +70,8 @@ def under_srun(folder):
     return whole("srun over two nodes", line, output, ["sn1", "sn2"])
 
 
-# The farm ends with the host; the same command resumes the rest. mpirun would wait for the lost host much longer
-# (docs/launching.md), and has to get its cable back for its own end.
+# The farm ends when a host is lost, and the same command resumes the rest. mpirun itself would wait for the lost host
+# much longer (docs/launching.md), so the test puts the cable back.
 def host_crashes(folder):
     output = folder / "crash"
     sets = [*SETS[1:], "train.epochs=1500", "train.checkpoint_every=200 steps", f"launch.heartbeat={HEARTBEAT}s"]

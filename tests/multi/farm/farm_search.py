@@ -84,7 +84,7 @@ with runs.workspace() as folder:
     runs.check(whole[rows[0][1]][4] == rows[0][4], f"{whole[rows[0][1]]} {rows[0]}")
     convoy("compare", f"two/pipelines/{rows[0][1]}", f"full/pipelines/{rows[0][1]}")
 
-    # Stopped and killed between its rungs, it ends in the same way.
+    # A farm that is stopped or killed between rungs, and started again, gives the same result.
     for name, number in (("stopped", signal.SIGTERM), ("killed", signal.SIGKILL)):
         with open(folder / "console", "w") as console:
             farm = subprocess.Popen([str(runs.CONVOY), "run", "search.yaml", "--output", name], cwd=folder,
@@ -160,7 +160,7 @@ with runs.workspace() as folder:
     farm.wait(60)
     runs.check(started() == ["trial-0", "trial-2", "trial-2"], f"{started()}")
 
-    # Mistakes end within the time of an error, and leave nothing.
+    # A mistake is reported within 3 s and creates no folder.
     for sets, words in {
             ("strategy.metric=~",): "strategy.halving: needs strategy.metric",
             ("strategy.metric=acuracy",): "did you mean accuracy?",

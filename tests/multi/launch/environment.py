@@ -50,7 +50,7 @@ with runs.workspace() as folder:
     trains("in a rank of another run", folder / "nested", says=["of rank 3 of another run"], CONVOY_PROCESS="3",
            CONVOY_RANK="3", CONVOY_CHANNEL="127.0.0.1,1,job,secret", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="8",
            OMPI_COMM_WORLD_LOCAL_RANK="3", PMIX_RANK="3")
-    # Ranks that start separately, the second one later: in a completed folder, and in a refused folder.
+    # Two ranks start separately, the second one 7 s later: in a completed run folder, and in a refused one.
     shutil.copytree(folder / "batch", folder / "other")  # two jobs at once on one folder would see each other's lock
     late = []
     for rank, pause in ((0, 7), (1, 0)):
@@ -67,7 +67,7 @@ with runs.workspace() as folder:
         text = process.communicate(timeout=60)[0]
         runs.check(process.returncode == code, f"{title}: exit {process.returncode}, expected {code}\n{text}")
     runs.check(time.monotonic() - begin < 10, f"late ranks end after {time.monotonic() - begin:.0f} s")
-    # A rank that never comes: the first one waits no longer than for a rendezvous.
+    # Rank 1 never joins: rank 0 waits no longer than the time limit of the rendezvous.
     begin = time.monotonic()
     alone = runs.environment(CONVOY_RANK="0", CONVOY_LOCAL_RANK="0", CONVOY_WORLD_SIZE="2", CONVOY_JOB="alone")
     done = subprocess.run(runs.command(config, folder / "batch", [*SETS, "seed=7", "launch.rendezvous=3s"], 2), cwd=runs.TOP,

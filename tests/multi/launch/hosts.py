@@ -18,7 +18,7 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 SHORT = ["strategy.name=ddp", "train.epochs=1", "launch.cores_per_rank=1", "launch.bind=none"]
 HEARTBEAT, GRACE = 3, 2
-# Longer than the time before any fault here; every rank reports its position.
+# Trains until a test causes a fault. Each step is logged, so every rank reports its position.
 LONG = ["strategy.name=ddp", "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never",
         "train.log_every=1", "launch.bind=none", "launch.cores_per_rank=1", f"launch.heartbeat={HEARTBEAT}s",
         "launch.collective=30s", f"launch.failure_grace={GRACE}s", "launch.rendezvous=60s"]

@@ -38,19 +38,19 @@ with runs.workspace() as folder:
             runs.run(CONFIG, output, common, ranks, inject=["enospc:write:attempt=1@save=1"])
             runs.check(runs.summary(output)["failed_saves"] == 2, f"{output}: {runs.summary(output)}")
 
-            # The first evaluation is the best, and its checkpoint is lost: of those that were written, the second is.
+            # The first evaluation is the best, but its checkpoint is lost. The second is the best of the written ones.
             worst = "train.keep_best={metric: loss, direction: maximize}"
             output, summary = trained("best", 1, worst)
             runs.check(summary["best_checkpoint"]["step"] == 26, f"{summary['best_checkpoint']}")
             runs.check((output / "checkpoints" / "best").read_text().strip() == "step-26", "another best")
             runs.check((output / "checkpoints" / "step-26").is_dir(), "no best checkpoint")
 
-            # The last evaluation is the best: its checkpoint is written again, and named.
+            # The last evaluation is the best: its checkpoint is written again and becomes the best checkpoint.
             output, summary = trained("last-best", 4, "train.keep_best={metric: loss}")
             runs.check(summary["best_checkpoint"]["step"] == 52, f"{summary['best_checkpoint']}")
             runs.check((output / "checkpoints" / "best").read_text().strip() == "step-52", "another best")
 
-    # A lost rank and a restart neither.
+    # Failed saves before a lost rank or a restart are counted too.
     config = runs.TOP / "configs" / "tiny" / "gpt.yaml"
     common = ["strategy=ddp", "backend=gloo", "train.max_steps=40", "train.epochs=~", "train.evaluate_every=never",
               "train.on_save_error=continue", "train.checkpoint_every=8 steps", "launch.bind=none", "launch.backoff=0.1s"]

@@ -33,7 +33,7 @@ def by_path(work):
     log = (work / "other" / "logs" / "rank0.log").read_text()
     runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not report: {log}")
     runs.check(runs.summary(work / "other")["steps"] == 3 * steps // 2, text)
-    # A new length alone: the message says how to keep the rate.
+    # If only the length is new, the message shows how to keep the learning rate.
     console_of(MLP, work / "longer", [*on, cosine], ["the schedule cosine depends on the length", "To avoid it, keep the length"])
     # 13 steps of 40 rows an epoch are 7 of 80.
     console_of(MLP, work / "batch", [*on, cosine, "train.batch.global=80", "train.log_every=1"],
@@ -87,7 +87,7 @@ def optimizers(work):
             text = console_of(config, work / f"{name}-{before}-{after}",
                         [*sets, OPTIMIZERS[after], "train.epochs=2", f"train.resume={folder}"], words, ranks=ranks)
             runs.check("went their own ways" not in text, f"{name}: copies are of these ranks\n{text}")
-    # The count of updates starts again, but the schedule does not: at once, and after a kill.
+    # The count of updates starts again, but the schedule continues: in the first start, and after a kill.
     sets = [*ONE, "optimizer={name: adam, lr: 0.003, schedule: {name: cosine}}", "train.log_every=1", "train.checkpoint_every=4 steps",
             f"train.resume={work / 'one-momentum'}"]
     console_of(MLP, work / "schedule", sets, [], expect=137, inject=["kill@step=20"])

@@ -51,7 +51,7 @@ with runs.workspace() as folder:
         runs.check(any(event["cat"] == "block" for event in slices), f"{title}: no blocks")
         runs.check(any(event["name"] == "batch" for event in slices), f"{title}: no loader")
         runs.check(all(event["args"]["bytes"] >= 0 for event in slices if event["cat"] == "collective"), f"{title}: bytes")
-        # No rank leaves a sum before the other has come to it, so the same step overlaps on both ranks.
+        # No rank leaves an all-reduce before the other has joined it, so the same step overlaps on both ranks.
         for number in range(FIRST, LAST + 1):
             same = [event for event in slices if event["name"] == f"step {number}"]
             begin, end = max(event["ts"] for event in same), min(event["ts"] + event["dur"] for event in same)

@@ -79,7 +79,7 @@ with runs.workspace() as work:
     rows.write_text("big,word\n" + "5001,a\n" * 300000)
     predict = ["predict", table, "--data", rows, "--to"]
 
-    # A file that an option names and that is not there: 64. An output that cannot be written: 73.
+    # A missing file in an option ends with 64, and an output that cannot be written with 73.
     refused(64, ["none does not exist", "convoy runs"], "predict", none, "--data", rows, "--to", out)
     refused(64, [f"--data {none}: no such file"], "predict", table, "--data", none, "--to", out)
     refused(64, ["is a folder"], "predict", table, "--data", work, "--to", out)

@@ -103,7 +103,7 @@ with runs.workspace() as work:
         last[user] = hour
     order = [(user, last[user]) for user in user_number]
 
-    # One rank, two, and a plugin's way (forward of each pair, in a pipeline's checkpoint): the same rule.
+    # The checkpoints of one rank, two ranks and a pipeline follow the same rule.
     for name, strategy, ranks in (("single", "{name: single}", 1), ("ddp", "{name: ddp}", 2), ("pipeline", "{name: pipeline}", 2)):
         (work / "run.yaml").write_text(CONFIG.format(folder=work, strategy=strategy, ranks=ranks, model=""))
         run = work / name
@@ -128,7 +128,7 @@ with runs.workspace() as work:
     runs.check(array["what"].reshape(-1).tolist() == [row["what"] for row in rows], "npy: other items")
     runs.check(array["who"].tolist() == list(user_number), "npy: other users")
 
-    # Users of a file, with contexts of their own; one of them twice.
+    # Users and their contexts from a file; one user twice.
     (work / "users.csv").write_text("hour,who\n0.25,u7\n0.75,u3\n0.5,u7\n")
     recommend(run, work / "some.csv", "--users", work / "users.csv", "--k", 4)
     compare(list(csv.DictReader(open(work / "some.csv"))), brute_force(weights, [("u7", 0.25), ("u3", 0.75), ("u7", 0.5)], 4),
@@ -139,7 +139,7 @@ with runs.workspace() as work:
     recommend(run, work / "all.csv", "--users", work / "ids.txt", "--k", ITEMS)
     runs.check(len(open(work / "all.csv").readlines()) == 1 + ITEMS - EACH, "a list has items that the user has")
 
-    # A plugin's model, which has no scores by parts: the product of its embeddings, in an ensemble of two as well.
+    # A plugin's model without a pair scorer: the product of its embeddings; also in an ensemble of two.
     plugin = runs.BUILD / "tests" / "libplugin_scores.so"
     for name, strategy in (("product", "{name: single}"), ("members", "{name: ensemble, members: 2}")):
         text = CONFIG.format(folder=work, strategy=strategy, ranks=1, model="")
@@ -161,7 +161,7 @@ with runs.workspace() as work:
         lists = {user: [[(names[i], float(scores[row, i])) for i in order[row]]] for row, user in enumerate(users)}
         compare(list(csv.DictReader(open(work / f"{name}.csv"))), lists, name)
 
-    # Contexts and features that are scaled, and words as contexts: `convoy predict` gives their probability.
+    # Scaled contexts and features, and words as contexts: the scores equal the probabilities of `convoy predict`.
     weather = ("sun", "rain", "snow")
     (work / "prepared.csv").write_text("who,what,at,hour,weather\n" + "".join(
         f'{u},"{i}",{t},{1000 * h},{weather[t % 3]}\n' for u, i, t, h in interactions))

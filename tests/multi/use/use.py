@@ -88,7 +88,7 @@ def ensembles(work):
     for member in (0, 3):
         close(f"member {member}", evaluated(f"{run}@member{member}")["metrics"],
               {name: values[member] for name, values in whole["members"].items()})
-    # More ranks than members: the members' ranks suffice, and a note says so.
+    # More ranks than members: one rank per member starts, and a note reports that.
     more = subprocess.run([str(runs.CONVOY), "evaluate", str(run), "--ranks", "9", "--json"], cwd=work, text=True,
                           env=runs.environment(), timeout=120, capture_output=True)
     runs.check(more.returncode == 0 and "on 4 ranks instead of 9" in more.stderr, f"9 ranks: {more}")
@@ -129,7 +129,7 @@ def table(work):
     runs.check(new["rows"] == 90 and new["split"] == "all", f"another file: {new}")
     runs.check(new["metrics"]["accuracy"] > 0.9, f"another file: {new['metrics']}")
 
-    # Each row by hand: the accuracy of the class that a C++ program prints.
+    # The accuracy of the classes that a C++ program prints, computed here row by row.
     serve = runs.BUILD / "tests" / "serve"
     lines = (work / "new.csv").read_text().splitlines()[1:]
     served = subprocess.run([str(serve), str(run)], input="\n".join(["a,b"] + [line.rsplit(",", 1)[0] for line in lines]) + "\n",
@@ -266,7 +266,7 @@ def lists(work):
     loss = compared["metrics"]["loss"][1]
     runs.check(loss["seeds"] == 3 and loss["exceeds_spread"] is True and loss["difference"] < 0, f"compare: {loss}")
     runs.check("exceeds the spread" in convoy("compare", work / "seeds" / "1e-3-1", work / "seeds" / "3e-2-1"), "text of compare")
-    # A repeated run tells nothing about the spread over seeds.
+    # The spread over seeds does not follow from a repeated run.
     pair = work / "repeated"
     for name, rate in (("a", "1e-3"), ("a-2", "1e-3"), ("b", "3e-2"), ("b-2", "3e-2")):
         runs.run(TINY / "mlp.yaml", pair / name, ["data.seed=1", f"optimizer.lr={rate}"])
@@ -274,7 +274,7 @@ def lists(work):
     runs.check(repeated["seeds"] == 1 and repeated["exceeds_spread"] is None, f"compare of repeated runs: {repeated}")
     runs.check("equal settings and seeds" in convoy("compare", pair / "a", pair / "a-2"), "text for equal runs")
     runs.refused("one run twice", 64, ["two different runs"], [str(runs.CONVOY), "compare", str(pair / "a"), str(pair / "a")])
-    # A killed run has what it recorded.
+    # A killed run has the metrics that it recorded.
     killed = work / "killed"
     runs.run(TINY / "mlp.yaml", killed, ["train.epochs=50", "train.evaluate_every=1 epoch"], inject=["kill:rank=0@step=60"], expect=137)
     (killed / "summary.json").write_text(json.dumps({**runs.summary(killed), "metrics": {}, "status": "running"}))

@@ -34,12 +34,12 @@ struct Subject {
   std::string section = "{name: net}";  // section of the model in a configuration, for plans
 };
 
-constexpr int64_t subject_rows = 75;  // four global batches of 16 and a ragged one of 11
+constexpr int64_t subject_rows = 75;  // four global batches of 16 rows and a smaller one of 11
 
 struct Training {
   std::string optimizer = "{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1}";
   std::string precision = "fp64";
-  int64_t global_rows = 16;  // the last batch of a pass over the data is what is left
+  int64_t global_rows = 16;  // the last batch of an epoch has the remaining rows
   int64_t steps = 10;        // global batches
   // Each global batch is fed in this number of parts, one after another: the shares of a layout with as many ranks. The
   // reference needs it for layers whose results depend on the share (batch norm).

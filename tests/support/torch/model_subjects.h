@@ -11,7 +11,7 @@ struct GptSizes {
 
 Subject classifier_subject();  // models/mlp: three hidden layers of sizes that 2, 3 and 4 divide, dropout
 Subject ranking_subject();     // models/ncf: a positive and four negatives a row, weights, dropout, BCE
-Subject ranking_subject(bool rows, int64_t users = 21);  // the same; its tables as rows
+Subject ranking_subject(bool rows, int64_t users = 21);  // the same; `rows`: with sparse embeddings
 Subject gpt_subject();    // tied output, learned positions, dropout on embeddings, residuals and attention's weights
 Subject llama_subject();  // two queries to a key, untied output, dropout as above
 Subject gpt_of(const GptSizes& sizes);

@@ -18,7 +18,7 @@ struct RankGroup {
   std::function<void(const char*)> waiting{};
   bool on_gpus = false;       // rank r on GPU r
   bool on_one_gpu = false;    // all on GPU 0
-  int per_host = 0;           // pretend that so many consecutive ranks share a host; 0: all do
+  int per_host = 0;           // number of consecutive ranks that pretend to share a host; 0: all
   bool by_processes = false;  // this process is one rank of the mpirun, for any backend; always for mpi
 };
 

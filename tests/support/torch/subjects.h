@@ -9,7 +9,7 @@ Subject mlp_subject();      // three blocks, cross-entropy
 Subject pairs_subject();    // user and item embeddings, rows of one positive and four negatives, weights, BCE
 Subject norms_subject();    // layer norm, batch norm, dropout
 Subject dropout_subject();  // dropout alone, twice
-Subject tied_subject();     // tied output, a bare parameter, a layer no forward uses, a module of the block's own
+Subject tied_subject();     // tied output, a bare parameter, a layer that no forward uses, a foreign module
 Subject foreign_subject();  // blocks with foreign modules, with a frozen parameter
 
 }  // namespace convoy::testing

@@ -12,8 +12,8 @@ namespace convoy::testing {
 
 class WholeState {
  public:
-  // Call it from any rank's thread. A tensor that several ranks have must be equal on all of them, bit for bit; of
-  // buffers, the owner's is used: CONVOY_CHECK.
+  // Call it from any rank's thread. CONVOY_CHECK that a tensor is equal, bit for bit, on all ranks that have it.
+  // Buffers may differ: the owner's is used.
   void add(const StateEntry& entry);
   // By StateEntry::key(). CONVOY_CHECK that no element is missing.
   std::map<std::string, at::Tensor> tensors() const;
