@@ -103,6 +103,16 @@ Json failure_json(const Abort& cause) {
           {"host", cause.host.empty() ? Json() : Json(cause.host)}};
 }
 
+Json ranks_json(const std::map<int, Json>& ranks) {
+  Json list = Json::array();
+  for (const auto& [rank, values] : ranks) {
+    Json entry = {{"rank", rank}};
+    entry.update(values);
+    list.push_back(entry);
+  }
+  return list;
+}
+
 Json finished_summary(Json summary, JobOutcome outcome, std::optional<double> startup_seconds) {
   const bool stopped = outcome.cause && outcome.cause->kind == Failure::stopped;
   summary["status"] = outcome.exit_code == exit_code::done ? "done" : stopped ? "stopped" : "failed";
@@ -111,12 +121,7 @@ Json finished_summary(Json summary, JobOutcome outcome, std::optional<double> st
   add_largest(outcome, summary);
   if (startup_seconds) summary["startup_seconds"] = *startup_seconds;
   const Json breakdown = take_breakdown(outcome.ranks, outcome.wall_seconds, outcome.after_seconds);
-  summary["ranks"] = Json::array();
-  for (const auto& [rank, values] : outcome.ranks) {
-    Json entry = {{"rank", rank}};
-    entry.update(values);
-    summary["ranks"].push_back(entry);
-  }
+  summary["ranks"] = ranks_json(outcome.ranks);
   summary["failure"] = outcome.cause ? failure_json(*outcome.cause) : Json();
   if (outcome.cause && outcome.stall.is_object()) summary["failure"].update(outcome.stall);
   if (breakdown.is_object()) {

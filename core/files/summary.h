@@ -30,6 +30,7 @@ Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, con
 
 // Adds the end: status (done, failed, stopped), exit code, results of the ranks, and the failure or null. A number that
 // every rank measures gets its largest value; cpu_efficiency lists all values.
+Json ranks_json(const std::map<int, Json>& ranks);  // `ranks` of summary.json
 Json finished_summary(Json summary, JobOutcome outcome, std::optional<double> startup_seconds);
 
 Json failure_json(const Abort& cause);

@@ -51,14 +51,10 @@ void RunAttempt::ended(int process, const ProcessEnd& end) {
   supervisor_->ended(place, end);
 }
 
-bool RunAttempt::lost(int process, const std::string& message) {
-  const int place = place_of(process);
-  return (place >= 0 && supervisor_->lost_after_results(place)) || is_silent(process, true, ": " + message);
-}
-
 bool RunAttempt::is_silent(int process, bool started, const std::string& silence) {
   const int place = started ? place_of(process) : process;
   if (place < 0) return true;  // it has left already
+  if (started && supervisor_->lost_after_results(place)) return true;
   if (!keeps_ranks()) return false;
   const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, silence);
   if (loss && continue_without(place, *loss)) return true;
@@ -217,8 +213,9 @@ void RunAttempt::first_step_done() {
   const bool changed = !unfinished_.empty();
   unfinished_.clear();
   if (run_.config.launch.min_ranks > 0) summary_["membership"] = changes;
-  if (!changed) return;
+  summary_["ranks"] = ranks_json(supervisor_->outcome().ranks);  // a user may want to attach a debugger
   write_running();
+  if (!changed) return;
   add_joining();
   if (!joining_) replace_lost(0);  // further places may be vacant
 }

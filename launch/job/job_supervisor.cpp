@@ -150,24 +150,6 @@ void JobSupervisor::check_ranks_started() {
             join(missing, ", "), "; see logs/rank", missing.front(), ".log")});
 }
 
-// The processes of a user's program may do any work after the job.
-bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
-
-// Ranks that have given their results only have to exit.
-void JobSupervisor::await_exits() {
-  if (!limits_exits()) return;
-  tasks_.after(to_milliseconds(request_.launch.collective), [this] {
-    for (int process = 0; process < static_cast<int>(participants_.size()) && !cause_ && !retired_; ++process) {
-      const Participant& participant = participants_[static_cast<size_t>(process)];
-      if (participant.end) continue;
-      const int rank = failed_rank_of(process);
-      return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
-                   str(label(process), " did not exit within ", human_seconds(request_.launch.collective),
-                       " (launch.collective) after all ranks had given their results, which are complete")});
-    }
-  });
-}
-
 int JobSupervisor::first_rank(int process) const {
   return assignment_ ? assignment_->job.processes.at(static_cast<size_t>(process)).ranks.front() : process;
 }
@@ -269,7 +251,9 @@ bool JobSupervisor::same_config(const Json& body) {
 }
 
 void JobSupervisor::posted(const std::string& topic, const Json& body) {
-  if (retired_ && topic != protocol::log_line && topic != injected_topic && topic != job_topic::ended) return;
+  if (retired_ && topic != protocol::log_line && topic != injected_topic && topic != job_topic::ended &&
+      topic != job_topic::launcher_gone)
+    return;
   if (topic == job_topic::join) {
     if (same_size(body) && same_config(body)) add_agent(body.at("process").get<int>(), body.at("host").get<Host>());
   } else if (topic == job_topic::ended) {
@@ -281,6 +265,8 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
       ended(process, end);
     else if (process >= 0 && process < static_cast<int>(participants_.size()))
       ended_by_agent(process, end);
+  } else if (topic == job_topic::launcher_gone) {
+    launcher_gone(body.at("process").get<int>(), body.at("why").get<std::string>());
   } else if (topic == protocol::signalled) {
     // Every agent reports the same request: a later report is no second request.
     request_stop(body.at("signal").get<int>());
@@ -328,7 +314,11 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   if (assignment_) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
     if (id < 0 && lost_after_results(process)) return;
-    if (complete() && limits_exits()) return;
+    if (complete() && limits_exits()) {
+      // No convoy on this channel speaks for the host of a rank that has joined. Others have await_exits.
+      if (continues_ && host_of(rank) != host_name()) participants_[static_cast<size_t>(process)].end = ProcessEnd{};
+      return;
+    }
     if (events_.on_silence && events_.on_silence(process, id < 0, silence)) return;
     if (stop_signal_ != 0) return fail(unsaved_stop(process, who + silence));
   }
@@ -450,7 +440,7 @@ bool JobSupervisor::complete() const {
   return assignment_ && result_ && results_.size() == assignment_->job.ranks.size();
 }
 
-bool JobSupervisor::saved() const { return stop_signal_ != 0 && ranks_stopped_ && complete(); }
+bool JobSupervisor::saved() const { return stop_signal_ != 0 && complete() && (ranks_stopped_ || limits_exits()); }
 
 // The failure that a rank wrote into its state file before its end.
 std::optional<Abort> JobSupervisor::reported_failure(int process) const {
@@ -469,6 +459,8 @@ std::optional<Abort> JobSupervisor::reported_failure(int process) const {
 
 // Aborts through the server, which decides which reason is the first and passes it to `aborted`.
 void JobSupervisor::fail(const Abort& reason) {
+  // A lost connection, host or launcher, of which no rank needs anything.
+  if (complete() && reason.kind == Failure::rendezvous) return;
   ++undecided_;
   channel_->abort(reason);
 }
@@ -515,7 +507,10 @@ void JobSupervisor::request_stop(int signal) {
     return fail(
         {Failure::stopped, -1, -1, 0, "", str("stopped by SIG", sigabbrev_np(signal), "; no result was written")});
   if (events_.on_stop) events_.on_stop(signal);
-  channel_->set(protocol::stop_request, "1");
+  if (!saved())
+    channel_->set(protocol::stop_request, "1");
+  else if (events_.on_saved)
+    events_.on_saved();
   tasks_.after(to_milliseconds(request_.launch.grace), [this] {
     if (cause_ || over()) return;
     // All ranks may have saved while an MPI_Finalize keeps the processes: after a request to stop, mpirun sleeps
@@ -533,9 +528,10 @@ void JobSupervisor::request_stop(int signal) {
 Abort JobSupervisor::stop_reason() const {
   const int64_t steps = result_ ? result_->value("steps", int64_t{-1}) : -1;
   Abort reason{Failure::stopped, -1, steps, 0, "", ""};
-  reason.message =
-      str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request", "; the same command ",
-          request_.resumes ? "resumes from the checkpoint" : "starts from the beginning");
+  const std::string what = complete() && !ranks_stopped_ ? " after all results, which are complete"
+                           : request_.resumes            ? "; the same command resumes from the checkpoint"
+                                                         : "; the same command starts from the beginning";
+  reason.message = str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request", what);
   return reason;
 }
 
@@ -569,7 +565,10 @@ JobOutcome JobSupervisor::outcome() {
   const bool stopped = std::any_of(participants_.begin(), participants_.end(), [](const Participant& participant) {
     return participant.end && participant.end->code == exit_code::stopped;
   });
-  if (!cause_ && (stopped || saved())) outcome.cause = stop_reason();
+  if (saved() && !stopped && !ranks_stopped_)
+    outcome.cause.reset();  // all ranks had trained to the end before the request
+  else if (!cause_ && (stopped || saved()))
+    outcome.cause = stop_reason();
   if (!outcome.cause && complete() && result_->value(protocol::paused, false)) {
     const int64_t steps = result_->value("steps", int64_t{-1});
     outcome.cause = Abort{Failure::stopped,

@@ -23,8 +23,10 @@ namespace convoy {
 
 // Topics and keys between agents and the supervisor, in addition to core/control/channel.h.
 namespace job_topic {
-inline constexpr char join[] = "join";          // {process, host, size, size_from, config}
-inline constexpr char ended[] = "ended";        // {process, code, signal, lack, made}; made: killed by its agent
+inline constexpr char join[] = "join";    // {process, host, size, size_from, config}
+inline constexpr char ended[] = "ended";  // {process, code, signal, lack, made}; made: killed by its agent
+// {process, why}: mpirun, srun or the remote shell that started this process's convoy is gone; the convoy kills it.
+inline constexpr char launcher_gone[] = "launcher_gone";
 inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set after the summary is written
 }  // namespace job_topic
 
@@ -98,7 +100,7 @@ class JobSupervisor {
   bool complete() const;  // all ranks have given their results
   bool joined() const;    // all agents have joined
   bool over() const;      // every process has ended
-  bool saved() const;     // all ranks have stopped on request and saved: later events are no failures
+  bool saved() const;     // after a request to stop, all ranks have given their results: later events are no failures
 
   JobOutcome outcome();
   void publish_exit_code(int exit_code);
@@ -118,6 +120,7 @@ class JobSupervisor {
   bool same_config(const Json& body);
   void posted(const std::string& topic, const Json& body);
   void left(int id, bool orderly);
+  void launcher_gone(int process, const std::string& why);
   void heartbeat_lost(int id, double seconds);
   void stalled(const StallWatch::Finding& found);
   std::string host_of(int rank) const;

@@ -144,23 +144,22 @@ class RankAgent : public SupervisedAgent {
   // Ends the ranks after mpirun, srun or the remote shell was killed. The supervisor usually knows the reason better.
   void launcher_gone() override {
     ending_ = true;
+    const std::string why = str(request_.input >= 0 ? "the remote shell" : name_of(request_.as.launcher),
+                                ", which started rank ", processes_.front(), ", is gone");
+    // The supervisor decides whether the job continues without these ranks, or is complete.
+    for (const auto& [process, channel] : channels_)
+      channel->post(job_topic::launcher_gone, {{"process", process}, {"why", why}});
     agent_.kill_all();
     if (!channel_) code_ = exit_code::rendezvous;
     if (code_) return;
-    tasks_.after(milliseconds(300), [this] {
+    tasks_.after(milliseconds(300), [this, why] {
       if (code_) return;
-      Abort cause;
-      cause.kind = Failure::rendezvous;
-      cause.host = host_.name;
-      cause.message = str(request_.input >= 0 ? "the remote shell" : name_of(request_.as.launcher),
-                          ", which started rank ", processes_.front(), ", is gone");
-      channel_->abort(cause);
       code_ = exit_code::rendezvous;
       if (!assignment_ || request_.input < 0) return;
       // The supervisor's host may be gone too, and then no other process can record the failure.
-      cause.host.clear();
-      cause.message += str("; the supervisor at ", channel_address(address_).host, " may be gone too");
-      record_failure(assignment_->folder, cause);
+      record_failure(assignment_->folder,
+                     {Failure::rendezvous, -1, -1, 0, "",
+                      str(why, "; the supervisor at ", channel_address(address_).host, " may be gone too")});
     });
   }
 

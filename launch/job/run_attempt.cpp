@@ -236,6 +236,10 @@ void RunAttempt::injected(const Json& body) {
 
 // Writes the stop at once: the launcher that requested it may kill this process before the ranks have saved.
 void RunAttempt::note_stop(int signal) {
+  if (supervisor_->saved())
+    return console_.log(str("SIG", sigabbrev_np(signal),
+                            ": the results are complete; processes that have not ended in ",
+                            human_seconds(run_.config.launch.grace), " (launch.grace) are killed"));
   console_.log(
       str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
   JobOutcome outcome;

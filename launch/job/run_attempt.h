@@ -46,7 +46,7 @@ class RunAttempt {
   void ended(int process, const ProcessEnd& end);
   // The host of a process, or its convoy there, is gone. Returns true if the job continues without the process, or all
   // results are there.
-  bool lost(int process, const std::string& message);
+  bool lost(int process, const std::string& message) { return is_silent(process, true, ": " + message); }
   void begin_failed(const Error& error);  // writes the summary; the caller ends the run
   // Writes and reports the end of this attempt. The result holds the exit code of `convoy run`, or the restart delay.
   AttemptEnd finish();

@@ -335,7 +335,13 @@ class HostsRun {
   void joining_ended(int child, const ProcessEnd& end) {
     if (over_) return;
     ProcessEnd rank = end;
-    if (end.code > exit_code::signal_base) rank = {0, end.code - exit_code::signal_base};
+    // ssh ends with 255 if it loses the host. After all results, nothing is lost with it.
+    if (attempt_->supervisor().complete())
+      rank = {};
+    else if (end.code == 255)
+      rank = {0, SIGKILL};
+    else if (end.code > exit_code::signal_base)
+      rank = {0, end.code - exit_code::signal_base};
     attempt_->ended(started_as(child), rank);
   }
 

@@ -1,4 +1,4 @@
-// JobSupervisor: changes of the ranks of its job (launch.min_ranks).
+// JobSupervisor: changes of the ranks of its job (launch.min_ranks), and what follows their results.
 #include <signal.h>
 #include <string.h>
 
@@ -69,6 +69,26 @@ Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   return reason;
 }
 
+// --- After the results ---
+
+// The processes of a user's program may do any work after the job.
+bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
+
+// Ranks that have given their results only have to exit.
+void JobSupervisor::await_exits() {
+  if (!limits_exits()) return;
+  tasks_.after(to_milliseconds(request_.launch.collective), [this] {
+    for (int process = 0; process < static_cast<int>(participants_.size()) && !cause_ && !retired_; ++process) {
+      const Participant& participant = participants_[static_cast<size_t>(process)];
+      if (participant.end) continue;
+      const int rank = failed_rank_of(process);
+      return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
+                   str(label(process), " did not exit within ", human_seconds(request_.launch.collective),
+                       " (launch.collective) after all ranks had given their results, which are complete")});
+    }
+  });
+}
+
 bool JobSupervisor::lost_after_results(int process) {
   if (!complete()) return false;
   const std::string& host = participants_[static_cast<size_t>(process)].host;
@@ -80,11 +100,24 @@ bool JobSupervisor::lost_after_results(int process) {
 void JobSupervisor::fail_silent(int process, const std::string& silence) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
-  if (lost_after_results(process)) return;
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
   if (stop_signal_ != 0) return fail(unsaved_stop(process, who));
   const int rank = failed_rank_of(process);
   fail({Failure::hang, rank, step_of(rank), 0, participant.host, str(who, ", and the job cannot continue without it")});
+}
+
+void JobSupervisor::launcher_gone(int process, const std::string& why) {
+  if (process < 0 || process >= static_cast<int>(participants_.size())) return;
+  if (!retired_ && lost_after_results(process)) return;
+  if (!cause_ && stop_signal_ == 0 && events_.on_silence && events_.on_silence(process, true, ": " + why)) return;
+  // The supervisor's own news, such as the end of mpirun, says more.
+  tasks_.after(std::chrono::milliseconds(200), [this, process, why] {
+    if (cause_ || retired_ || saved()) return;
+    const int rank = first_rank(process);
+    const std::string& host = participants_[static_cast<size_t>(process)].host;
+    if (stop_signal_ != 0) return fail(unsaved_stop(process, why));
+    fail({Failure::rendezvous, rank, step_of(rank), 0, host, why});
+  });
 }
 
 void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int> started) {

@@ -3,26 +3,38 @@ killed, and end with the weights of an undisturbed run (fp64, to 1e-12). When th
 A host that is lost after all results takes nothing with it."""
 # labels: multi faults
 # timeout: 300
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import checkpoints
+import detached_shell
 import runs
 import simulated_hosts as sim
 
 SETS = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none",
         "launch.min_ranks=2", "launch.heartbeat=2s", "launch.collective=30s", "launch.rendezvous=60s", "train.log_every=1",
-        "train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps",
-        f"launch.remote_shell=[{sim.HOSTS},rsh]"]
+        "train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps"]
 
 
-def begin(output, inject=(), sets=(), config="gpt"):
-    command = runs.command(runs.TOP / "configs" / "tiny" / f"{config}.yaml", output, [*SETS, *sets], 4, inject=inject)
+def begin(output, inject=(), sets=(), config="gpt", shell=f"[{sim.HOSTS},rsh]"):
+    command = runs.command(runs.TOP / "configs" / "tiny" / f"{config}.yaml", output,
+                           [*SETS, *sets, f"launch.remote_shell={shell}"], 4, inject=inject)
     return subprocess.Popen(sim.on("nodea1", *command, "--hosts", "nodea1,nodea2"), cwd=runs.TOP, env=runs.environment(),
                             stdout=open(f"{output}.console", "w"), stderr=subprocess.STDOUT)
+
+
+def end_shells(process):
+    """Kills the remote shells to nodea2."""
+    shells = [pid for pid in runs.descendants(process.pid)
+              if {"nodea2", detached_shell.__file__} <= set(pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0"))]
+    runs.check(shells, "no remote shell runs")
+    for pid in shells:
+        os.kill(pid, signal.SIGKILL)
 
 
 def ends(output, process, expected, left, ranks):
@@ -78,25 +90,43 @@ with runs.workspace() as folder, sim.hosts(2):
     done = subprocess.run([*sim.on("nodea1", runs.CONVOY, "run", "--join", output)], timeout=60, capture_output=True, text=True)
     runs.check(done.returncode == 0 and "rank 3 takes part" in done.stdout, f"{done}")
     joined = [rank["pid"] for rank in runs.summary(output)["ranks"]]
+    runs.check(len(runs.alive(joined)) == 4, f"process IDs {joined}")
     process.terminate()
     runs.check(runs.end(process, 30) == 143, pathlib.Path(f"{output}.console").read_text())
     runs.check(not runs.alive(joined), f"{joined}")
 
+    # The end of the remote shell alone.
+    shell = detached_shell.serve(folder / "sshd", [sim.HOSTS, "rsh"])
+    output = folder / "shell"
+    process = begin(output, ["sleep:2s@step=12"], shell=shell)
+    runs.training(output, step=11)
+    end_shells(process)
+    ends(output, process, undisturbed, 2, 2)
+
     # Processes of nodea1 stay a while after their results, and those of nodea2 can no longer report that they ended.
     plugin = runs.BUILD / "tests" / "libplugin_wrong.so"
-    stays = [f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: 5}}", "train.epochs=~", "launch.max_restarts=2"]
-    for name, sets, faults, changes in (("complete", ["launch.min_ranks=4"], [], 0),
-                                        ("changed, complete", ["launch.max_restarts=0"], ["kill:rank=3@step=12"], 1)):
+    stays = [f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: 5}}", "train.epochs=~"]
+    kill, ready = "kill:rank=3@step=12", "sleep:4s:rank=0@step=14"
+    for name, by, sets, faults, changes in (
+            ("complete", "cut", ["launch.min_ranks=4", "launch.max_restarts=2"], [], 0),
+            ("complete, shell", "shell", ["launch.min_ranks=4", "launch.max_restarts=2"], [], 0),
+            ("changed, complete", "cut", [], [kill], 1),
+            ("changed, complete, shell", "shell", [], [kill], 1),
+            ("joined, complete", "cut", ["launch.max_restarts=2", "launch.backoff=0.2s"], [kill, ready], 2),
+            ("joined, complete, shell", "shell", ["launch.max_restarts=2", "launch.backoff=0.2s"], [kill, ready], 2)):
         output = folder / name
-        process = begin(output, faults, [*stays, *sets], "mlp")
+        process = begin(output, faults, [*stays, *sets], "mlp", shell)
         runs.wait_for(lambda: process.poll() is not None or (output / "checkpoints" / "step-30").exists(), 60,
                       f"{name}: the last checkpoint")
         time.sleep(1)
-        sim.tell("cut", "nodea2")
+        if by == "cut":
+            sim.tell("cut", "nodea2")
+        else:
+            end_shells(process)
         code = runs.end(process, 30)
         console = pathlib.Path(f"{output}.console").read_text()
         summary = runs.summary(output)
-        runs.check(code == 0 and summary["status"] == "done" and not summary["attempts"] and
+        runs.check(code == 0 and summary["status"] == "done" and len(summary["attempts"]) == 0 and
                    len(summary.get("membership", [])) == changes, f"{name}: exit {code}, {summary}\n{console}")
         sim.tell("heal", "nodea2")
         print(f"{name}: done without nodea2", flush=True)
