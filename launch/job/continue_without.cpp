@@ -51,7 +51,7 @@ void RunAttempt::ended(int process, const ProcessEnd& end) {
   supervisor_->ended(place, end);
 }
 
-bool RunAttempt::is_silent(int process, bool started, const std::string& silence) {
+bool RunAttempt::is_silent(int process, bool started, const std::string& silence, Failure kind) {
   const int place = started ? place_of(process) : process;
   if (place < 0) return true;  // it has left already
   if (started && supervisor_->lost_after_results(place)) return true;
@@ -59,7 +59,7 @@ bool RunAttempt::is_silent(int process, bool started, const std::string& silence
   const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, silence);
   if (loss && continue_without(place, *loss)) return true;
   // The supervisor that noticed it may be that of an earlier membership, which cannot end the job.
-  if (started && !retired_.empty()) supervisor_->fail_silent(place, silence);
+  if (started && !retired_.empty()) supervisor_->fail_silent(place, silence, kind);
   return false;
 }
 
@@ -214,7 +214,8 @@ void RunAttempt::first_step_done() {
   unfinished_.clear();
   if (run_.config.launch.min_ranks > 0) summary_["membership"] = changes;
   summary_["ranks"] = ranks_json(supervisor_->outcome().ranks);  // a user may want to attach a debugger
-  write_running();
+  // The end of the run may be in the file already.
+  if (!supervisor_->stopping() && !supervisor_->failed()) write_running();
   if (!changed) return;
   add_joining();
   if (!joining_) replace_lost(0);  // further places may be vacant

@@ -288,7 +288,8 @@ void JobSupervisor::left(int id, bool orderly) {
   if (!participant.end && complete() && !orderly) participant.end = ProcessEnd{};  // a lost host takes nothing with it
   if (participant.end) return;
   if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
-      events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost"))
+      events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost",
+                         Failure::rendezvous))
     return;
   if (retired_) return;
   participant.end = ProcessEnd{0, SIGKILL};
@@ -307,7 +308,8 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   const std::string silence = str(" has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)");
   if (retired_) {
     // A rank that should leave this membership, or the convoy of a host.
-    if (events_.on_silence) events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence);
+    if (events_.on_silence)
+      events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence, Failure::hang);
     return;
   }
   const std::string who = str(id >= 0 ? "rank " : "the convoy of rank ", rank);
@@ -319,7 +321,7 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
       if (continues_ && host_of(rank) != host_name()) participants_[static_cast<size_t>(process)].end = ProcessEnd{};
       return;
     }
-    if (events_.on_silence && events_.on_silence(process, id < 0, silence)) return;
+    if (events_.on_silence && events_.on_silence(process, id < 0, silence, Failure::hang)) return;
     if (stop_signal_ != 0) return fail(unsaved_stop(process, who + silence));
   }
   stalls_->heartbeat_lost(rank, seconds, who + silence);
@@ -392,7 +394,7 @@ void JobSupervisor::ended_by_agent(int process, const ProcessEnd& end) {
   ++undecided_;
   tasks_.after(milliseconds(1000), [this, process] {
     --undecided_;
-    if (cause_) return;
+    if (cause_ || complete()) return;
     const int rank = first_rank(process);
     fail({Failure::rendezvous, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host,
           str("the convoy of ", label(process), " ended it, because the process that started that convoy has ended")});
@@ -405,6 +407,7 @@ bool JobSupervisor::stopped_as_asked(const ProcessEnd& end) const {
 
 void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
   if (stopped_as_asked(end) || (end.ok() && has_results(process))) return;
+  if (end.code == exit_code::peer_lost && complete() && limits_exits()) return;  // no rank needs another one any more
   const int rank = failed_rank_of(process);
   const std::string& host = participants_[static_cast<size_t>(process)].host;
   Abort reason{failure_of_exit(end.code), rank, step_of(rank), 0, host, ""};
@@ -459,8 +462,6 @@ std::optional<Abort> JobSupervisor::reported_failure(int process) const {
 
 // Aborts through the server, which decides which reason is the first and passes it to `aborted`.
 void JobSupervisor::fail(const Abort& reason) {
-  // A lost connection, host or launcher, of which no rank needs anything.
-  if (complete() && reason.kind == Failure::rendezvous) return;
   ++undecided_;
   channel_->abort(reason);
 }

@@ -58,8 +58,8 @@ struct JobEvents {
   std::function<void(int process, const ProcessEnd& end)> on_agent_report = nullptr;
   // Before a job fails because a process or its host does not answer. Returns true if the job continues without it.
   // `started`: `process` is its number when it was started, not the one that it has in the job now.
-  // `silence`: text that follows its name.
-  std::function<bool(int process, bool started, const std::string& silence)> on_silence = nullptr;
+  // `silence`: text that follows its name. `kind`: of the failure if the job cannot continue.
+  std::function<bool(int process, bool started, const std::string& silence, Failure kind)> on_silence = nullptr;
 };
 
 class JobSupervisor {
@@ -88,7 +88,7 @@ class JobSupervisor {
   // for ranks that have not left it yet, and only reports which of them do not answer.
   void retire(const Json& next, const Abort& loss, std::vector<int> started);
   // Ends the job because of a process that an earlier supervisor found silent.
-  void fail_silent(int process, const std::string& silence);
+  void fail_silent(int process, const std::string& silence, Failure kind);
   // Returns true if all ranks have given their results: nothing is lost with the host of this process, and the job does
   // not wait for it.
   bool lost_after_results(int process);

@@ -108,9 +108,9 @@ JobEvents RunAttempt::events_of_joining(const std::shared_ptr<Joining::State>& s
     if (*state == Joining::State::trains) failed(cause);
     if (*state == Joining::State::starts) joining_failed(cause.message);
   };
-  events.on_silence = [this, state, silent = events_.on_silence](int process, bool started,
-                                                                 const std::string& silence) {
-    if (*state == Joining::State::trains) return silent(process, started, silence);
+  events.on_silence = [this, state, silent = events_.on_silence](int process, bool started, const std::string& silence,
+                                                                 Failure kind) {
+    if (*state == Joining::State::trains) return silent(process, started, silence, kind);
     if (*state == Joining::State::starts) joining_failed("it" + silence);
     return true;
   };

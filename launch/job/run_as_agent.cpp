@@ -145,22 +145,13 @@ class RankAgent : public SupervisedAgent {
   void launcher_gone() override {
     ending_ = true;
     const std::string why = str(request_.input >= 0 ? "the remote shell" : name_of(request_.as.launcher),
-                                ", which started rank ", processes_.front(), ", is gone");
+                                ", which started rank ", processes_.front(), " on ", host_.name, ", is gone");
     // The supervisor decides whether the job continues without these ranks, or is complete.
     for (const auto& [process, channel] : channels_)
       channel->post(job_topic::launcher_gone, {{"process", process}, {"why", why}});
     agent_.kill_all();
+    // With a channel this process stays until the job ends or the supervisor is gone too, which it then records.
     if (!channel_) code_ = exit_code::rendezvous;
-    if (code_) return;
-    tasks_.after(milliseconds(300), [this, why] {
-      if (code_) return;
-      code_ = exit_code::rendezvous;
-      if (!assignment_ || request_.input < 0) return;
-      // The supervisor's host may be gone too, and then no other process can record the failure.
-      record_failure(assignment_->folder,
-                     {Failure::rendezvous, -1, -1, 0, "",
-                      str(why, "; the supervisor at ", channel_address(address_).host, " may be gone too")});
-    });
   }
 
   void supervisor_gone() override {

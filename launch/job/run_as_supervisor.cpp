@@ -82,7 +82,10 @@ class SupervisorRun {
 
   void launcher_gone() {
     launcher_gone_ = true;
-    if (attempt_->supervisor().complete()) return attempt_->supervisor().stop(SIGTERM);
+    if (attempt_->supervisor().complete() && run_.config.program.empty()) {
+      attempt_->supervisor().stop(SIGTERM);
+      return agent_.kill_after(milliseconds(0));
+    }
     const bool stopping = attempt_->supervisor().stopping();
     attempt_->supervisor().fail({stopping ? Failure::stopped : Failure::rendezvous, -1, -1, 0, host_.name,
                                  str(name_of(run_.as.launcher), ", which started the ranks, was killed or has ended",

@@ -46,7 +46,9 @@ class RunAttempt {
   void ended(int process, const ProcessEnd& end);
   // The host of a process, or its convoy there, is gone. Returns true if the job continues without the process, or all
   // results are there.
-  bool lost(int process, const std::string& message) { return is_silent(process, true, ": " + message); }
+  bool lost(int process, const std::string& message) {
+    return is_silent(process, true, ": " + message, Failure::rendezvous);
+  }
   void begin_failed(const Error& error);  // writes the summary; the caller ends the run
   // Writes and reports the end of this attempt. The result holds the exit code of `convoy run`, or the restart delay.
   AttemptEnd finish();
@@ -75,7 +77,7 @@ class RunAttempt {
   bool keeps_ranks() const;
   int place_of(int process) const;
   bool continue_without(int process, const Abort& loss);
-  bool is_silent(int process, bool started, const std::string& silence);
+  bool is_silent(int process, bool started, const std::string& silence, Failure kind);
   JobRequest request_of(const JobPlan& job) const;
   RankAssignment next_assignment(const JobPlan& job, bool in_memory) const;
   void change_membership(std::unique_ptr<JobSupervisor> next, const RankAssignment& assignment,

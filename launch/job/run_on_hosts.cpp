@@ -335,9 +335,11 @@ class HostsRun {
   void joining_ended(int child, const ProcessEnd& end) {
     if (over_) return;
     ProcessEnd rank = end;
-    // ssh ends with 255 if it loses the host. After all results, nothing is lost with it.
-    if (attempt_->supervisor().complete())
-      rank = {};
+    // ssh ends with 255 if it loses the host, and convoy there with the other codes if it loses this process.
+    const bool lost =
+        end.signal != 0 || end.code == 255 || end.code == exit_code::rendezvous || end.code == exit_code::peer_lost;
+    if (lost && attempt_->supervisor().complete())
+      rank = {};  // nothing is lost with the host
     else if (end.code == 255)
       rank = {0, SIGKILL};
     else if (end.code > exit_code::signal_base)

@@ -97,26 +97,26 @@ bool JobSupervisor::lost_after_results(int process) {
   return true;
 }
 
-void JobSupervisor::fail_silent(int process, const std::string& silence) {
+void JobSupervisor::fail_silent(int process, const std::string& silence, Failure kind) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
   const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
   if (stop_signal_ != 0) return fail(unsaved_stop(process, who));
   const int rank = failed_rank_of(process);
-  fail({Failure::hang, rank, step_of(rank), 0, participant.host, str(who, ", and the job cannot continue without it")});
+  fail({kind, rank, step_of(rank), 0, participant.host, str(who, ", and the job cannot continue without it")});
 }
 
 void JobSupervisor::launcher_gone(int process, const std::string& why) {
   if (process < 0 || process >= static_cast<int>(participants_.size())) return;
   if (!retired_ && lost_after_results(process)) return;
-  if (!cause_ && stop_signal_ == 0 && events_.on_silence && events_.on_silence(process, true, ": " + why)) return;
-  // The supervisor's own news, such as the end of mpirun, says more.
-  tasks_.after(std::chrono::milliseconds(200), [this, process, why] {
-    if (cause_ || retired_ || saved()) return;
+  if (!cause_ && stop_signal_ == 0 && events_.on_silence &&
+      events_.on_silence(process, true, ": " + why, Failure::rendezvous))
+    return;
+  // The caller may see the end of the same launcher half a second later, and tells more about it.
+  tasks_.after(std::chrono::milliseconds(700), [this, process, why] {
+    if (cause_ || retired_ || complete()) return;
     const int rank = first_rank(process);
-    const std::string& host = participants_[static_cast<size_t>(process)].host;
-    if (stop_signal_ != 0) return fail(unsaved_stop(process, why));
-    fail({Failure::rendezvous, rank, step_of(rank), 0, host, why});
+    fail({Failure::rendezvous, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host, why});
   });
 }
 
