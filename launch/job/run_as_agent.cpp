@@ -160,7 +160,7 @@ class RankAgent : public SupervisedAgent {
     agent_.kill_all();
     const bool failed = first_end_ && !first_end_->ok() && first_end_->code != exit_code::peer_lost;
     code_ = failed ? first_end_->exit_code() : exit_code::rendezvous;
-    const std::string why = "the supervisor is gone or cannot be reached";
+    const std::string why = str("the supervisor at ", channel_address(address_).host, " is gone or cannot be reached");
     if (!assignment_) {
       log::error(str(here(), ": ", why));
       return;
