@@ -252,7 +252,7 @@ bool JobSupervisor::same_config(const Json& body) {
 
 void JobSupervisor::posted(const std::string& topic, const Json& body) {
   if (retired_ && topic != protocol::log_line && topic != injected_topic && topic != job_topic::ended &&
-      topic != job_topic::launcher_gone)
+      topic != job_topic::launcher_gone && topic != protocol::signalled)
     return;
   if (topic == job_topic::join) {
     if (same_size(body) && same_config(body)) add_agent(body.at("process").get<int>(), body.at("host").get<Host>());
@@ -268,8 +268,10 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
   } else if (topic == job_topic::launcher_gone) {
     launcher_gone(body.at("process").get<int>(), body.at("why").get<std::string>());
   } else if (topic == protocol::signalled) {
-    // Every agent reports the same request: a later report is no second request.
-    request_stop(body.at("signal").get<int>());
+    if (retired_)
+      events_.on_report(topic, body);
+    else
+      request_stop(body.at("signal").get<int>());
   } else if (topic == protocol::log_line) {
     events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(),
                     readable_line(body.at("line").get<std::string>()));

@@ -94,6 +94,7 @@ class JobSupervisor {
   bool lost_after_results(int process);
   void end_agents(const Abort& reason);  // after retire: the job has failed
   void stop(int signal);                 // signal of this process; a repeated request kills
+  void request_stop(int signal);         // signal that an agent reports; all may report the same one
   bool stopping() const { return stop_signal_ != 0; }
   bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }
@@ -124,7 +125,6 @@ class JobSupervisor {
   void heartbeat_lost(int id, double seconds);
   void stalled(const StallWatch::Finding& found);
   std::string host_of(int rank) const;
-  void request_stop(int signal);
   void aborted(Abort reason);
   void watch_results();
   bool limits_exits() const;

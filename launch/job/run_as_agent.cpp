@@ -121,7 +121,10 @@ class RankAgent : public SupervisedAgent {
 
   // Kills the rank after the grace period; it receives the abort itself and may end in order.
   void aborted(const Abort& reason) {
-    if (reason.kind == Failure::peer_lost || ending_) return;
+    if (reason.kind == Failure::peer_lost) return;
+    // Before it has started the ranks, the supervisor ends when all agents have left.
+    if (ending_ && !assignment_ && !code_) code_ = exit_code_of(reason);
+    if (ending_) return;
     ending_ = true;
     const milliseconds grace = reason.kind == Failure::stopped ? milliseconds(0) : grace_;
     agent_.kill_after(grace);
@@ -138,7 +141,8 @@ class RankAgent : public SupervisedAgent {
       if (!code_) code_ = exit_code::stopped;
       return;
     }
-    channel_->post(protocol::signalled, {{"signal", signal}});
+    // Without ranks, only this process was asked to stop.
+    if (!ending_) channel_->post(protocol::signalled, {{"signal", signal}});
   }
 
   // Ends the ranks after mpirun, srun or the remote shell was killed. The supervisor usually knows the reason better.
