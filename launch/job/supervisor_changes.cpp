@@ -69,34 +69,6 @@ Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   return reason;
 }
 
-// --- After the results ---
-
-// The processes of a user's program may do any work after the job.
-bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
-
-// Ranks that have given their results only have to exit.
-void JobSupervisor::await_exits() {
-  if (!limits_exits()) return;
-  tasks_.after(to_milliseconds(request_.launch.collective), [this] {
-    for (int process = 0; process < static_cast<int>(participants_.size()) && !cause_ && !retired_; ++process) {
-      const Participant& participant = participants_[static_cast<size_t>(process)];
-      if (participant.end) continue;
-      const int rank = failed_rank_of(process);
-      return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
-                   str(label(process), " did not exit within ", human_seconds(request_.launch.collective),
-                       " (launch.collective) after all ranks had given their results, which are complete")});
-    }
-  });
-}
-
-bool JobSupervisor::lost_after_results(int process) {
-  if (!complete()) return false;
-  const std::string& host = participants_[static_cast<size_t>(process)].host;
-  for (Participant& participant : participants_)
-    if (!participant.end && participant.host == host) participant.end = ProcessEnd{};
-  return true;
-}
-
 void JobSupervisor::fail_silent(int process, const std::string& silence, Failure kind) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
@@ -126,6 +98,34 @@ void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int>
   stalls_.reset();
   channel_->set(protocol::next_membership, next.dump());
   channel_->abort(loss);
+}
+
+// --- After the results ---
+
+// The processes of a user's program may do any work after the job.
+bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
+
+// Ranks that have given their results only have to exit.
+void JobSupervisor::await_exits() {
+  if (!limits_exits()) return;
+  tasks_.after(to_milliseconds(request_.launch.collective), [this] {
+    for (int process = 0; process < static_cast<int>(participants_.size()) && !cause_ && !retired_; ++process) {
+      const Participant& participant = participants_[static_cast<size_t>(process)];
+      if (participant.end) continue;
+      const int rank = failed_rank_of(process);
+      return fail({Failure::hang, rank, step_of(rank), 0, participant.host,
+                   str(label(process), " did not exit within ", human_seconds(request_.launch.collective),
+                       " (launch.collective) after all ranks had given their results, which are complete")});
+    }
+  });
+}
+
+bool JobSupervisor::lost_after_results(int process) {
+  if (!complete()) return false;
+  const std::string& host = participants_[static_cast<size_t>(process)].host;
+  for (Participant& participant : participants_)
+    if (!participant.end && participant.host == host) participant.end = ProcessEnd{};
+  return true;
 }
 
 }  // namespace convoy
