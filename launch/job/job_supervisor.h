@@ -98,10 +98,11 @@ class JobSupervisor {
   bool stopping() const { return stop_signal_ != 0; }
   bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }
-  bool complete() const;  // all ranks have given their results
-  bool joined() const;    // all agents have joined
-  bool over() const;      // every process has ended
-  bool saved() const;     // after a request to stop, all ranks have given their results: later events are no failures
+  bool complete() const;      // all ranks have given their results
+  bool limits_exits() const;  // after their results, ranks only have to exit; known once the job is published
+  bool joined() const;        // all agents have joined
+  bool over() const;          // every process has ended
+  bool saved() const;  // after a request to stop, all ranks have given their results: later events are no failures
 
   JobOutcome outcome();
   void publish_exit_code(int exit_code);
@@ -127,7 +128,6 @@ class JobSupervisor {
   std::string host_of(int rank) const;
   void aborted(Abort reason);
   void watch_results();
-  bool limits_exits() const;
   void await_exits();
   void ended_by_agent(int process, const ProcessEnd& end);
   bool stopped_as_asked(const ProcessEnd& end) const;
