@@ -6,8 +6,7 @@
 //
 // bytes_sent, with n ranks and B bytes of this rank's input: all-reduce 2(n-1)/n B, reduce-scatter (n-1)/n B,
 // all-gather (n-1) B, all-to-all the bytes for other ranks, broadcast (n-1) B on the root and 0 elsewhere, send B,
-// barrier 0. These are the bytes of a bandwidth-optimal algorithm, summed over ranks, independent of the backend's
-// library.
+// barrier 0. The sum over ranks is that of a bandwidth-optimal algorithm, whatever the backend's library sends.
 #pragma once
 #include <memory>
 #include <string>

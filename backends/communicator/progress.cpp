@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto at_once = microseconds(200);  // longest time between an operation and a prompt wait for it
+constexpr auto at_once = microseconds(200);  // a wait is prompt if it begins within this time after its operation
 // A prompt wait adds 1 to a score of at most prompt_most; a late wait halves it. From prompt_enough on, the next wait
 // is expected to be prompt too.
 constexpr int prompt_most = 64, prompt_enough = 32;

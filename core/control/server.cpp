@@ -27,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 // millisecond.
 constexpr size_t stranger_limit = 128;
 constexpr auto stranger_time = 5s;
-// Without descriptors for a longer time than strangers have, the job ends.
+// The job ends after this number of failures of `accept` in a row, for example without free descriptors. That takes
+// longer than stranger_time, so strangers no longer hold descriptors by then.
 constexpr int accept_tries = 100;
 constexpr auto accept_again = 100ms;
 // Drops progress posts above this number: only the newest is needed.

@@ -1,13 +1,14 @@
 // Metrics that models report: accuracy and ranking.
 //
-// A row ranks one or several held-out items among others, which come after them. Ties and NaN scores count against the
-// held-out items. Per row, with h held-out items; `hits` of them are among the first k:
+// A row has scores of one or several held-out items and, at the following positions, of other items. A metric measures
+// how high the held-out items rank. Ties and NaN scores count against them. Per row, with h held-out items; `hits` of
+// them are among the first k:
 //   hr         1 if hits > 0                   recall      hits / h
 //   precision  hits / k                        mrr         1 / (rank + 1) of the best one if it is a hit
 //   ndcg       Σ 1/log2(rank + 2) over hits, divided by its largest value
 //   map        Σ (hits so far) / (rank + 1) over hits, divided by min(h, k)
-// Over all rows together, of the lists of the k best items: coverage, the share of items that are in a list; gini, the
-// Gini index of how often each item is.
+// Over the lists of the k best items of all rows: coverage, the share of items that are in a list; gini, the Gini index
+// of the number of lists that contain an item.
 #pragma once
 #include <string>
 #include <vector>

@@ -40,8 +40,7 @@ struct TraceSlice {
 // TraceLog: slices of time that one rank records while its steps are traced. Thread-safe.
 class TraceLog {
  public:
-  // A slice that lasts as long as this object. Of one that began before the recording, or ends after it, the log has
-  // the part between.
+  // A slice that lasts as long as this object. The log contains only its time during the recording.
   class Open {
    public:
     Open(TraceLog& log, std::string lane, std::string name, const char* category, int64_t bytes = -1);
@@ -164,8 +163,8 @@ class TimeBreakdown {
   std::array<double, time_parts> seconds();               // by part, up to now
   std::map<int, double> waits() const { return waits_; }  // seconds of `waiting` by the rank that came last
 
-  // Sets what to add to this host's clock for the clock of the control channel's server, as measured now. Between two
-  // measurements it changes linearly.
+  // Sets the time by which the clock of the control channel's server is ahead of this host's clock, as measured now.
+  // Between two measurements it changes linearly.
   void set_clock_offset(int64_t nanoseconds);
   int64_t on_common_clock(int64_t nanoseconds) const;
   // Arrivals at the sampled collectives on the common clock, for the other ranks.

@@ -200,8 +200,9 @@ CONVOY_INLINE void product_body(const T* a, const T* b, const T* first, T* out, 
   }
 }
 
-// `rows` rows of the result and `vectors` vectors of its columns, summed over n rows of the operands. The last vector
-// may reach into the next row; those products are dropped. `whole` rows can be read like that.
+// Computes `rows` rows of the result and `vectors` vectors of its columns: sums of products over n rows. The last
+// vector may reach beyond `columns`, into the next row of `right`; those products are dropped. Only the first `whole`
+// rows allow this; later rows are copied first, because the vector would reach beyond the end of `right`.
 template <class T, int bytes, int rows, int vectors>
 CONVOY_INLINE void outer_block(const T* __restrict left, const T* __restrict right, T* __restrict out, int64_t n,
                                int64_t whole, int64_t apart, int64_t width, int64_t columns, bool add) {
@@ -248,7 +249,7 @@ CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, 
     for (int64_t column = 0; column < width;) {
       const int64_t rest = width - column;
       const int64_t vectors = rest > lanes ? 2 : 1, columns = std::min(rest, vectors * lanes);
-      // Rows with that many elements from `column` on.
+      // Number of rows from which vectors · lanes elements can be read, from `column` on.
       const int64_t behind = (n - begin) * width - column - vectors * lanes;
       const int64_t whole = behind < 0 ? 0 : std::min(some, behind / width + 1);
       if (vectors == 2)

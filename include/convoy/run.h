@@ -13,17 +13,18 @@
 // checkpoints/, metrics.jsonl, summary.json, logs/.
 // A global batch depends on (seed, epoch, step) and not on the number of ranks. So a resumed run continues with the
 // next batch, also on a different number of ranks and in the middle of an epoch.
-// The first call of share seeds LibTorch's default generators: each rank draws other numbers, a resumed run continues
-// them. Before it they are equal on all ranks and in each start, so a program may draw its data there.
+// The first call of share seeds LibTorch's default generators: each rank then draws other numbers, and a resumed run
+// continues them. Before this call all ranks and all starts draw equal numbers, so a program may draw its data there.
 // Call order: Job::resume once per job, after Replicas or Shards. Then keep; then share. Every rank makes the same
 // calls in the same order.
 // With launch.min_ranks (docs/debugging.md) use each_batch instead of share: it continues with the ranks that are left
 // when a peer is lost, and with ranks that join.
 // Threads: the thread of the rank.
-// Checkpoints have one Replicas or Shards. Of a second one, such as that of a discriminator, keep module and optimizer:
+// A checkpoint contains the Replicas or Shards of resume. If the program has a second Replicas, such as that of a
+// discriminator, keep its module and optimizer:
 //   run.keep("discriminator", [&] { return text_of(net, adam); }, [&](const std::string& text) { … });
-// where text_of writes both to a torch::serialize::OutputArchive. This needs Replicas without local training, which
-// take over values that the program loads into their module.
+// where text_of writes both to a torch::serialize::OutputArchive. The second function loads the values into the module,
+// and Replicas take them over. This does not work for Shards, and not with local updates.
 // Ownership: the job and the trained object outlive the Run; the Run outlives its Share.
 // Errors: Error(config) for invalid options. Error(output) with the differences if the run folder belongs to a
 // different run. Error(corrupt_data) if no checkpoint is intact. CommError if a peer is gone, too slow, or made a

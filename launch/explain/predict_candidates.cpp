@@ -69,7 +69,7 @@ constexpr double most_measured = 2e9;     // bytes of a model that a comparison 
 constexpr int lower_frequency = 8;        // steps per update, tried in addition to the configuration
 
 constexpr const char* dense_rows = "model.rows=false";
-constexpr int never = 1 << 20;  // steps per update, where the measurement decides when to update
+constexpr int never = 1 << 20;  // steps per update, more than are measured: the measurement itself decides on updates
 
 // Overrides for steps of the reference strategy without micro-batches, and with an update every `every` steps. Leaves
 // out keys that this strategy does not have.

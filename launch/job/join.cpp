@@ -176,7 +176,7 @@ void RunAttempt::answer_joining(const JoinAnswer& answer) {
   joining_->asked.clear();
 }
 
-// Ends the processes of ranks that have not joined. A restart for them is not used.
+// Ends the processes of ranks that have not joined. If they replace lost ranks, their restart no longer counts.
 void RunAttempt::drop_joining() {
   if (!joining_) return;
   answer_joining(answer_of_ending_run());

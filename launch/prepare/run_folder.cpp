@@ -35,7 +35,7 @@ std::string numbered(const RunFolderRequest& request, int number) {
   throw Error(Failure::output, folder, ": ", reason);
 }
 
-// Last step of a killed run. The slowest rank need not be the cause, so only the largest step counts.
+// Returns the largest step that a rank of a killed run has reached; -1 without state files.
 int64_t last_step(const std::string& folder) {
   int64_t step = -1;
   for (int rank = 0;; ++rank) {

@@ -115,7 +115,7 @@ GroupExchange start_sequence_of_sum(const at::Tensor& part, Communicator& group,
 struct ProductGroup {
   CommunicatorPtr group;
   std::string name;     // name of the layer, for stall reports
-  bool shares = false;  // the whole side is sharded along the sequence: dimension −2
+  bool shares = false;  // the input (column) or output (row) is sharded along the sequence: dimension −2
 };
 
 // input [.., in], weight [out of this rank, in], bias [out of this rank] or null → [.., out of this rank].

@@ -25,8 +25,8 @@ namespace {
 
 int gpus() { return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0; }
 
-// Runs two ranks as threads, each on its GPU, after the first collectives of the group, which are checked before they
-// start.
+// Runs `body` on two ranks, as threads, each on its GPU. A group compares its first collectives before they start, so
+// these are done first.
 void on_two_gpus(const std::function<void(Communicator&, const at::Device&)>& body) {
   RankGroup group{"nccl", 2};
   group.on_gpus = true;

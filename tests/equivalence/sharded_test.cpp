@@ -153,8 +153,8 @@ TEST(Sharded, RecomputationChangesNoResult) {
   hold(some, training_of(some), ", micro_batches: 2");
 }
 
-// Blocks run again on the same rows with the same draws, without side effects: equal bit for bit. If buckets are
-// summed, gradients arrive in a different order and have different positions, which changes the last digit.
+// Blocks run again on the same rows with the same draws, without side effects: one rank gets the same bits. On several
+// ranks, recomputation changes the order of gradients and so their positions in buckets: sums differ in the last digit.
 TEST(Recompute, ChangesNoBit) {
   for (const std::string subject : {"mlp", "norms", "dropout", "tied", "foreign", "gpt", "convnet"}) {
     const ShardedCell cell{subject, "", 1, 1, true};

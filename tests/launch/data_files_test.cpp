@@ -60,7 +60,7 @@ TEST_F(DataFiles, EveryDataSetDeclaresItsFiles) {
   EXPECT_EQ(complaint("a_plugins", {{"path", at("none")}}), "");
 }
 
-// Before any rank starts: the columns, and the values of the first lines.
+// `convoy` checks the columns and the values of the first lines before any rank starts.
 TEST_F(DataFiles, ColumnsOfATable) {
   const auto reported = [&](const std::string& text, const Json& more, Failure kind) {
     Json values = {{"path", file("rows.csv", text)},

@@ -104,7 +104,7 @@ TEST(Decoder, RefusesATokenOutsideTheVocabulary) {
   EXPECT_THROW(subject.decoder->append(&token, 1), Error);
 }
 
-// Draws 3 · length tokens greedily and compares each with the blocks on the tokens that the decoder remembers.
+// Draws 3 · length tokens greedily. The blocks must give the same ones for `window`, the tokens that the decoder keeps.
 TEST(Generation, ReadsTheNewerHalfAgainWhenTheContextIsFull) {
   const Subject subject(make_gpt(Options(decoder_gpt()), text()));
   GenerationOptions options;

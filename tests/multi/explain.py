@@ -63,8 +63,8 @@ with runs.workspace() as folder:
     runs.check("ddp: sparse embeddings send " in text and "ddp, sharded rows: sparse embeddings send " in text, text)
     advised = [title for title in titles[1:] if re.search(f"(take |[;:,] |^){title}(:| on| would)", text.splitlines()[-1])]
     runs.check(advised == ([] if rough in text else titles[1:]), f"advised on {advised}:\n{text}")
-    # Each table with its whole reason: on eight ranks rows of the story's tables are still far fewer bytes than the
-    # tables.
+    # The text gives the whole reason for each table: even on eight ranks, the touched rows are far fewer bytes than the
+    # table.
     for ranks in (2, 4, 8):
         text = " ".join(explain("--ranks", ranks, "--set", "model.rows=auto", of=runs.TOP / "configs" / "ncf_story.yaml").split())
         for table in ("user.weight (211261 × 40)", "item.weight (100000 × 40)"):

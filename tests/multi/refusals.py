@@ -163,7 +163,7 @@ with runs.workspace() as folder:
     nested = shared / "run"
     shared.chmod(0o777)
     folder.chmod(0o755)  # no other user could reach it before
-    # No other user reaches the folder if only this user may enter a folder above it, such as / of some machines.
+    # The folder is refused only if other users can reach it. On some machines they cannot even enter /.
     if all(parent.stat().st_mode & 0o011 for parent in shared.parents):
         runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
                      runs.command(config, nested))

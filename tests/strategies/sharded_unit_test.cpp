@@ -65,7 +65,8 @@ TEST(UnitLayout, ShardsCoverEveryElementOnce) {
 }
 
 TEST(UnitLayout, RangesAreParameterGroupsSplitByShards) {
-  // 16 + 24 elements decay by 0, 8 by 0.5: one of three shards begins within the second parameter.
+  // a.weight and b.weight (16 + 24 elements) have weight decay 0. a.bias (8) has 0.5 and comes last. The last of three
+  // shards begins within b.weight.
   const std::vector<ParameterPtr> parameters{parameter("a.weight", {16}), parameter("a.bias", {8}),
                                              parameter("b.weight", {24})};
   const UnitLayout layout(parameters, 3, 8, optimizer());

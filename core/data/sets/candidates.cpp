@@ -87,7 +87,7 @@ bool Positives::listed(int32_t user, int32_t item) const {
 }
 
 int32_t Positives::missing(int32_t user, int64_t position) const {
-  // The answer is position plus the number of the user's items up to it: bisect over the number of items below.
+  // The answer is position + the number of the user's items that are smaller than the answer. Bisect over that number.
   const auto [from, to] = of(user);
   int64_t low = 0;
   int64_t high = to - from;

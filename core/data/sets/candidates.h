@@ -73,7 +73,7 @@ class Candidates {
   void draw(int32_t user, int32_t held_out, int64_t* out);  // writes `count` items
 
  private:
-  bool insert(int32_t item);  // returns false if this turn, one `draw`, has the item already
+  bool insert(int32_t item);  // returns false if the current turn (call of `draw`) has the item already
   void draw_from_list(int32_t user, int32_t held_out, int64_t* out) const;
 
   const Positives& positives_;

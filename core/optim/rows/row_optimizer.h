@@ -41,7 +41,7 @@ class RowOptimizer {
   // unique; `gradients` [n, width]. If scalars.apply is false, nothing changes.
   virtual void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) = 0;
   // Makes all rows of values and moments current; for a shared table, only TableMemory::local_rows. All processes that
-  // share a table call it and `update` for the same updates.
+  // share a table make the same calls of `update` and `flush`.
   virtual void flush(int table) = 0;
   // Returns memory for copies of values and moments, in this order, which the same processes share; empty if the table
   // is not on the CPU. Error(out_of_memory).

@@ -40,7 +40,7 @@ Json last_metric(const Json& summary, const std::string& metric);
 // done pipelines differ in seeds only: the sample's mean and deviation of `value` over them, in the order of the means.
 Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order);
 
-std::string leaderboard_table(const Json& leaderboard);  // for the console, with a heading; and the settings
+std::string leaderboard_table(const Json& leaderboard);  // for the console, followed by a table of `settings`
 // CSV by RFC 4180, a line per pipeline: place, pipeline, status, …, grid keys, and each metric's last and best value. A
 // grid key with the name of another column gets the prefix "grid.".
 std::string leaderboard_csv(const Json& leaderboard);

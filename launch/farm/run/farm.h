@@ -179,7 +179,7 @@ class Inbox {
  private:
   std::string folder_;
   struct timespec changed_ {};
-  bool may_have_changed_ = true;  // within the resolution of the file system's time stamps
+  bool may_have_changed_ = true;  // changed_ is so recent that a later change may have the same time stamp
 };
 
 // RUN/journal.jsonl: what happened to each pipeline, one JSON object per line. An event is appended before the farm

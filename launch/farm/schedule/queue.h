@@ -37,7 +37,7 @@ struct ResourceRequest {
   int64_t priority = 0;
   bool preempt = false;        // may stop running pipelines of lower priority
   double estimate = 0;         // seconds; 0: unknown
-  int cores = 1;               // as many slots as contain this number
+  int cores = 1;               // allocates slots until they have this number of physical cores
   std::vector<int> core_list;  // if not empty: these, on the first host that has all of them
   int gpus = 0;
   std::vector<int> gpu_list;

@@ -24,7 +24,8 @@ namespace convoy {
 // gradient of the gradient is required.
 bool writes_gradient(const Parameter& parameter, const ForwardState& state);
 
-// True if LibTorch's functions suffice: without a graph, and under autocast, which chooses dtypes outside of nodes.
+// True if LibTorch's functions suffice: gradients are off, dtypes differ, or autocast is on, which chooses dtypes
+// outside of nodes.
 bool without_node(const at::Tensor& input, const at::Tensor& weight);
 
 class ProductNode : public torch::autograd::Node {

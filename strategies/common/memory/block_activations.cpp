@@ -288,8 +288,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
 // Limits: rows of a measured step, which finds looked-up ids; rows and bytes of samples, which find repeated ids.
 constexpr int64_t most_stepped = 512, most_gathered = 1 << 16, most_bytes = 64 << 20;
 
-// Number of equally likely rows, at most `rows`. `ids` random draws from that number of rows have `unique` different
-// ones.
+// Returns the number of rows, at most `rows`, from which `ids` uniform draws have `unique` different rows on average.
 double drawn_among(double ids, double unique, double rows) {
   double low = unique, high = rows;
   for (int round = 0; round < 60; ++round) {
@@ -305,7 +304,7 @@ using Drawn = std::vector<std::pair<double, double>>;
 
 double different(const at::Tensor& ids) { return double(std::get<0>(at::_unique2(ids)).numel()); }
 
-// Counts of the first rows of a sample, doubled each time.
+// Returns the numbers of ids and of different ids in the first 16, 32, 64, … rows of a sample, up to all of them.
 Drawn drawn_from(const at::Tensor& ids) {
   Drawn drawn;
   const double each = double(ids.numel()) / double(ids.size(0));
@@ -316,8 +315,8 @@ Drawn drawn_from(const at::Tensor& ids) {
   }
 }
 
-// For ids that a model computes there is one sample. The result assumes evenly drawn ids from a table size that matches
-// the number of different ones.
+// Does the same for ids that a model computes, for which there is only one step. Assumes uniform draws, from the number
+// of rows that fits the number of different ids.
 Drawn evenly_drawn(const at::Tensor& ids, double rows) {
   const auto all = double(ids.numel());
   const double among = drawn_among(all, different(ids), rows);

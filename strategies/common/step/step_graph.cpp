@@ -16,7 +16,8 @@ namespace {
 
 // Steps until lazy initialisation is complete and memory caches are stable.
 constexpr int64_t warm_up = 4;
-// Number of launches before a second trial. Host memory that the recording read by mistake has changed by then.
+// Number of launches before a second trial. If the recorded step reads host memory by mistake, that memory has changed
+// by then, and the trial finds the error.
 constexpr int64_t tried_again_after = 100;
 constexpr int timed_steps = 5;
 // Largest relative difference that the order of atomic additions causes; errors cause larger ones.

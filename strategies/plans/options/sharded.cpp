@@ -172,7 +172,8 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
   if (ranks == 1) cost.bytes_sent_per_step = cost.messages_per_step = 0;
   cost.moment_bytes = moments_of(job.config) * units.bytes / ranks;
   cost.buffer_bytes = buffer_bytes(description);
-  // Weights that are gathered in half precision have no other half-precision copies; backward gathers them again.
+  // saved_bytes counts half-precision copies of weights. Weights gathered in half precision have none: backward gathers
+  // them again.
   ModelDescription kept = description;
   if (half_precision)
     for (BlockDescription& block : kept.blocks)

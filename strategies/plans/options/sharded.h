@@ -31,8 +31,9 @@ std::vector<Option> sharded_data_options();
 //               precision
 // Memory:
 //   parameters  P; P/N if sharded, plus two neighbouring blocks; without resharding plus the units of G once each
-//   gradients   P/N plus two neighbouring blocks or the tensors that blocks on both sides of them share; P for
-//               `optimizer`; without resharding plus one block, because blocks are freed as fast as gradients arrive
+//   gradients   P/N plus two neighbouring blocks and the tied tensors that blocks before and after them use; P for
+//               `optimizer`; without resharding plus only one block, because backward frees a gathered block for the
+//               gradients of the next one
 //   moments     k·P/N
 // Without overlap one block replaces two. Sums that cannot be in place (`optimizer`, or several per update) need 1/N of
 // the largest unit.

@@ -24,8 +24,8 @@ namespace convoy {
 //
 // The sender keeps the rounding error of a row and adds it to the next gradient of that row (error feedback, as for
 // dense gradients in strategies/replicas/bucket_reducer.h). So the sum over many updates is off by one rounding per
-// row. CPU tables are encoded by bytes, from fp32 or fp64. Other tables use tensor operations; messages and decoded
-// rows are on their device. Threads: the rank's thread.
+// row. For tables on the CPU, loops over fp32 or fp64 write and read the bytes of a message. For other tables, tensor
+// operations do this; messages and decoded rows are on the table's device. Threads: the rank's thread.
 class HalfPrecisionRows {
  public:
   // Keeps one error per element of the whole table, also if its rows are sharded, because this rank may send any row.
@@ -78,7 +78,7 @@ class RowExchange {
   virtual void expect(const Batch&) {}
   // Collective. Sums `dense` (contiguous, equal shapes on all ranks) in place, and sets the update of each table.
   virtual void run(const std::vector<at::Tensor>& dense) = 0;
-  // True if all sums of `run` are surely finite, with those that other ranks update; equal on all ranks.
+  // True if all sums of `run` are surely finite, also of the rows that other ranks update; equal on all ranks.
   virtual bool finite_sums() const { return false; }
   // Collective. Announces that values or moments of tables were written. Others see them after their next `read` or
   // begin.
@@ -88,7 +88,7 @@ class RowExchange {
   virtual bool updates_together() const { return false; }
   // Collective. Returns true if all ranks pass true. Only if updates_together().
   virtual bool agree(bool yes) { return yes; }
-  // Collective. Extends the update to all rows, with those that other ranks update, until the next begin.
+  // Collective. Extends the update to all rows, also to those that other ranks update, until the next begin.
   virtual void complete() {}
   // Visits compression errors, which are local to this rank.
   void visit(const StateVisitor& visit) const;

@@ -44,7 +44,7 @@ class SparseRowBlocks {
 
   int64_t rows_;
   int rank_;
-  int bits_ = 5;  // 2^bits blocks until a block has twice as many rows
+  int bits_ = 5;  // the rows per block double after every 2^bits blocks, except after the first 2^bits
   std::vector<Block> blocks_;
   std::vector<int64_t> row_counts_;  // by rank
 };

@@ -148,7 +148,8 @@ with runs.workspace() as work:
     refused(74, [str(work / "weights"), "ulimit -f"], "export", visits, "--to", work / "weights", limited=True)
     runs.check(sorted(path.name for path in work.iterdir()) == before, "files remain after a failed export")
 
-    # Arrays: rows with an unknown category are refused, or left out and the others numbered.
+    # Arrays: rows with an unknown category are refused. --unknown skip leaves them out and writes the other rows'
+    # numbers.
     array = work / "rows.npy"
     write_array(array, [(5001, 0), (5002, 9), (5018, 1)])
     refused(65, ["features, row 1, value 1: is 9", "--unknown skip"], "predict", table, "--data", array, "--to", out)
