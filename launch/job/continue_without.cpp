@@ -63,6 +63,12 @@ bool RunAttempt::is_silent(int process, bool started, const std::string& silence
   return false;
 }
 
+bool RunAttempt::lost(int process, const std::string& message, int signal) {
+  if (is_silent(process, true, ": " + message, Failure::rendezvous)) return true;
+  supervisor_->fail_launcher(place_of(process), message, signal);
+  return false;
+}
+
 bool RunAttempt::continue_without(int process, const Abort& loss) {
   NextMembership next;
   try {

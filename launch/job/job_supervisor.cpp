@@ -287,7 +287,8 @@ void JobSupervisor::left(int id, bool orderly) {
   if (id >= 0 || process >= static_cast<int>(participants_.size())) return;
   Participant& participant = participants_[static_cast<size_t>(process)];
   participant.left = true;
-  if (!participant.end && complete() && !orderly) participant.end = ProcessEnd{};  // a lost host takes nothing with it
+  if (!participant.end && only_exits() && !orderly)
+    participant.end = ProcessEnd{};  // a lost host takes nothing with it
   if (participant.end) return;
   if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
       events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost",
@@ -318,7 +319,7 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   if (assignment_) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
     if (id < 0 && lost_after_results(process)) return;
-    if (complete() && limits_exits()) {
+    if (only_exits()) {
       // No convoy on this channel speaks for the host of a rank that has joined. Others have await_exits.
       if (continues_ && host_of(rank) != host_name()) participants_[static_cast<size_t>(process)].end = ProcessEnd{};
       return;
@@ -396,10 +397,9 @@ void JobSupervisor::ended_by_agent(int process, const ProcessEnd& end) {
   ++undecided_;
   tasks_.after(milliseconds(1000), [this, process] {
     --undecided_;
-    if (cause_ || complete()) return;
-    const int rank = first_rank(process);
-    fail({Failure::rendezvous, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host,
-          str("the convoy of ", label(process), " ended it, because the process that started that convoy has ended")});
+    if (cause_ || only_exits()) return;
+    fail_launcher(process, str("the convoy of ", label(process),
+                               " ended it, because the process that started that convoy has ended"));
   });
 }
 
@@ -409,7 +409,7 @@ bool JobSupervisor::stopped_as_asked(const ProcessEnd& end) const {
 
 void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
   if (stopped_as_asked(end) || (end.ok() && has_results(process))) return;
-  if (end.code == exit_code::peer_lost && complete() && limits_exits()) return;  // no rank needs another one any more
+  if (end.code == exit_code::peer_lost && only_exits()) return;  // no rank needs another one any more
   const int rank = failed_rank_of(process);
   const std::string& host = participants_[static_cast<size_t>(process)].host;
   Abort reason{failure_of_exit(end.code), rank, step_of(rank), 0, host, ""};
@@ -503,7 +503,8 @@ void JobSupervisor::stop(int signal) {
 }
 
 void JobSupervisor::request_stop(int signal) {
-  if (stop_signal_ != 0 || cause_) return;
+  if (cause_) return loop_.keep_signal(signal);  // ends the pause before the next attempt
+  if (stop_signal_ != 0) return;
   stop_signal_ = signal;
   if (!assignment_) return fail({Failure::stopped, -1, -1, 0, "", "asked to stop before the ranks had started"});
   if (request_.stops_at_once)
@@ -544,7 +545,7 @@ bool JobSupervisor::joined() const {
 }
 
 bool JobSupervisor::over() const {
-  if (cause_ && !assignment_) return !request_.joins || agents_gone();
+  if (cause_ && !assignment_) return true;  // no process has started
   if (undecided_ > 0 && !cause_) return false;
   return std::all_of(participants_.begin(), participants_.end(),
                      [](const Participant& participant) { return participant.end.has_value(); });
@@ -587,14 +588,6 @@ JobOutcome JobSupervisor::outcome() {
     outcome.cause = Abort{Failure::internal, -1, -1, 0, "", "the ranks ended without reporting all results"};
   if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);
   return outcome;
-}
-
-void JobSupervisor::publish_exit_code(int exit_code) {
-  try {
-    channel_->set(job_topic::exit_code, std::to_string(exit_code));
-  } catch (const Error&) {
-    // The channel is closed: no agent is left.
-  }
 }
 
 }  // namespace convoy

@@ -89,20 +89,20 @@ class JobSupervisor {
   void retire(const Json& next, const Abort& loss, std::vector<int> started);
   // Ends the job because of a process that an earlier supervisor found silent.
   void fail_silent(int process, const std::string& silence, Failure kind);
-  // Returns true if all ranks have given their results: nothing is lost with the host of this process, and the job does
-  // not wait for it.
+  // Returns true if only_exits(): nothing is lost with the host of this process, and the job does not wait for it.
   bool lost_after_results(int process);
-  void end_agents(const Abort& reason);  // after retire: the job has failed
-  void stop(int signal);                 // signal of this process; a repeated request kills
-  void request_stop(int signal);         // signal that an agent reports; all may report the same one
+  // Ends the job because the launcher of this process or its host is gone; `signal`: that ended the launcher.
+  void fail_launcher(int process, const std::string& why, int signal = 0);
+  void stop(int signal);          // signal of this process; a repeated request kills
+  void request_stop(int signal);  // signal that an agent reports; all may report the same one
   bool stopping() const { return stop_signal_ != 0; }
   bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }
-  bool complete() const;      // all ranks have given their results
-  bool limits_exits() const;  // after their results, ranks only have to exit; known once the job is published
-  bool joined() const;        // all agents have joined
-  bool over() const;          // every process has ended
-  bool saved() const;  // after a request to stop, all ranks have given their results: later events are no failures
+  bool complete() const;    // all ranks have given their results
+  bool only_exits() const;  // complete, and ranks only have to exit: those of a user's program may do any work
+  bool joined() const;      // all agents have joined
+  bool over() const;        // every process has ended
+  bool saved() const;       // after a request to stop, all ranks have given their results: later events are no failures
 
   JobOutcome outcome();
   void publish_exit_code(int exit_code);
@@ -133,6 +133,7 @@ class JobSupervisor {
   bool stopped_as_asked(const ProcessEnd& end) const;
   void ended_early(int process, const ProcessEnd& end);
   void check_ranks_started();
+  bool limits_exits() const;
   bool has_results(int process) const;
   bool in_loop() const;
   Abort stop_reason() const;

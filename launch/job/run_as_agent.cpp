@@ -122,8 +122,6 @@ class RankAgent : public SupervisedAgent {
   // Kills the rank after the grace period; it receives the abort itself and may end in order.
   void aborted(const Abort& reason) {
     if (reason.kind == Failure::peer_lost) return;
-    // Before it has started the ranks, the supervisor ends when all agents have left.
-    if (ending_ && !assignment_ && !code_) code_ = exit_code_of(reason);
     if (ending_) return;
     ending_ = true;
     const milliseconds grace = reason.kind == Failure::stopped ? milliseconds(0) : grace_;

@@ -82,7 +82,7 @@ class SupervisorRun {
 
   void launcher_gone() {
     launcher_gone_ = true;
-    if (attempt_->supervisor().complete() && attempt_->supervisor().limits_exits()) {
+    if (attempt_->supervisor().only_exits()) {
       attempt_->supervisor().stop(SIGTERM);
       return agent_.kill_after(milliseconds(0));
     }

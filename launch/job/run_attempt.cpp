@@ -82,7 +82,6 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     // Writes the summary first, since mpirun may kill this process too; an attempt that may restart has no outer
     // mpirun.
     if (!policy_.may_restart()) write_end(supervisor_->outcome());
-    if (!retired_.empty()) retired_.front()->end_agents(cause);
     failed(cause);
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {

@@ -229,7 +229,8 @@ class Mpirun {
     const bool joined = attempt_->supervisor().joined();
     // The last messages of its agents may still arrive.
     tasks_.after(milliseconds(joined ? 500 : 50), [this, end, joined] {
-      if (attempt_->supervisor().failed() || attempt_->supervisor().over() || attempt_->supervisor().complete()) return;
+      if (attempt_->supervisor().failed() || attempt_->supervisor().over() || attempt_->supervisor().only_exits())
+        return;
       std::string message =
           str("mpirun ", end_text(end), joined ? " before the ranks had" : " before it had started all ranks");
       if (refused_root_)

@@ -338,7 +338,7 @@ class HostsRun {
     // ssh ends with 255 if it loses the host, and convoy there with the other codes if it loses this process.
     const bool lost =
         end.signal != 0 || end.code == 255 || end.code == exit_code::rendezvous || end.code == exit_code::peer_lost;
-    if (lost && attempt_->supervisor().complete())
+    if (lost && attempt_->supervisor().only_exits())
       rank = {};  // nothing is lost with the host
     else if (end.code == 255)
       rank = {0, SIGKILL};
@@ -377,12 +377,8 @@ class HostsRun {
     if (over_ || attempt_->supervisor().failed() || attempt_->supervisor().over()) return;
     const std::string message = str(shell_name(one), " to ", one.name, " ", end_text(*one.end),
                                     " before the ranks there had", one.last_line.empty() ? "" : ": " + one.last_line);
-    if (std::all_of(one.processes.begin(), one.processes.end(),
-                    [&](int process) { return attempt_->lost(process, message); }))
-      return;
-    const int rank = placed_.job.processes.at(static_cast<size_t>(one.processes.front())).ranks.front();
-    attempt_->supervisor().fail(
-        {Failure::rendezvous, rank, -1, one.end->signal == 0 ? 0 : one.end->signal, one.hello->host.name, message});
+    for (const int process : one.processes)
+      if (!attempt_->lost(process, message, one.end->signal)) return;
   }
 
   EventLoop& loop_;

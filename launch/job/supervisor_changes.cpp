@@ -56,10 +56,6 @@ bool JobSupervisor::begin_change() {
   }
 }
 
-void JobSupervisor::end_agents(const Abort& reason) {
-  if (request_.joins) channel_->abort(reason);
-}
-
 // The end of a requested stop after something has happened to a process.
 Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   Abort reason = stop_reason();
@@ -86,10 +82,14 @@ void JobSupervisor::launcher_gone(int process, const std::string& why) {
     return;
   // The caller may see the end of the same launcher half a second later, and tells more about it.
   tasks_.after(std::chrono::milliseconds(700), [this, process, why] {
-    if (cause_ || retired_ || complete()) return;
-    const int rank = first_rank(process);
-    fail({Failure::rendezvous, rank, step_of(rank), 0, participants_[static_cast<size_t>(process)].host, why});
+    if (!cause_ && !retired_ && !only_exits()) fail_launcher(process, why);
   });
+}
+
+void JobSupervisor::fail_launcher(int process, const std::string& why, int signal) {
+  if (stop_signal_ != 0) return fail(unsaved_stop(process, why));
+  const int rank = first_rank(process);
+  fail({Failure::rendezvous, rank, step_of(rank), signal, participants_[static_cast<size_t>(process)].host, why});
 }
 
 void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int> started) {
@@ -102,8 +102,10 @@ void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int>
 
 // --- After the results ---
 
-// The processes of a user's program may do any work after the job.
+// Known once the job is published. The processes of a user's program may do any work after the job.
 bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
+
+bool JobSupervisor::only_exits() const { return complete() && limits_exits(); }
 
 // Ranks that have given their results only have to exit.
 void JobSupervisor::await_exits() {
@@ -121,11 +123,18 @@ void JobSupervisor::await_exits() {
 }
 
 bool JobSupervisor::lost_after_results(int process) {
-  if (!complete()) return false;
-  const std::string& host = participants_[static_cast<size_t>(process)].host;
-  for (Participant& participant : participants_)
-    if (!participant.end && participant.host == host) participant.end = ProcessEnd{};
+  if (!only_exits()) return false;
+  Participant& participant = participants_[static_cast<size_t>(process)];
+  if (!participant.end) participant.end = ProcessEnd{};
   return true;
+}
+
+void JobSupervisor::publish_exit_code(int exit_code) {
+  try {
+    channel_->set(job_topic::exit_code, std::to_string(exit_code));
+  } catch (const Error&) {
+    // The channel is closed: no agent is left.
+  }
 }
 
 }  // namespace convoy

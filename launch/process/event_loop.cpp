@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "core/files/limits.h"
 
@@ -103,12 +104,27 @@ void EventLoop::read_signals() {
   signalfd_siginfo info{};
   while (read(signal_fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
-    if (number != SIGCHLD && signal_task_) signal_task_(number);
+    if (number == SIGCHLD) continue;
+    if (signal_task_)
+      signal_task_(number);
+    else
+      keep_signal(number);
   }
   int status = 0;
   // Several ends may have become one SIGCHLD.
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
     if (child_task_) child_task_(pid, process_end(status));
+}
+
+void EventLoop::on_signal(std::function<void(int signal)> task) {
+  signal_task_ = std::move(task);
+  if (!signal_task_ || kept_signal_ == 0) return;
+  post([this, signal = std::exchange(kept_signal_, 0)] {
+    if (signal_task_)
+      signal_task_(signal);
+    else
+      keep_signal(signal);
+  });
 }
 
 void EventLoop::run_timers() {

@@ -39,7 +39,10 @@ class EventLoop {
   void forget(int fd);
   TimerId after(std::chrono::milliseconds delay, Task task);
   void cancel(TimerId timer);
-  void on_signal(std::function<void(int signal)> task) { signal_task_ = std::move(task); }
+  // A signal that arrives without a task waits for the next task.
+  void on_signal(std::function<void(int signal)> task);
+  // Keeps a signal that the present task cannot use, for the next task.
+  void keep_signal(int signal) { kept_signal_ = signal; }
   // Called for every child that ended, including adopted grandchildren.
   void on_child(std::function<void(pid_t, const ProcessEnd&)> task) { child_task_ = std::move(task); }
   void post(Task task);
@@ -65,6 +68,7 @@ class EventLoop {
   std::multimap<std::chrono::steady_clock::time_point, Timer> timers_;
   TimerId next_timer_ = 1;
   std::function<void(int)> signal_task_;
+  int kept_signal_ = 0;
   std::function<void(pid_t, const ProcessEnd&)> child_task_;
   std::mutex mutex_;  // guards posted_
   std::vector<Task> posted_;

@@ -1,5 +1,6 @@
 """Case 14: one rank never starts; the others wait no longer than R and name it. Also a rank with another configuration,
 which has no effect: ranks use the configuration that rank 0 has read."""
+import signal
 import time
 
 import _faults
@@ -28,6 +29,30 @@ def missing(folder, backend):
     print(f"{run.title}: {[line for line in text.splitlines() if 'rank 1 of 2' in line][0]}")
 
 
+def missing_with_agent(folder, halted):
+    """Ranks 0 and 1 of 3 have joined. The end does not wait for rank 1's convoy, not even for one that is halted."""
+    title = f"gloo: rank 2 never starts, and rank 1's convoy is {'halted' if halted else 'well'}"
+    run = _faults.Run(folder, "gloo", title=title, rendezvous=_faults.RENDEZVOUS)
+    where = {"CONVOY_WORLD_SIZE": "3", "CONVOY_JOB": title}
+    run.failed_at = time.time()
+    run.start(CONVOY_RANK="0", CONVOY_LOCAL_RANK="0", **where)
+    other = runs.subprocess.Popen(
+        runs.command(run.config, run.output), cwd=runs.TOP, stdout=runs.subprocess.DEVNULL, stderr=runs.subprocess.STDOUT,
+        env=runs.environment(**{_faults.MARK: run.identity, "CONVOY_RANK": "1", "CONVOY_LOCAL_RANK": "1", **where}))
+    if halted:
+        time.sleep(_faults.RENDEZVOUS / 2)
+        other.send_signal(signal.SIGSTOP)
+    code = run.process.wait(timeout=60)
+    took = time.time() - run.failed_at
+    expected, limit = (110, _faults.RENDEZVOUS / 2 + _faults.HEARTBEAT + 3) if halted else (75, _faults.RENDEZVOUS + 1)
+    run.check(code == expected and took <= limit, f"exit {code} after {took:.1f} s, expected {expected} within {limit} s")
+    other.send_signal(signal.SIGCONT)
+    code = other.wait(timeout=_faults.RENDEZVOUS)
+    run.check(code in (75, expected), f"rank 1's convoy ended with {code}")
+    run.clean()
+    print(f"{title}: exit {expected} after {took:.1f} s")
+
+
 def other_configuration(folder):
     run = _faults.Run(folder, "gloo", title="gloo: rank 1 of another seed")
     where = {"CONVOY_WORLD_SIZE": "2", "CONVOY_JOB": "other"}
@@ -44,4 +69,6 @@ def other_configuration(folder):
 
 
 with runs.workspace() as folder:
-    _faults.together(lambda: missing(folder, "gloo"), lambda: missing(folder, "mpi"), lambda: other_configuration(folder))
+    _faults.together(lambda: missing(folder, "gloo"), lambda: missing(folder, "mpi"),
+                     lambda: missing_with_agent(folder, False), lambda: missing_with_agent(folder, True),
+                     lambda: other_configuration(folder))

@@ -32,6 +32,25 @@ def failing(folder, action, code, kind, rank=1, within=20, under=(), signal_numb
     return run, run.ends(code, within=within, kind=kind, rank=rank if known else None, signal_number=signal_number, step=step, says=says)
 
 
+def killed_after_job(folder):
+    """A program may work on after its job. What it loses then is a failure, although the results are complete."""
+    script = folder / "works_on"
+    script.write_text(f'#!/bin/sh\n{JOB} "$@" && sleep 30\n')
+    script.chmod(0o755)
+    run = Program(folder, "--steps", "30", "--pause", "0.01", title="convoy's mpirun killed after the job", program=script,
+                  sets=["backend=mpi"])
+    run.start()
+    runs.wait_for(lambda: run.console().count("added") >= 2, 60, "the results")
+    time.sleep(0.5)
+    run.signal(runs.named(run.marked(), "mpirun")[0], signal.SIGKILL)
+    code = runs.end(run.process, 10)
+    summary = runs.summary(run.output)
+    run.check(code in (75, 137) and summary["status"] == "failed", f"exit {code}, {summary['status']}")
+    run.check("mpirun" in summary["failure"]["message"], f"no word of mpirun: {summary['failure']['message']}")
+    run.sweep()  # ends the shell's sleep
+    print(f"{run.title}: exit {code}: {summary['failure']['message'][:110]}")
+
+
 with runs.workspace() as folder:
     for code, name in ((127, "missing"), (126, "plain")):
         (folder / "plain").write_text("no program")
@@ -76,4 +95,5 @@ with runs.workspace() as folder:
     summary = runs.summary(run.output)
     run.check(code == 0 and summary["steps"] == 200 and len(summary["attempts"]) == 1, f"exit {code}")
     run.clean()
+    killed_after_job(folder)
 print("a program fails as convoy-rank does")

@@ -57,6 +57,22 @@ def stopped_between(folder):
     run.check(summary["attempts"][0]["failure"]["cause"] == "training", "the first cause is kept")
 
 
+def stopped_while_failing(folder, backend):
+    """A rank that does not end keeps the attempt for launch.failure_grace; a request to stop in that time counts."""
+    run = run_of(folder, backend, title=f"{backend}: stopped while the attempt ends", most=1)
+    run.sets += ["train.max_steps=1000000"]
+    run.start()
+    ranks = run.ranks()
+    run.training(20)
+    run.signal(ranks[0], signal.SIGSTOP)
+    run.signal(ranks[1], signal.SIGKILL)
+    runs.wait_for(lambda: "failed: rank 1" in run.console(), 10, "the failure")
+    time.sleep(0.3)
+    run.signal(run.process.pid, signal.SIGTERM)
+    summary = run.ends(143, within=8, kind="stopped", says=["between two attempts"])
+    run.check(summary["attempts"][0]["failure"]["signal"] == 9, "the first cause is kept")
+
+
 def not_under_mpirun(folder):
     run = run_of(folder, "mpi", "kill:rank=1@step=25", title="mpirun")
     run.start(under=_faults.MPIRUN).ends(137, within=5, kind="signal", rank=1, signal_number=9, step=25)
@@ -75,4 +91,6 @@ with runs.workspace() as folder:
     recovers(folder, "gloo", "nan:rank=1@step=25", 70, expected)
     used_up(folder)
     stopped_between(folder)
+    for backend in ("gloo", "mpi"):
+        stopped_while_failing(folder, backend)
     not_under_mpirun(folder)
