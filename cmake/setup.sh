@@ -56,6 +56,7 @@ build_packages='
   libpng-dev /usr/include/png.h
   libturbojpeg0-dev /usr/include/turbojpeg.h
   libre2-dev /usr/include/re2/re2.h
+  libjemalloc-dev /usr/include/jemalloc/jemalloc.h
   libgtest-dev /usr/include/gtest/gtest.h
   libgmock-dev /usr/include/gmock/gmock.h
   dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz'

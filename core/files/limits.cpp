@@ -1,6 +1,7 @@
 #include "core/files/limits.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -16,6 +17,9 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+
+// jemalloc's own function; absent from processes with another allocator.
+extern "C" int mallctl(const char*, void*, size_t*, void*, size_t) __attribute__((weak));
 
 namespace convoy {
 namespace {
@@ -252,6 +256,13 @@ std::string error_text(const std::system_error& error) { return with_limit_of(er
 Error limit_error(const std::system_error& error, Failure unknown) {
   if (error.code() == std::errc::resource_unavailable_try_again) return {Failure::out_of_memory, no_thread_text()};
   return {is_out_of_descriptors(error.code().value()) ? Failure::io : unknown, error_text(error)};
+}
+
+void return_free_memory() {
+  if (mallctl != nullptr)
+    mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);  // 4096: all arenas
+  else
+    malloc_trim(0);
 }
 
 std::string host_name() {

@@ -26,6 +26,9 @@ std::optional<int64_t> memory_left(const std::string& root = "");
 // them.
 int64_t memory_kills(const std::string& root = "");
 
+// Returns free memory of the allocator to the system, after large blocks that nobody needs again.
+void return_free_memory();
+
 std::string host_name();
 
 // Returns the CPU time of all threads of this process so far, in seconds.

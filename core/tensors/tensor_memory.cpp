@@ -12,8 +12,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <system_error>
+#include <unordered_map>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -35,8 +37,40 @@ void add(int64_t bytes) {
   }
 }
 
+// An allocator may reserve up to a quarter more addresses than a block needs; the system gives memory only to those
+// that are used. So large blocks count with the size that was asked for, which is remembered here.
+class LargeBlocks {
+ public:
+  static constexpr size_t smallest = 256 << 10;  // bytes; a step has few of them, so the lock costs nothing
+
+  void add(const void* memory, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bytes_[memory] = bytes;
+  }
+  // Returns and forgets the block's size; `unknown` if it was not added.
+  size_t remove(const void* memory, size_t unknown) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto block = bytes_.find(memory);
+    if (block == bytes_.end()) return unknown;
+    const size_t bytes = block->second;
+    bytes_.erase(block);
+    return bytes;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, size_t> bytes_;
+};
+
+LargeBlocks& large_blocks() {
+  static auto* const blocks = new LargeBlocks;  // static tensors are freed after static objects
+  return *blocks;
+}
+
 void free_counted(void* memory) {
-  in_use.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
+  size_t bytes = malloc_usable_size(memory);
+  if (bytes >= LargeBlocks::smallest) bytes = large_blocks().remove(memory, bytes);
+  in_use.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   free_inner(memory);
 }
 
@@ -47,8 +81,11 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr data = inner_->allocate(bytes);
     // Skips empty blocks and blocks of other allocators.
-    if (data.get() != nullptr && data.compare_exchange_deleter(free_inner, &free_counted))
-      add(static_cast<int64_t>(malloc_usable_size(data.get())));
+    if (data.get() != nullptr && data.compare_exchange_deleter(free_inner, &free_counted)) {
+      const size_t usable = malloc_usable_size(data.get());
+      if (usable >= LargeBlocks::smallest) large_blocks().add(data.get(), bytes);
+      add(static_cast<int64_t>(usable >= LargeBlocks::smallest ? bytes : usable));
+    }
     return data;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_counted; }

@@ -232,7 +232,7 @@ class Mpirun {
       if (attempt_->supervisor().failed() || attempt_->supervisor().over() || attempt_->supervisor().only_exits())
         return;
       std::string message =
-          str("mpirun ", end_text(end), joined ? " before the ranks had" : " before it had started all ranks");
+          str("mpirun ", end_text(end), joined ? " before the ranks had ended" : " before it had started all ranks");
       if (refused_root_)
         message +=
             "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";

@@ -375,8 +375,9 @@ class HostsRun {
 
   void lost(const Call& one) {
     if (over_ || attempt_->supervisor().failed() || attempt_->supervisor().over()) return;
-    const std::string message = str(shell_name(one), " to ", one.name, " ", end_text(*one.end),
-                                    " before the ranks there had", one.last_line.empty() ? "" : ": " + one.last_line);
+    const std::string message =
+        str(shell_name(one), " to ", one.name, " ", end_text(*one.end), " before the ranks there had ended",
+            one.last_line.empty() ? "" : ": " + one.last_line);
     for (const int process : one.processes)
       if (!attempt_->lost(process, message, one.end->signal)) return;
   }

@@ -7,6 +7,7 @@
 //   convoy-rank --against    reads a request from standard input, compares with Python (launch/rank/against.h)
 //   convoy-rank --export     reads a request from standard input, writes weights for Python (core/checkpoint/export.h)
 //   convoy-rank --calibrate  one process of a calibration (launch/explain/calibration.h); environment as for a job
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -29,6 +30,12 @@
 #include "launch/rank/measure/timed_step.h"
 #include "launch/rank/rank.h"
 #include "models/registry.h"
+
+// Settings of jemalloc, which replaces malloc if the build has found it; MALLOC_CONF overrides them. By default jemalloc
+// returns freed memory to the system while a step still needs it: activations are faulted in again in each step, which
+// doubles the time of a convolutional network. So memory is kept, except by return_free_memory().
+extern "C" __attribute__((used)) const char* const malloc_conf =
+    "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
 
 namespace {
 
@@ -110,7 +117,15 @@ int exit_process(int code) {
   return code;
 }
 
-void before_main(int, char**, char**) { install_terminate_handler(); }
+void before_main(int, char**, char**) {
+  // jemalloc and the CUDA libraries crash without memory for their first objects, so there must be some. `convoy` finds
+  // the words for this exit code.
+  constexpr size_t needed = 32 << 20;
+  void* const memory = mmap(nullptr, needed, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) _exit(exit_code::out_of_memory);
+  munmap(memory, needed);
+  install_terminate_handler();
+}
 
 // LibTorch registers its operators before main() and may run out of memory there. Sanitizers use .preinit_array
 // themselves.

@@ -3,7 +3,6 @@
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/tensor.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -226,7 +225,7 @@ Columns build_cache(const std::string& what, const CacheLocations& locations, co
   write_cache(path, facts, columns);
   if (auto written = map_cache(what, {path}, facts, check)) {
     columns.clear();
-    malloc_trim(0);  // returns the memory of parsing to the system
+    return_free_memory();  // that of parsing
     return std::move(*written);
   }
   log_in_memory(what, bytes_of(columns), "its cache could not be written");

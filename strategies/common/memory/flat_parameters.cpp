@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 #include "strategies/common/step/gradient_collector.h"
 
 namespace convoy {
@@ -143,6 +144,7 @@ void FlatParameters::move_storage(const at::TensorOptions& options) {
     parameter.value.set_data(value);
     parameter.gradient = gradient;
   }
+  return_free_memory();  // that of the separate tensors
 }
 
 at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const {
