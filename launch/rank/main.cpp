@@ -31,8 +31,8 @@
 #include "launch/rank/rank.h"
 #include "models/registry.h"
 
-// Settings of jemalloc, which replaces malloc if the build has found it; MALLOC_CONF overrides them. By default jemalloc
-// returns freed memory to the system while a step still needs it: activations are faulted in again in each step, which
+// Settings of jemalloc, which replaces malloc if the build has found it; MALLOC_CONF overrides them. Its defaults
+// return freed memory to the system while a step still needs it: activations are faulted in again in each step, which
 // doubles the time of a convolutional network. So memory is kept, except by return_free_memory().
 extern "C" __attribute__((used)) const char* const malloc_conf =
     "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
