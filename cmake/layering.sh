@@ -152,7 +152,7 @@ if [ -n "$names" ]; then
   others=$(tr '|' '\n' <<<"$names" | grep -vx pipeline | paste -sd'|' || true)
   while IFS=: read -r file line text; do
     complain "$file:$line" "names a strategy: ${text#"${text%%[![:space:]]*}"} — ask the strategy (core/strategy.h) or \
-its catalogue instead"
+its catalogue instead; if the string has nothing to do with the strategy, give the strategy another name"
   done < <(grep -nP "^(?:'\"'|\"(?!\(?(?:$names)\)?\")(?:[^\"\\\\]|\\\\.)*\"|/(?!/)|[^\"/])*+\"\(?(?:$names)\)?\"" "${files[@]}" |
     grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' |
     grep -vP "^launch/(farm|report)/(?!.*(?:strategy|\"\(?(?:$others)\)?\"))" || true)

@@ -116,10 +116,6 @@ at::Tensor at_least_float(const at::Tensor& tensor) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
 }
 
-namespace {
-
-// The prediction in the target's shape: drops a last dimension of size one; the member dimension stays first.
-// Error(config) naming the loss and both shapes if they do not match.
 at::Tensor fitted(const at::Tensor& prediction, const at::Tensor& target, int64_t members, const char* loss) {
   const int64_t lead = members > 0 ? 1 : 0;
   const auto fits = [&](at::IntArrayRef shape) {
@@ -135,6 +131,8 @@ at::Tensor fitted(const at::Tensor& prediction, const at::Tensor& target, int64_
               target.sizes(), lead ? convoy::str(" (members ", members, ")") : "",
               "; choose a loss that fits the model's output, or a model that fits the data");
 }
+
+namespace {
 
 // Expands a weight to the shape and dtype of `elements` ([.., B, …], members in front). The weight is per row ([B],
 // [members, B]) or per element, with or without members.
@@ -154,7 +152,8 @@ at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, 
   return aligned.expand_as(elements);
 }
 
-// Sum of `elements` times weight, and the sum of weights; without a weight each element counts one.
+}  // namespace
+
 Loss weighted(const at::Tensor& elements, const at::Tensor& weight, int64_t members) {
   const int64_t lead = members > 0 ? 1 : 0;
   std::vector<int64_t> inner;
@@ -168,6 +167,8 @@ Loss weighted(const at::Tensor& elements, const at::Tensor& weight, int64_t memb
   const at::Tensor aligned = aligned_weight(weight, elements, members);
   return {reduced(elements * aligned), reduced(aligned)};
 }
+
+namespace {
 
 // Options are empty if a model creates its loss without configuration.
 double smoothing_of(const Options& options) {

@@ -13,6 +13,7 @@
 #include "core/base/options.h"
 #include "core/base/random_keys.h"
 #include "core/data/dataset.h"
+#include "core/losses/losses.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
 #include "core/plugin.h"

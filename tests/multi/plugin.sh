@@ -28,6 +28,22 @@ assert loss["last"] < 0.25, loss
 print("huber loss of the plugin's model:", loss["last"])
 END
 
+# A target of one number has the shape [B]: the loss must still be a sum over rows, which verify checks.
+python3 -c 'for n in range(80): print("x,z,y" if n == 0 else f"{n % 7},{n % 5},{n % 7 - n % 5}")' >one.csv
+cat >one.yaml <<END
+name: one
+plugins: [$library]
+model: {name: mlp, hidden: [8]}
+loss: {name: huber, delta: 0.5}
+data: {name: table, path: one.csv, task: regression, target: y}
+optimizer: {name: adam}
+train: {epochs: 3, batch: {global: 16}}
+strategy: {name: ddp}
+launch: {ranks: 2}
+backend: gloo
+END
+"$convoy" verify one.yaml --steps 5 >"$work/one.log" 2>&1 || { cat "$work/one.log"; fail "verify with a single target"; }
+
 expect() {  # code, words, arguments…
   local code=$1 words=$2 got=0
   shift 2

@@ -67,14 +67,10 @@ class GatedMlp : public Model {
     // Counted from the end: a dimension of ensemble members may precede the rows.
     return {feature_dims_ > 1 ? features.flatten(-feature_dims_) : features};
   }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    const at::Tensor* weight = batch.find("weight");
-    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
-  }
   std::string default_loss() const override { return classes_ > 0 ? "cross_entropy" : "mse"; }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
     if (classes_ == 0) return {};
-    return {accuracy(outputs[0], batch.at("target"), at::Tensor(), layers)};
+    return {accuracy(outputs[0], batch.at("target"), batch.optional("weight"), layers)};
   }
 
  private:

@@ -7,17 +7,16 @@ namespace {
 
 using namespace convoy;
 
-// prediction and target [.., B, k]; the mean over k, summed over rows.
+// prediction and target [B, ...]; in an ensemble [members, B, ...].
 class Huber : public LossFunction {
  public:
   explicit Huber(double delta) : delta_(delta) {}
   Loss operator()(const Examples& examples, Layers& layers) const override {
-    const at::Tensor prediction = layers.gathered(examples.prediction);
+    const at::Tensor prediction =
+        at_least_float(fitted(layers.gathered(examples.prediction), examples.target, layers.members(), "huber"));
     const at::Tensor error = (prediction - examples.target.to(prediction.dtype())).abs();
     const at::Tensor near = error.clamp_max(delta_);
-    const at::Tensor row = (near * (error - 0.5 * near)).mean(-1);
-    const at::Tensor weight = examples.weight.defined() ? examples.weight.to(row.dtype()) : at::ones_like(row);
-    return {(row * weight).sum(-1), weight.expand_as(row).sum(-1).detach()};
+    return weighted(near * (error - 0.5 * near), examples.weight, layers.members());
   }
 
  private:
