@@ -268,6 +268,7 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
   } else if (topic == job_topic::launcher_gone) {
     launcher_gone(body.at("process").get<int>(), body.at("why").get<std::string>());
   } else if (topic == protocol::signalled) {
+    if (!request_.agents_ask) return;
     if (retired_)
       events_.on_report(topic, body);
     else
@@ -496,7 +497,7 @@ void JobSupervisor::aborted(Abort reason) {
 
 void JobSupervisor::stop(int signal) {
   const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
-  if (kind == StopRequests::Kind::first) return request_stop(signal);
+  if (kind == StopRequests::Kind::first || cause_) return request_stop(signal);
   if (kind == StopRequests::Kind::again)
     fail({Failure::stopped, -1, -1, 0, "",
           str("stop requested ", stop_signal_ != 0 ? "twice" : "at once", ": ranks were killed")});

@@ -31,11 +31,12 @@ inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set
 }  // namespace job_topic
 
 struct JobRequest {
-  std::string job;                      // id; "" for a random one
-  std::string address = "127.0.0.1";    // interface of the control channel
-  int processes = 0;                    // processes of the job; one rank each if agents join
-  bool joins = false;                   // agents start the processes; else the caller does
-  bool has_agents = false;              // agents joined an earlier membership, and report ends of processes there
+  std::string job;                    // id; "" for a random one
+  std::string address = "127.0.0.1";  // interface of the control channel
+  int processes = 0;                  // processes of the job; one rank each if agents join
+  bool joins = false;                 // agents start the processes; else the caller does
+  bool has_agents = false;            // agents joined an earlier membership, and report ends of processes there
+  bool agents_ask = true;             // signals of agents are requests to stop; false: mpirun sends them for a failure
   std::vector<std::string> hosts = {};  // of each process; empty: agents report theirs, or all are on this one
   bool resumes = true;                  // a stop leaves a checkpoint from which the same command resumes
   bool stops_at_once = false;           // ranks have nothing to save, and are killed on a request to stop
@@ -89,7 +90,8 @@ class JobSupervisor {
   void retire(const Json& next, const Abort& loss, std::vector<int> started);
   // Ends the job because of a process that an earlier supervisor found silent.
   void fail_silent(int process, const std::string& silence, Failure kind);
-  // Returns true if only_exits(): nothing is lost with the host of this process, and the job does not wait for it.
+  // Returns true if nothing is lost with the host of this process: it has ended, or only_exits(). The job does not wait
+  // for it.
   bool lost_after_results(int process);
   // Ends the job because the launcher of this process or its host is gone; `signal`: that ended the launcher.
   void fail_launcher(int process, const std::string& why, int signal = 0);

@@ -123,7 +123,7 @@ class RankAgent : public SupervisedAgent {
   void aborted(const Abort& reason) {
     if (reason.kind == Failure::peer_lost) return;
     if (ending_) return;
-    ending_ = true;
+    ending_ = fails_ = true;
     const milliseconds grace = reason.kind == Failure::stopped ? milliseconds(0) : grace_;
     agent_.kill_after(grace);
     tasks_.after(grace + milliseconds(3000), [this, reason] {
@@ -139,8 +139,8 @@ class RankAgent : public SupervisedAgent {
       if (!code_) code_ = exit_code::stopped;
       return;
     }
-    // Without ranks, only this process was asked to stop.
-    if (!ending_) channel_->post(protocol::signalled, {{"signal", signal}});
+    // Without ranks, only this process was asked to stop. The supervisor may restart a job that fails.
+    if (!ending_ || fails_) channel_->post(protocol::signalled, {{"signal", signal}});
   }
 
   // Ends the ranks after mpirun, srun or the remote shell was killed. The supervisor usually knows the reason better.
@@ -180,6 +180,7 @@ class RankAgent : public SupervisedAgent {
   std::optional<ProcessEnd> first_end_;
   milliseconds grace_{2000};
   bool ending_ = false;
+  bool fails_ = false;  // the job has failed
   StopRequests requests_;
   Agent agent_;
 };

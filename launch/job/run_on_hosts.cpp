@@ -63,6 +63,8 @@ class HostsRun {
       ask_hosts();
       placed_ = planned(wanted);
       address_ = placed_.job.backend == "local" ? "127.0.0.1" : chosen_address();
+      if (stopped_) throw Error(Failure::stopped, "stop requested before the ranks had started");
+      loop_.on_signal(nullptr);  // the next task receives later requests
     } catch (const Error& error) {
       if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
       agent_.kill_all();
@@ -267,6 +269,8 @@ class HostsRun {
     request.processes = processes;
     request.joins = true;
     request.address = address;
+    for (const ProcessPlan& process : placed_.job.processes)
+      request.hosts.push_back(call(process.host).hello->host.name);
     RunAttempt::Actions actions;
     actions.on_joined = [this](const std::vector<Host>&) { attempt_->begin(placed_); };
     // The agents receive the abort over the channel. Ranks that have joined have none.

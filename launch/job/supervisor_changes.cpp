@@ -123,10 +123,9 @@ void JobSupervisor::await_exits() {
 }
 
 bool JobSupervisor::lost_after_results(int process) {
-  if (!only_exits()) return false;
   Participant& participant = participants_[static_cast<size_t>(process)];
-  if (!participant.end) participant.end = ProcessEnd{};
-  return true;
+  if (!participant.end && only_exits()) participant.end = ProcessEnd{};
+  return participant.end.has_value();
 }
 
 void JobSupervisor::publish_exit_code(int exit_code) {
