@@ -1,6 +1,7 @@
 """Cases 17 and 18: a run that loses a rank once restarts and ends with the weights of an undisturbed one, bit for bit.
 A run whose ranks crash at the same step three times ends."""
 # timeout: 300
+import pathlib
 import signal
 import sys
 import time
@@ -57,9 +58,9 @@ def stopped_between(folder):
     run.check(summary["attempts"][0]["failure"]["cause"] == "training", "the first cause is kept")
 
 
-def stopped_while_failing(folder, backend):
+def stopped_while_failing(folder, backend, number):
     """A rank that does not end keeps the attempt for launch.failure_grace; a request to stop in that time counts."""
-    run = run_of(folder, backend, title=f"{backend}: stopped while the attempt ends", most=1)
+    run = run_of(folder, backend, title=f"{backend}: {number.name} while the attempt ends", most=1)
     run.sets += ["train.max_steps=1000000"]
     run.start()
     ranks = run.ranks()
@@ -68,9 +69,26 @@ def stopped_while_failing(folder, backend):
     run.signal(ranks[1], signal.SIGKILL)
     runs.wait_for(lambda: "failed: rank 1" in run.console(), 10, "the failure")
     time.sleep(0.3)
-    run.signal(run.process.pid, signal.SIGTERM)
+    run.signal(run.process.pid, number)
     summary = run.ends(143, within=8, kind="stopped", says=["between two attempts"])
     run.check(summary["attempts"][0]["failure"]["signal"] == 9, "the first cause is kept")
+
+
+def convoy_killed(folder):
+    """mpirun then sends SIGTERM to the other convoys, which is no request to stop."""
+    run = run_of(folder, "mpi", title="mpi: the convoy of rank 1 killed")
+    run.sets += ["train.max_steps=3000"]
+    run.start()
+    run.ranks()
+    run.training(20)
+    (convoy,) = [pid for pid in runs.named(run.marked(), "convoy")
+                 if b"OMPI_COMM_WORLD_RANK=1" in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+    run.signal(convoy, signal.SIGKILL)
+    code = runs.end(run.process, 60)
+    summary = runs.summary(run.output)
+    run.check(code == 0 and len(summary["attempts"]) == 1, f"exit {code}, {summary['failure']}")
+    run.clean()
+    print(f"{run.title}: restarted")
 
 
 def not_under_mpirun(folder):
@@ -91,6 +109,8 @@ with runs.workspace() as folder:
     recovers(folder, "gloo", "nan:rank=1@step=25", 70, expected)
     used_up(folder)
     stopped_between(folder)
-    for backend in ("gloo", "mpi"):
-        stopped_while_failing(folder, backend)
+    stopped_while_failing(folder, "gloo", signal.SIGTERM)
+    stopped_while_failing(folder, "mpi", signal.SIGQUIT)
+    for _ in range(3):
+        convoy_killed(folder)
     not_under_mpirun(folder)
