@@ -268,11 +268,12 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
   } else if (topic == job_topic::launcher_gone) {
     launcher_gone(body.at("process").get<int>(), body.at("why").get<std::string>());
   } else if (topic == protocol::signalled) {
-    if (!request_.agents_ask) return;
+    const int signal = body.at("signal").get<int>();
+    if (request_.under_mpirun && signal == SIGTERM) return;
     if (retired_)
       events_.on_report(topic, body);
     else
-      request_stop(body.at("signal").get<int>());
+      request_stop(signal);
   } else if (topic == protocol::log_line) {
     events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(),
                     readable_line(body.at("line").get<std::string>()));

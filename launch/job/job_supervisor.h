@@ -31,12 +31,12 @@ inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set
 }  // namespace job_topic
 
 struct JobRequest {
-  std::string job;                    // id; "" for a random one
-  std::string address = "127.0.0.1";  // interface of the control channel
-  int processes = 0;                  // processes of the job; one rank each if agents join
-  bool joins = false;                 // agents start the processes; else the caller does
-  bool has_agents = false;            // agents joined an earlier membership, and report ends of processes there
-  bool agents_ask = true;             // signals of agents are requests to stop; false: mpirun sends them for a failure
+  std::string job;                      // id; "" for a random one
+  std::string address = "127.0.0.1";    // interface of the control channel
+  int processes = 0;                    // processes of the job; one rank each if agents join
+  bool joins = false;                   // agents start the processes; else the caller does
+  bool has_agents = false;              // agents joined an earlier membership, and report ends of processes there
+  bool under_mpirun = false;            // ours, which sends SIGTERM to all agents after a failure
   std::vector<std::string> hosts = {};  // of each process; empty: agents report theirs, or all are on this one
   bool resumes = true;                  // a stop leaves a checkpoint from which the same command resumes
   bool stops_at_once = false;           // ranks have nothing to save, and are killed on a request to stop

@@ -176,7 +176,7 @@ class Mpirun {
     JobRequest request;
     request.processes = static_cast<int>(ranks_);
     request.joins = true;
-    request.agents_ask = false;
+    request.under_mpirun = true;
     const std::string& address = run_.config.launch.address;
     if (!address.empty()) request.address = configured_address(address, interfaces_here());
     if (!hosts_.address.empty()) request.address = hosts_.address;
