@@ -289,9 +289,7 @@ void JobSupervisor::left(int id, bool orderly) {
   if (id >= 0 || process >= static_cast<int>(participants_.size())) return;
   Participant& participant = participants_[static_cast<size_t>(process)];
   participant.left = true;
-  if (!participant.end && only_exits() && !orderly)
-    participant.end = ProcessEnd{};  // a lost host takes nothing with it
-  if (participant.end) return;
+  if (participant.end || (!orderly && lost_after_results(process))) return;
   if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
       events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost",
                          Failure::rendezvous))
