@@ -1,6 +1,6 @@
 // Creates data set, transforms, model and loss of a run. Their errors are reported at the key that the user wrote, as
 // file:line:column, key, reason; also errors during training.
-// Threads: as the components. Failure: ConfigError with the kind of the original error.
+// Threads: see each component. Failure: ConfigError with the kind of the original error.
 #pragma once
 #include <functional>
 #include <memory>

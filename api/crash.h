@@ -28,8 +28,8 @@ TranslatedException translate_exception(Failure unknown);
 void set_crash_rank(StateFile* file, int rank = -1);
 
 // Installs handlers. SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT print a backtrace, and the same signal ends the
-// process. Async-signal-safe. SIGBUS in a mapped file ends the process with 74 and the file's name. std::terminate for
-// lack of threads or memory ends it with 71 and the limit.
+// process. SIGBUS in a mapped file ends the process with 74 and the file's name. std::terminate for lack of threads or
+// memory ends it with 71 and the limit. The signal handlers are async-signal-safe.
 void install_crash_handlers();
 // Installs only the handler of std::terminate.
 void install_terminate_handler();

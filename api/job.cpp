@@ -21,7 +21,7 @@ std::string mesh_text(const MeshAxes& axes) {
   return str("{", join(texts, ", "), "}");
 }
 
-// Compares a text of each rank; a rank with another one than rank 0 is named.
+// Collective. Throws an error that names the first rank whose text differs from that of rank 0.
 void check_equal(Communicator& world, const std::string& call, const std::string& text) {
   constexpr int64_t room = 512;
   at::Tensor mine = at::zeros({room}, at::kByte);

@@ -15,8 +15,8 @@
 
 namespace convoy {
 
-// Lifetime of an object that others refer to. They hold `users`. In its destructor the object checks that they have
-// ended, because later they would use freed memory. Threads: the thread of the rank.
+// Lifetime of an object that other objects refer to. Those hold `users`. The destructor of the object checks that they
+// have ended, because later they would use freed memory. Threads: the thread of the rank.
 class Lifetime {
  public:
   const std::shared_ptr<void>& users() const { return users_; }
@@ -46,9 +46,9 @@ struct Job::Impl {
   // Collective. Connects this rank if it is not connected yet. A process that joins connects in Replicas.
   virtual void connect() {}
   // After a lost peer: takes the place of this process in the next membership, and replaces `context` by one without
-  // groups; `connect` follows. Nothing else may refer to groups of the old one. Returns false if the job ends.
+  // groups; `connect` follows. Nothing else may refer to groups of the old `context`. Returns false if the job ends.
   virtual bool leave_membership() { return false; }
-  // This rank enters or leaves Run::each_batch. Announces to the supervisor that it enters.
+  // Records that this rank enters or leaves Run::each_batch. Reports the entry to the supervisor.
   void enter_loop(bool enters);
 
   Context context;  // steps_per_epoch, total_steps and folder may be set by Run

@@ -25,7 +25,7 @@ std::string position_text(const RankReport& report, const std::string& group) {
              last != nullptr ? "last call: " + last->call : "no call yet", ")");
 }
 
-// Rank 0's server of the control channel. A rank that disappears ends the job, and one for which others wait too long.
+// Rank 0's server of the control channel. Ends the job if a rank disappears, or if others wait too long for a rank.
 class EmbeddedServer {
  public:
   EmbeddedServer(const std::string& address, int size, const LaunchConfig& launch) : size_(size) {
@@ -66,7 +66,7 @@ class EmbeddedServer {
     if (!orderly)
       end_job({Failure::training, rank, -1, 0, "", str("rank ", rank, " is gone: its process ended before the job")});
   }
-  // Every rank answers an inquiry from a separate thread, so also a rank that is stalled.
+  // Every rank answers an inquiry from a separate thread, so a stalled rank answers too.
   void posted(const std::string& topic, const Json& body) {
     if (topic == protocol::slow_collective && body.at("over").get<bool>() && !slow_) {
       slow_ = body.get<SlowCollective>();

@@ -50,7 +50,8 @@ bool is_executable(const std::string& path) {
   return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
 }
 
-// `convoy` of the installation that has this library: bin/ next to lib/, or the build folder above it.
+// Returns the path of `convoy`: the variable CONVOY; or in the installation of this library (bin/ next to lib/, or the
+// build folder); or in PATH.
 std::string installed_convoy() {
   if (const char* named = std::getenv("CONVOY"); named != nullptr && *named != '\0') {
     if (is_executable(named)) return named;

@@ -28,7 +28,7 @@ struct LoadRequest {
   at::Device device{at::kCPU};
 };
 
-// Transforms of rows that are not of the training (data.transforms), as far as they are for such rows.
+// Applies those of data.transforms that evaluation uses too (normalise, not flip), to rows outside of training.
 class EvaluationTransforms {
  public:
   EvaluationTransforms(const RunConfig& config, const Registry& registry);

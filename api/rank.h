@@ -40,7 +40,7 @@ class Rank {
   void join(Context& context, const Registry& backends);
   Context start(const Registry& backends);  // prepare and join
   std::shared_ptr<Injector> injector() const { return injector_; }
-  // Before `start`: this process was another rank of the job before its ranks changed.
+  // Keeps the injector of the previous membership, in which this process had another rank. Call it before `start`.
   void keep_injector(std::shared_ptr<Injector> injector) { injector_ = std::move(injector); }
   bool shares_gpu() const;  // another rank of this process uses the same GPU
 

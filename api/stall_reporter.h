@@ -30,8 +30,8 @@ class StallReporter : public std::enable_shared_from_this<StallReporter> {
     RankThreadId id;
     std::shared_ptr<const CollectiveRecords> records;
   };
-  // Apart from the channel: its own thread asks for them with each heartbeat, and it could not end the channel if it
-  // held the last reference.
+  // Has no reference to the channel. The channel's thread uses this object with each heartbeat, and could not end the
+  // channel if it held the last reference to it.
   struct Ranks {
     std::mutex mutex;
     std::vector<Rank> all;

@@ -85,7 +85,7 @@ std::string chosen_precision(const TrainedSettings& settings, const std::string&
   return wanted;
 }
 
-// Returns the error of a YAML key as one of a member: strategy.sync.what is sync.what of ReplicaOptions.
+// Returns the error of a YAML key as that of the C++ option: strategy.sync.what becomes sync.what of ReplicaOptions.
 ConfigError error_of_member(const ConfigError& error, const std::string& source) {
   std::string structure = source, member = error.key();
   const std::string strategy = "strategy.", optimizer = "optimizer.";

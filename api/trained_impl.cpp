@@ -93,9 +93,9 @@ std::string precision_of(torch::nn::Module& module) {
 }
 
 // Autograd allocates a new gradient for each parameter of a torch module. glibc takes blocks above 24 MiB
-// (rank_process.cpp) from the system and returns them, which costs a page fault every 4 KiB in each step. Called when
-// blocks that stay have been allocated, so that they leave no holes in the heap. Explicit settings of the user take
-// precedence.
+// (rank_process.cpp) from the system and returns them, which costs a page fault every 4 KiB in each step. Call it when
+// the permanent blocks have been allocated, so that those leave no holes in the heap. Explicit settings of the user
+// take precedence.
 void keep_large_blocks_in_heap() {
   for (const char* name : {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"})
     if (std::getenv(name) != nullptr) return;
@@ -365,7 +365,7 @@ StepReport Trained::Impl::run(const Loss* given, bool last) {
     result_.skipped = statistics.skipped;
     follow_nominal();
     if (on_update_) on_update_();
-    // An application that starts its ranks keeps its settings.
+    // A process without a supervisor belongs to an application, which keeps its allocator settings.
     if (updates_here_++ == 0 && context_.channel->supervised() != nullptr && part_->device().is_cpu())
       keep_large_blocks_in_heap();
   } else {
@@ -399,7 +399,7 @@ void Trained::Impl::choose_nominal(const Loss& loss) {
   nominal_.fill_(weight > 0 ? weight : 1);
 }
 
-// Takes the weight of this update for the next one, which usually has the same. Gradients then need no other factor.
+// Takes the weight of this update for the next one, which usually has an equal one. Gradients then need no factor.
 void Trained::Impl::follow_nominal() {
   if (!follows_) return;
   const double weight = data_->end_of_step().header()[0].item<double>();

@@ -120,8 +120,8 @@ struct Trained::Impl : public Strategy {
   const Kind kind_;
   torch::optim::Optimizer* const optimizer_;  // null: fused
   std::optional<ModelPart> part_;
-  // A tensor of the module, and an alias of its memory after the last step, with a separate version: writing to it does
-  // not invalidate what a forward saved.
+  // A tensor of the module, and an alias of its memory after the last step. The alias has a separate version counter:
+  // writing to the alias does not invalidate what a forward saved.
   struct Home {
     std::string name;
     at::Tensor tensor, memory;

@@ -1,4 +1,5 @@
-// Fills the registry with the backends; the only file outside this folder's sources that names their factories.
+// Fills the registry with the backends. Declares their factories, and the functions of backends/ that other folders
+// call directly.
 #pragma once
 #include <chrono>
 #include <functional>

@@ -9,7 +9,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
-# Without NDEBUG classes of LibTorch have other members than in its library.
+# Without NDEBUG, LibTorch's headers define classes with other members than its library has.
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g -DNDEBUG")
 
 # -fPIC by hand and not through POSITION_INDEPENDENT_CODE, which gives programs -fPIE: all targets share one precompiled
@@ -19,7 +19,7 @@ if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options(-Wno-unknown-warning-option)
 else()
   add_compile_options(-Werror)  # other compilers have other warnings
-  # Collecting its garbage costs g++ a seventh of its time with LibTorch's headers; without it a compiler takes 1.2 GB.
+  # With LibTorch's headers, g++ spends a seventh of its time on garbage collection. Without it, g++ takes 1.2 GB.
   add_compile_options(--param=ggc-min-heapsize=1000000)
 endif()
 # No code reads errno or floating-point traps, and without them loops over sqrt vectorise. No -march: the binary must
@@ -32,7 +32,7 @@ add_compile_options(-fno-semantic-interposition)
 add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 
 if(CONVOY_SANITIZE)
-  # -O0 halves the time of the compiler, which the inserted checks more than double. -g1 is enough for files and lines.
+  # The inserted checks more than double the compiler's time; -O0 halves it. -g1 is enough for files and lines.
   add_compile_options(-fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer -O0 -g1)
   add_link_options(-fsanitize=${CONVOY_SANITIZE})
   # Also checks indices of containers. The sanitizers miss a wrong index that points into allocated memory.

@@ -25,7 +25,8 @@ find_library(CONVOY_TURBOJPEG_LIBRARY turbojpeg REQUIRED)
 find_path(CONVOY_RE2_INCLUDE re2/re2.h REQUIRED)
 find_library(CONVOY_RE2_LIBRARY re2 REQUIRED)
 
-# The wide library: names may contain more than ASCII. CMake's find module would also check each name with a C compiler.
+# The wide library, because names on the screen may contain more than ASCII. Not CMake's find module, which would also
+# test each candidate library with a C compiler.
 find_path(CONVOY_NCURSES_INCLUDE ncurses.h REQUIRED)
 find_library(CONVOY_NCURSES_LIBRARY ncursesw REQUIRED)
 find_library(CONVOY_TINFO_LIBRARY tinfo)  # if it is a separate library

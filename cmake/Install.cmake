@@ -1,4 +1,4 @@
-# Installation, the package of CMake for programs and plugins, and archives.
+# Installation, the CMake package for programs and plugins, and archives.
 #
 #   P/bin      convoy, convoy-rank
 #   P/lib      libconvoy.so and the libraries that it needs, without LibTorch
@@ -42,7 +42,7 @@ install(FILES tools/dump_reference.py DESTINATION share/convoy/tools)
 
 set(made ${PROJECT_BINARY_DIR}/generated)
 file(MAKE_DIRECTORY ${made})
-# convoy_made(FILE DESTINATION ARGUMENT...): the output of `convoy list ARGUMENT...`.
+# convoy_made(FILE DESTINATION ARGUMENT...): installs the output of `convoy list ARGUMENT...` as DESTINATION/FILE.
 function(convoy_made file destination)
   add_custom_command(OUTPUT ${made}/${file} COMMAND convoy list ${ARGN} > ${made}/${file} DEPENDS convoy VERBATIM)
   install(FILES ${made}/${file} DESTINATION ${destination})
@@ -55,7 +55,7 @@ add_custom_target(convoy_generated ALL DEPENDS ${made}/convoy ${made}/_convoy ${
 
 # --- find_package(convoy) ---
 
-# convoyConfig.cmake of one tree. Paths may use ${here}, the folder of the file.
+# Writes convoyConfig.cmake for the build folder or for an installation. Paths may use ${here}, the folder of the file.
 function(convoy_write_config file)
   cmake_parse_arguments(PARSE_ARGV 1 tree "" "API;BACKENDS;CORE" "INCLUDE;TORCH")
   configure_file(cmake/convoyConfig.cmake.in ${file} @ONLY)

@@ -15,15 +15,15 @@
 
 set(CONVOY_TORCH_NEEDED 2.11)
 
-# Cached, because a later build may run CMake in a shell without the variable. Under a name of convoy: Torch_DIR is also
-# the variable of find_package(Torch), and then the folder of TorchConfig.cmake.
+# Caches Torch_DIR, because a later build may run CMake in a shell without it. The cached variable has another name:
+# find_package(Torch) also uses Torch_DIR, for the folder of TorchConfig.cmake.
 if(DEFINED ENV{Torch_DIR})
   set(CONVOY_TORCH_NAMED "$ENV{Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
 elseif(Torch_DIR)
   set(CONVOY_TORCH_NAMED "${Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
 endif()
 
-# The order: what the user names, CMAKE_PREFIX_PATH, the places, what Python would import.
+# Looks at Torch_DIR, CMAKE_PREFIX_PATH, CONVOY_TORCH_PLACES and the torch that Python would import, in this order.
 function(convoy_locate_torch out)
   set(root "")
   if(CONVOY_TORCH_NAMED)
@@ -120,8 +120,8 @@ function(convoy_import_torch)
   endforeach()
   target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
     ${CONVOY_TORCH_ROOT}/include ${CONVOY_TORCH_ROOT}/include/torch/csrc/api/include)
-  # No code calls them by name: kernels register themselves when they are loaded. A linker that drops unused libraries
-  # would drop the GPU.
+  # No code calls the CUDA half by name: its kernels register themselves when its libraries are loaded. A linker that
+  # drops unused libraries would drop the GPU.
   target_link_options(LibTorch::LibTorch INTERFACE LINKER:--no-as-needed)
   foreach(dir ${lib} ${nvidia_libs})
     target_link_options(LibTorch::LibTorch INTERFACE LINKER:-rpath-link,${dir})

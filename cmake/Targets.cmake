@@ -23,7 +23,7 @@ function(convoy_sources_without_torch out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-# convoy_unity(TARGET BYTES): compiles neighbouring sources as units of at most BYTES bytes (40 a line), because their
+# convoy_unity(TARGET BYTES): compiles neighbouring sources as units of at most BYTES bytes; a line has about 40. Their
 # headers cost more time than their own code: g++ takes 2 s for nlohmann/json.hpp and 6 s for torch/nn/module.h.
 function(convoy_unity target most)
   get_target_property(sources ${target} SOURCES)

@@ -43,7 +43,7 @@ layer() {
 # An example is a separate project, and names its headers freely.
 includes=$(grep -vE '^docs/[^ ]* " [^/]*$' <<<"$includes" || true)
 
-seam='take what it needs through core/strategy.h, core/communicator.h or core/model.h'
+seam='take what it needs through core/strategy.h, core/communicator.h or core/model_interface.h'
 layer 'core/' 'core' "core knows no folder but itself: move the shared part into core, or $seam"
 layer 'backends/' 'core|backends' "siblings meet only in core: $seam"
 layer 'strategies/' 'core|strategies' "siblings meet only in core: $seam"
@@ -83,7 +83,7 @@ while read -r where kind target; do
     complain "$where" "names $target; only a folder's registry names its classes: include its catalogue.h or registry.h"
 done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|models)/' || true)
 
-# --- what goes without LibTorch -----------------------------------------------------------------------------------
+# --- folders without LibTorch -------------------------------------------------------------------------------------
 
 # One regular expression for all folders and files of cmake/without_libtorch, and for all of launch. The loop below
 # leaves out launch/rank.
@@ -142,7 +142,7 @@ owned 'CLI/' 'launch/' 'only launch reads the command line'
 owned 'ncurses' 'launch/farm/monitor/screen\.cpp' 'only launch/farm/monitor/screen.cpp draws on terminals: use launch/farm/monitor/run_view.h'
 owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use core/control/channel.h'
 
-# --- strategies are named nowhere else ----------------------------------------------------------------------------
+# --- only strategies/ names strategies ----------------------------------------------------------------------------
 
 # "pipeline" is also a key in the files of a farm, so launch/farm and launch/report may name it away from the word
 # strategy. Replicas and Shards of the library have the options of two strategies, which one file translates.

@@ -66,7 +66,7 @@ text_packages='
 check_packages='
   clang-format clang-format
   procps ps'
-# Shells and the formatter of manual pages, for the tests of what is generated for them.
+# Shells and the formatter of manual pages, for the tests of the generated completions and of the manual page.
 shell_packages='
   zsh zsh
   fish fish
@@ -85,7 +85,7 @@ cluster_packages='
 browser_packages='
   chromium chromium'
 
-# missing_packages LIST: the names of those that are not here.
+# missing_packages LIST: prints the packages of the list that are not installed.
 missing_packages() {
   local package probe
   while read -r package probe; do
@@ -128,7 +128,7 @@ install_packages() {
   }
 }
 
-# offer_packages LIST WHAT: the same for packages that the build does not require. Prints WHAT if nothing may be
+# offer_packages LIST WHAT: install_packages for packages that the build does not require. Prints WHAT if they cannot be
 # installed.
 offer_packages() {
   local missing
@@ -220,8 +220,8 @@ install_readers() {
     safetensors numpy
 }
 
-# The tests compare models, tokens and exported weights with these packages. They are skipped if it cannot be installed.
-# torchvision would also install a torch of its own.
+# Tests compare models, tokens and exported weights with these packages, and are skipped without them. Without
+# --no-deps, torchvision would also install another torch.
 install_python_peers() {
   local python
   for python in $venv/bin/python3 python3; do
@@ -247,7 +247,7 @@ install_test_data() {
     say "the test on the data of scikit-learn will be skipped"
 }
 
-# Makes the documentation a site (mkdocs.yml). Its test is skipped if it cannot be installed.
+# MkDocs makes a site of the documentation (mkdocs.yml). The test of the site is skipped if it cannot be installed.
 install_site_tools() {
   local python
   for python in $venv/bin/python3 python3; do
@@ -259,7 +259,8 @@ install_site_tools() {
     "mkdocs==$mkdocs_version" || say "the test of the documentation's site will be skipped"
 }
 
-# A test checks configs/schema.json and the files of configs/ and docs/ with it. Skipped if it cannot be installed.
+# A test uses jsonschema to check configs/schema.json, and the files of configs/ and docs/ against it. It is skipped if
+# jsonschema cannot be installed.
 install_schema_reader() {
   local python
   for python in $venv/bin/python3 python3; do
@@ -271,14 +272,15 @@ install_schema_reader() {
     jsonschema pyyaml || say "the test of configs/schema.json will be skipped"
 }
 
-# set_up PACKAGES: everything up to a compiler that finds LibTorch.
+# set_up PACKAGES: installs everything that a build needs: these packages, LibTorch and the headers of CUDA.
 set_up() {
   install_packages "$1"
   install_torch
   install_cuda_headers
 }
 
-# configure_and_build TARGET...: the preset, in its build folder. Only as many compilers at once as fit into memory.
+# configure_and_build TARGET...: builds the targets with the preset $preset in the folder $build. Runs only as many
+# compilers at once as fit into memory.
 preset=release
 build=build
 configure_and_build() {

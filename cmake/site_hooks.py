@@ -14,5 +14,6 @@ def on_config(config):
 
 
 def on_page_markdown(markdown, **_):
-    # Python-Markdown would show a code block that names a file or a test as text. GitHub does not show the name.
+    # The first line of a code block may also name a file or a test. GitHub hides the name, but Python-Markdown would
+    # not recognise the block.
     return re.sub(r"^```(\w+) \S+$", r"```\1", markdown, flags=re.M)

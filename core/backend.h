@@ -41,7 +41,7 @@ struct BackendRequest {
   at::Device device{at::kCPU};
   std::shared_ptr<Channel> channel;              // for rendezvous and abort
   std::string job;                               // unique per attempt: prefix of keys
-  std::string host;                              // name of this rank's host: ranks of one may share memory
+  std::string host;                              // name of this rank's host; ranks of one host may share memory
   std::string address;                           // numeric address of this host's interface for data; "": chosen
   std::chrono::milliseconds timeout{600000};     // time limit of one operation (launch.collective)
   std::chrono::milliseconds rendezvous{300000};  // time limit of the rendezvous (launch.rendezvous)

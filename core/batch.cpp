@@ -74,7 +74,7 @@ std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count)
 std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count) {
   std::vector<MicroBatch> all;
   int64_t begin = 0;
-  // Share that gets the first surplus row of the slice. It rotates, so that shares differ by at most one row.
+  // Share that gets the first surplus row of the micro-batch. It rotates, so that shares differ by at most one row.
   int64_t next = 0;
   for (int64_t slice = 0; slice < slices; ++slice) {
     const auto [first, last] = share_of(rows, slice, slices);

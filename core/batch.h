@@ -25,8 +25,8 @@ struct Batch {
   int64_t first_row = 0;                                    // index of its first row in the global batch
   int64_t global_rows = 0;   // rows of the global batch over all shares; fewer in the last batch of an epoch
   int64_t nominal_rows = 0;  // rows of a full global batch
-  // Micro-batch j is this share of part j of the global batch. So every layout has equal micro-batches. A micro-batch
-  // may be empty. An empty list means that the share is one micro-batch.
+  // Element j: the rows of this share that are in micro-batch j of the global batch. So every layout has equal
+  // micro-batches. An element may have no rows. An empty list means that the share is one micro-batch.
   std::vector<MicroBatch> micro = {};
 
   const at::Tensor& at(const std::string& name) const;    // throws Error(config) that lists the fields

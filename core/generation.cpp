@@ -34,7 +34,7 @@ std::vector<TokenChoice> token_choices(const float* logits, int64_t vocabulary, 
     double sum = 0;
     size_t kept = 0, sorted = limited ? choices.size() : 0;
     while (kept < choices.size() && (kept == 0 || sum < options.top_p * total)) {
-      if (kept == sorted) {  // few of a large vocabulary are needed
+      if (kept == sorted) {  // sorts in steps: few tokens of a large vocabulary are needed
         sorted = std::min(choices.size(), std::max<size_t>(64, 4 * sorted));
         std::partial_sort(choices.begin() + std::ptrdiff_t(kept), choices.begin() + std::ptrdiff_t(sorted),
                           choices.end(), first);

@@ -56,8 +56,8 @@ std::vector<TokenChoice> token_choices(const float* logits, int64_t vocabulary, 
 // Draws a token: the first choice at which the sum of probabilities exceeds `uniform`, which is in [0, 1).
 int64_t drawn_token(const std::vector<TokenChoice>& choices, double uniform);
 
-// Calls `visit` with each token as soon as it is drawn; ends when it returns false. `prompt` has at least one token; of
-// a longer one than the context only the end is read. Returns the number of tokens drawn.
+// Calls `visit` with each token as soon as it is drawn; ends when `visit` returns false. `prompt` has at least one
+// token. If it is longer than the context, only its end is read. Returns the number of tokens drawn.
 int64_t generate(TokenDecoder& decoder, const std::vector<int64_t>& prompt, const GenerationOptions& options,
                  const std::function<bool(int64_t token)>& visit);
 

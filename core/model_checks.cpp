@@ -187,7 +187,8 @@ void warn_without_gradient(const std::shared_ptr<Channel>& channel, int rank, in
   if (size == 1) return warn_without_gradient(missing);
   SupervisedChannel* const supervised = channel->supervised();
   if (supervised == nullptr) return;
-  // Two rounds: parameters without a gradient on some rank; then, if there are any, ranks that have one.
+  // Two rounds. The first finds the parameters that lack a gradient on some rank. If there are any, the second finds
+  // out which of them have a gradient on another rank.
   const auto compare = [weak = std::weak_ptr<Channel>(channel), rank, size,
                         reached](const std::vector<std::string>& answers) {
     const Names asked = names_in(answers);
@@ -337,7 +338,7 @@ BatchNormWatch::~BatchNormWatch() {
 
 }  // namespace
 
-TensorList refuse_own_batch_norm(const std::string& block, const std::function<TensorList()>& forward) {
+TensorList refuse_local_batch_norm(const std::string& block, const std::function<TensorList()>& forward) {
   const BatchNormWatch watch;
   TensorList outputs = forward();
   if (watch.found() != nullptr)

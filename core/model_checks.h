@@ -39,11 +39,11 @@ std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& l
 // Layers::batch_norm of synchronised ranks does not call LibTorch's. Instance norm does, with statistics of each row:
 // such a call counts only if it updates running statistics, by which evaluation normalises.
 // Returns the result of `forward` of a block under batch_norm: sync. Throws Error(config) if it makes such a call.
-TensorList refuse_own_batch_norm(const std::string& block, const std::function<TensorList()>& forward);
+TensorList refuse_local_batch_norm(const std::string& block, const std::function<TensorList()>& forward);
 
 // Compares `lines`, one for each parameter, of the ranks along an axis of the mesh. Throws Error(disagreement) with the
-// first one that differs and both ranks' versions. Collective over the control channel. `call`: another text for each
-// call; `advice`: end of the message.
+// first one that differs and both ranks' versions. Collective over the control channel. `call`: a text that no other
+// call has; `advice`: end of the message.
 void check_equal_lines(const std::string& axis, const Context& context, const std::vector<std::string>& lines,
                        const std::string& call, const std::string& advice);
 

@@ -76,8 +76,8 @@ class Model {
   virtual std::string default_loss() const = 0;  // name in the catalogue of losses
   // Metrics of an evaluation batch, besides the loss; may be empty.
   virtual std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const = 0;
-  // Optional: scores of many items for each row, equal to the only output but for rounding. `blocks`: all blocks of
-  // this model, on the CPU. Null if the model or its layers do not support it.
+  // Optional: scores of many items for each row. They equal the model's only output up to rounding. `blocks`: all
+  // blocks of this model, on the CPU. Null if the model or its layers do not support it.
   virtual std::shared_ptr<PairScorer> pair_scorer(const std::vector<BlockPtr>& /*blocks*/) const { return nullptr; }
   // For `convoy generate`: continues a sequence with these parameters. Null: the model does not generate text.
   virtual std::unique_ptr<TokenDecoder> decoder(const ParameterValues& /*values*/) const { return nullptr; }

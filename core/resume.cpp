@@ -152,8 +152,8 @@ std::string split_note(const CheckpointInfo& info, const Json& is, const DataCon
     for (const auto& [key, value] : to) {
       const auto old = from.find(key);
       if (old == from.end() || old->second.is_null() || old->second == value) continue;
-      // A smaller fraction is a part of the larger one: all of its rows were held out before. Folds are parts of the
-      // other rows.
+      // With a smaller fraction, all evaluation rows were held out before. This does not help folds: they divide the
+      // training rows, which change with the fraction.
       if (key == "data.evaluate.fraction" && !holds_out_folds && value.is_number() && old->second.is_number() &&
           value.get<double>() < old->second.get<double>())
         continue;
@@ -176,7 +176,7 @@ std::string split_note(const CheckpointInfo& info, const Json& is, const DataCon
   if (!sets.empty()) note += "add" + sets;
   if (other_data) note += str(sets.empty() ? "" : " and ", "give the data of the checkpoint");
   if (other_data && now.options.count("data.evaluate.fraction") != 0 && !holds_out_folds)
-    note += "; or hold out new rows alone, in a file of their own, with --set 'data.evaluate={path: FILE}'";
+    note += "; or evaluate on new rows in a separate file, with --set 'data.evaluate={path: FILE}'";
   return note;
 }
 
@@ -213,7 +213,7 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   } catch (const std::exception&) {  // an older or damaged configuration cannot be compared
   }
   if (!resumed.same_evaluation)
-    resumed.notes.push_back("evaluations may give other metrics than before: best values start anew");
+    resumed.notes.push_back("evaluations may give other metrics than before: best values start again");
   return resumed;
 }
 

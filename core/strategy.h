@@ -97,7 +97,7 @@ class Strategy {
   // Applies postponed work (averages, catch-up of rows). Called before checkpoints and before verify compares states.
   virtual void flush() = 0;
   // As `flush`, before a save in the background. May copy state in the same pass (StateEntry::copy) if the copies take
-  // at most `most` bytes. No thread reads earlier copies any more.
+  // at most `most` bytes. The caller no longer reads earlier copies.
   virtual void flush_and_copy(int64_t /*most*/) { flush(); }
   // Applies only the work that `evaluate` needs. Rows of sparse embeddings may stay stale: look-ups catch up without
   // writing. So the result of a run does not depend on how often it is evaluated.

@@ -334,7 +334,7 @@ class Training {
     best_owed_ = trainer->at("best_owed");
     save_owed_ = trainer->at("save_owed");
     nothing_left_ = step() >= length_.total_steps || finished_;
-    // `trained` makes the owed ones before the loop.
+    // `trained` makes an owed evaluation and an owed save before the loop.
     evaluated_ = evaluation_owed_ || trainer->at("evaluated").get<bool>();
     saved_ = save_owed_ || trainer->at("saved").get<bool>();
     return true;
@@ -412,7 +412,7 @@ class Training {
   bool save_owed_ = false;                  // the loss of a rank interrupted a save
   bool skipped_best_ = false;               // an evaluation could not be kept
   bool saves_best_ = false;                 // the last save was of the best state
-  std::optional<WatchedMetric> kept_best_;  // the value of keep_best_ before that state
+  std::optional<WatchedMetric> kept_best_;  // keep_best_ before the newest best state
   bool evaluation_owed_ = false;
   int64_t evaluations_ = 0;                 // started by this process
   bool evaluated_ = false, saved_ = false;  // the current state is evaluated, is saved

@@ -31,7 +31,8 @@ struct TrainingComponents {
   // Called on every rank's thread with the steps done: before the first step and after each update. It may
   // communicate if all ranks do the same. An exception ends the training.
   std::function<void(int64_t)> after_update = nullptr;
-  // Called on every rank's thread at each point of the loop, with its number. An exception ends the training.
+  // Called on every rank's thread at each InjectPoint of the loop, with the number of that step, epoch, evaluation or
+  // save. An exception ends the training.
   std::function<void(InjectPoint, int64_t)> reached = nullptr;
   // Collective. Writes initial values from files; called if no checkpoint is resumed. Null: keeps those of the
   // strategy.

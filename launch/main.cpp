@@ -180,7 +180,7 @@ int take_program(int argc, char** argv, std::vector<std::string>& program) {
   return static_cast<int>(dashes - argv);
 }
 
-// `--join` concerns a run that has its configuration.
+// `--join` takes no other options: the run that the rank joins has its configuration already.
 void check_join(const RunArguments& arguments) {
   const bool others = !arguments.config.empty() || !arguments.program.empty() || !arguments.overrides.empty() ||
                       arguments.ranks > 0 || !arguments.output.empty() || !arguments.faults.empty() ||

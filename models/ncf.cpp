@@ -33,7 +33,7 @@ struct NcfSizes {
 
 Init uniform(double bound) { return {Init::Kind::uniform, -bound, bound}; }
 
-// Glorot and Bengio's bound, set explicitly because the first layer consists of two.
+// Glorot and Bengio's bound. It is set explicitly because the first layer consists of two linear layers.
 Init xavier(int64_t in, int64_t out) { return uniform(std::sqrt(6.0 / double(in + out))); }
 
 LinearOptions linear_options(const Init& weight, bool bias = true) {
@@ -162,7 +162,7 @@ class NcfOutputBlock : public Block {
   Layer linear_;
 };
 
-// Adds up to the forward of the blocks: the first hidden layer is a sum of terms of a row and of an item.
+// Its scores equal the output of the blocks: the first hidden layer is a sum of terms of a row and of an item.
 class NcfScorer : public PairScorer {
  public:
   // Null if a layer after the first is not one whole matrix, as with stacked members or sharded layers.

@@ -6,7 +6,8 @@
 // Parameters, by block: "embedding.tokens", "embedding.positions" (learned positions); "blocks.N.attention_norm",
 // "qkv", "projection", "mlp_norm", "up" (gated: "gate_up"), "down"; "output.norm", "output.linear" (unless tied).
 // Rows of qkv: all queries, all keys, all values. With fewer keys than queries, for each key head: its queries, the
-// key, the value; so a tensor group takes whole groups. Rows of gate_up: the gate, then the values that it scales.
+// key, the value. So each rank of a tensor group gets key heads together with their queries. Rows of gate_up: the gate,
+// then the values that it scales.
 #include "models/transformer.h"
 
 #include <ATen/core/Tensor.h>
@@ -443,7 +444,7 @@ class TransformerDecoder : public TokenDecoder {
     return apply_activation(up.narrow(-1, 0, sizes_.mlp), sizes_.activation) * up.narrow(-1, sizes_.mlp, sizes_.mlp);
   }
 
-  // Where head `head` of the queries is in a row of qkv; and the key and the value of key head `head`.
+  // Return offsets in a row of qkv: of query head `head`, and of the key and the value of key head `head`.
   int64_t query_at(int64_t head) const {
     const int64_t size = sizes_.head_size(), queries = sizes_.heads / key_heads_;
     if (sizes_.key_heads == 0) return head * size;

@@ -197,7 +197,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   void visit_state(const StateVisitor& visit) override {
     members_->visit_state(visit);
     for (const auto& [name, tensor] : stop_->state()) visit(state_entry(name, StateKind::counter, tensor, first_rank_));
-    // The ranks' pieces, so that any number of ranks reads them.
+    // Each rank writes a piece of one tensor over all members, so that any number of ranks can read it.
     StateEntry mode = state_entry("execution_mode", StateKind::counter, members_->chosen_by_trial());
     mode.piece.global_shape = {int64_t(all_.size())};
     mode.piece.offset = {first_};

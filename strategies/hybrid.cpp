@@ -3,10 +3,10 @@
 // D, S and N ranks along data, pipeline and tensor. A rank holds the layers of its stage (1 of S), sharded over N
 // ranks, and reads 1/D of each global batch.
 // Replicated along data: the state of the rank; with `how: fsdp` it is sharded.
-// Sent along tensor: the activations of sharded layers, 2·(N−1)/N. Sent along pipeline: the boundaries of the stage.
+// Sent along tensor: 2·(N−1)/N of the activations of sharded layers. Sent along pipeline: the boundaries of the stage.
 // Sent along data: the gradients, 2·(D−1)/D of (P − C + C/N)/S elements, where C of the P parameters are sharded.
-// Memory: (P − C + C/N)/S·e·(2 + k), and the activations of R/D rows. With S > 1 the schedule decides how many
-// micro-batches are live.
+// Memory with e bytes per element and k moments: (P − C + C/N)/S·e·(2 + k), and the activations of the share. With
+// S > 1 the schedule decides how many micro-batches are live.
 #include "core/strategy.h"
 
 #include "strategies/common/step/mesh_strategy.h"
@@ -28,7 +28,7 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
     PartRequest request = part_request(context, step);
     request.deferred = deferred;
     TensorOptions tensor = tensor_options_of(options);
-    tensor.cuts = planned_cuts(*model);
+    tensor.cuts = planned_shards(*model);
     request = sharded_part(context, tensor, std::move(request));
     if (context.axis("pipeline")->size() == 1)
       return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));

@@ -4,9 +4,9 @@
 // Replicated: nothing; on GPUs a parameter that is tied over devices. Sharded: blocks, over the devices of the rank.
 // Sent to other ranks: nothing. Copied per step if devices have separate memory: R·b forward and R·b back, with R rows
 // of a step and b bytes of a row at a boundary.
-// Memory: P·e·(2 + k) over all devices, and the activations of live micro-batches: at most S − s of them at stage s of
-// S.
-// With one micro-batch a step the devices run one after the other. With m of them each of d devices is idle for
+// Memory with P parameters of e bytes and k moments: P·e·(2 + k) over all devices, and the activations of live
+// micro-batches: at most S − s of them at stage s of S.
+// With one micro-batch a step the devices run one after the other. With m micro-batches each of d devices is idle for
 // (d−1)/(m+d−1) of the time.
 #include "core/strategy.h"
 

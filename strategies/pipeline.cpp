@@ -5,10 +5,11 @@
 // buffers.
 // p ranks, m micro-batches of r rows, b bytes of a row at a boundary. A rank sends r·m·b per step to the next rank and
 // as much back to the previous one.
-// Per update it sends two numbers for the norm, and 2·(n−1)/n of the gradient of a parameter that n ranks tie.
+// Per update it sends three numbers (the norm, and counts of non-finite values), and 2·(n−1)/n of the gradient of a
+// parameter that n ranks tie.
 // Bubble, with equal stages: (p−1)/(m+p−1) of a step; with v virtual stages a rank, 1/v of that.
-// Memory per rank: its P'·e·(2 + k), and the activations of live micro-batches: at most p − rank of them (1f1b), m
-// (gpipe), or 2·(p−1−rank) + (v−1)·p + 1 of 1/v stages (interleaved).
+// Memory of a rank with P parameters of e bytes and k moments: P·e·(2 + k), and the activations of live micro-batches:
+// at most p − rank of them (1f1b), m (gpipe), or 2·(p−1−rank) + (v−1)·p + 1 of 1/v stages (interleaved).
 // Schedules: strategies/plans/schedule.h; messages: strategies/stages/pipeline_runner.cpp; ties:
 // strategies/stages/stage_loop.h.
 #include "core/strategy.h"

@@ -1,4 +1,4 @@
-// Fills the registry with the strategies; the only file outside this folder's sources that names their factories.
+// Fills the registry with the strategies. Files outside this folder do not name their factories.
 #pragma once
 #include <memory>
 #include <string>

@@ -7,9 +7,9 @@
 // Sent per step by each of N ranks: 2·(N−1)/N·(I + O), in messages of one activation. I: bytes of inputs of
 // column-parallel layers; O: bytes of outputs of row-parallel layers and embeddings.
 // Column-parallel layers send while they compute the gradient of their weight; ranks wait for the other messages.
-// With sequence parallelism: (N−1)/N·(3·I + 2·O), and one activation more.
+// With sequence parallelism: (N−1)/N·(3·I + 2·O), and the activations where sequence shards begin and end.
 // Memory per rank, if C of P elements are sharded, with e bytes each and k moments: (P − C + C/N)·e·(2 + k), and the
-// activations. 1/N of the activations between sharded layers; with sequence parallelism 1/N of all.
+// activations. A rank keeps 1/N of those between sharded layers; with sequence parallelism 1/N of all.
 // Layers: strategies/tensor/sharded_layers.h.
 #include "core/strategy.h"
 

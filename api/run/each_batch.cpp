@@ -56,7 +56,7 @@ void Run::Impl::each_batch(const OpenData& data, const ShareOptions& options, co
 void Run::Impl::note_body() {
   if (!has_state_) return;
   const int64_t step = position_.completed = progress->step();
-  // After a loss, the ranks return to the body of the last update, to the one after it, or to this one.
+  // After a lost peer, the ranks return to the body of the last update, to the body after it, or to this one.
   for (auto start = starts_.begin(); start != starts_.end();) {
     const bool needed = start->first + 1 == position_.updated || start->first == position_.updated;
     start = needed ? std::next(start) : starts_.erase(start);
@@ -142,8 +142,8 @@ void Run::Impl::restore_stored() {
     context.channel->post(protocol::continued, Json{{"step", from_ ? from_->step : 0}, {"in_memory", false}});
 }
 
-// Collective. Takes the furthest state of the ranks over, and returns to the earliest body that a rank has not
-// completed. Returns false on all ranks if none has a state.
+// Collective. Takes over the furthest state of the ranks, and sets the loop back to the earliest body that a rank has
+// not completed. Returns false on all ranks if none has a state.
 bool Run::Impl::take_over_training() {
   if (!job.impl().continues() || !take_over(context, strategy, kept_training_)) return false;
   const auto limit = timeout_of(context.config.launch.rendezvous);
@@ -196,7 +196,7 @@ bool Run::Impl::take_over_training() {
   return true;
 }
 
-// Collective. Objects may be large, so they are no text of the control channel.
+// Collective. Objects that the body keeps may be large, so they are not sent over the control channel.
 Run::Impl::BodyStart Run::Impl::broadcast(const BodyStart& start, int source) const {
   const at::Device device = context.devices.front();
   Json json{{"trainer", start.trainer}, {"rates", start.rates}, {"kept", Json::object()}};

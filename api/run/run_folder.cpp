@@ -25,8 +25,8 @@ std::string program_of(const Json& config) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// Settings that would change the folder's training. Words after the program's name may differ: the program checks
-// with Run::share what they mean.
+// Returns the settings that would change the run of the folder, with both values. The program's arguments may differ:
+// Run::share compares the options that follow from them.
 std::vector<std::string> changes(const Json& was, const Json& is) {
   std::vector<std::string> lines;
   if (program_of(was) != program_of(is))

@@ -1,4 +1,4 @@
-// Implementation of Run: one training of a program, with the counts, records and checkpoints of every training.
+// Implementation of Run: a run of a program, with the counts, records and checkpoints of every run.
 #pragma once
 #include <cstdint>
 #include <functional>

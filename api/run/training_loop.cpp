@@ -187,8 +187,8 @@ void Run::Impl::place(const LoopSettings& wanted) {
   progress->start();
 }
 
-// A call for an epoch before the resumed step makes no steps. If code after it changed a kept object, as it did in the
-// first run, that would count twice.
+// A call of share for an epoch before the resumed step makes no steps. If the code after this call changed a kept
+// object again, as before the resume, the change would count twice.
 void Run::Impl::check_kept_unchanged() {
   if (!from_ || job.impl().continues() || progress->step() != progress->first_step()) return;
   for (auto& [name, object] : kept_) {

@@ -71,7 +71,7 @@ class DeferredPendingOperation final : public PendingOperation {
   }
 
  private:
-  // Returns false if the call has not started until `deadline`. Otherwise `pending_` or `error_` is set.
+  // Returns false if the call has not started by `deadline`. Otherwise `pending_` or `error_` is set.
   bool begun(Clock::time_point deadline) {
     if (!future_.valid()) return true;
     if (future_.wait_until(deadline) != std::future_status::ready) return false;

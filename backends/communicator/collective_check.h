@@ -1,9 +1,9 @@
 // CollectiveCheck: compares the collectives of the ranks of one group over the control channel.
 //
-// The first calls of a group are deferred: each rank reports the call's hash. The operation starts only when all hashes
-// have arrived and are equal, and sent and expected counts match. So a transport gets only calls of equal sizes; gloo
-// would end the process for others. The call does not block: the channel's thread starts deferred operations in order,
-// and Work::wait blocks as it does without a check.
+// The first calls of a group are deferred, and all calls under CollectiveChecks::all. Each rank reports the call's
+// hash. The operation starts only when all hashes have arrived and are equal, and sent and expected counts match. So a
+// transport gets only calls of equal sizes; gloo would end the process for others. The call does not block: the
+// channel's thread starts deferred operations in order, and Work::wait blocks as it does without a check.
 //
 // Later calls start at once. At intervals the ranks compare the hash of all calls since the last comparison, without
 // waiting for the result. The intervals grow with the number of calls, so the whole check costs some hundred messages.

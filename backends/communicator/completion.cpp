@@ -101,7 +101,8 @@ bool Completion::wait_until(Clock::time_point deadline) {
   std::unique_lock lock(shared.mutex);
   if (!shared.changed.wait_until(lock, deadline, [&] { return finished_ || shared.failure; })) return false;
   if (finished_ && !error_) return true;
-  // The failure cause arrives over the control channel and contains more than a closed connection: wait for it briefly.
+  // The failure cause arrives over the control channel, and is more precise than the error of a closed connection. So
+  // wait for it briefly.
   shared.changed.wait_for(lock, std::chrono::milliseconds(500), [&] { return shared.failure.has_value(); });
   if (shared.failure) throw CommError(Failure::peer_lost, -1, *shared.failure);
   try {

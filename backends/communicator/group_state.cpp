@@ -305,9 +305,9 @@ class GroupWork final : public Work {
     state_->fail(error.what());
   }
 
-  // Waits in slices of at most one second. A slice counts for at most its length: while a job is suspended, this
-  // process and most peers are stopped. A slice without an answer from the supervisor does not count: this rank or a
-  // peer may wait for the supervisor. If the connection to it breaks, the group fails.
+  // Waits in intervals of at most one second. An interval never counts for more than its length, because this process
+  // and most peers are stopped while a job is suspended. An interval without an answer from the supervisor does not
+  // count: this rank or a peer may wait for the supervisor. If the connection to it breaks, the group fails.
   bool waited(Clock::duration limit) {
     constexpr Clock::duration longest = std::chrono::seconds(1);
     while (limit > Clock::duration::zero()) {

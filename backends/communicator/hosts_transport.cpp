@@ -25,7 +25,8 @@ struct HostGroups {
 
 at::Tensor flat_bytes(const at::Tensor& tensor) { return tensor.view(at::kByte); }
 
-// Returns the bounds of `count` blocks of `each` blocks, relative to the block `from`.
+// Joins `each` blocks at a time into one, `count` times, from block `from` on. Returns the bounds of the joined blocks,
+// relative to the begin of block `from`.
 Offsets joined_bounds(const Offsets& bounds, int from, int count, int each) {
   Offsets joined;
   for (int block = 0; block <= count; ++block)
@@ -137,7 +138,7 @@ class HostsTransport final : public Transport {
     return output.narrow(0, from, bounds[size_t(begin + groups_.each)] - from);
   }
 
-  // Runs one operation after the other, so all ranks of a group start its parts in one order.
+  // Runs one operation after the other, so that all ranks start the operations of the inner groups in one order.
   PendingOperationPtr start(std::vector<at::Tensor> tensors, std::function<void()> body) {
     auto completion = std::make_shared<Completion>(signal_, std::move(tensors));
     auto pending = std::make_unique<CompletionPendingOperation>();
@@ -181,7 +182,7 @@ int ranks_of_each_host(const std::vector<std::string>& hosts) {
   return int(each);
 }
 
-// Collective. Returns groups without `local` if hosts have one rank, or ranks cannot share memory.
+// Collective. Returns groups without `local` if ranks_of_each_host is 1, or if ranks cannot share memory.
 HostGroups host_groups(const std::shared_ptr<Transport>& inner, const BackendRequest& request,
                        const GroupDescription& described, const std::vector<std::string>& hosts,
                        const std::shared_ptr<ProgressEngine>& engine) {

@@ -1,8 +1,8 @@
 // The transport of ranks on several hosts: within a host through shared memory, and between hosts by one rank of each.
 // So each byte crosses the network once per host and not once per rank.
 //
-// This holds for all-reduce, all-gather, reduce-scatter and broadcast in groups whose consecutive ranks share a host,
-// at least two, with equally many on each host. Everything else, and every other group, uses the inner transport.
+// This applies to all-reduce, all-gather, reduce-scatter and broadcast. The group must have the same number of
+// consecutive ranks, at least two, on each host. Other operations and other groups use the inner transport.
 // A sum is formed in rank order within a host, and then by the inner transport. Results are equal on all ranks.
 // Cf. hierarchical all-reduce: Jia et al., Highly Scalable Deep Learning Training System with Mixed-Precision, 2018.
 #pragma once

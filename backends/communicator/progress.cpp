@@ -188,7 +188,8 @@ void ProgressEngine::run_background() {
     if (issued_ != seen || under_way_ > 0) last_use = Clock::now();
     seen = issued_;
     if (under_way_ == 0) {
-      // A wake-up costs the thread that issues an operation. So between steps this thread polls at intervals.
+      // Waking this thread takes time of the thread that issues an operation. So between steps it wakes by itself at
+      // intervals.
       if (Clock::now() - last_use > milliseconds(50)) {
         asleep_ = true;
         if (under_way_ == 0) sleep_.wait(lock, [this] { return stop_ || under_way_ > 0; });

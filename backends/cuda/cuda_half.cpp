@@ -23,7 +23,7 @@ void* load() {
   const std::string module = CONVOY_CUDA_MODULE;
   if (module.empty()) {
     throw Error(Failure::device_missing,
-                "this build's LibTorch is one for CPUs only; build against a LibTorch with CUDA (the torch wheel from "
+                "this build's LibTorch supports only CPUs; build against a LibTorch with CUDA (the torch wheel from "
                 "PyPI is one), or set device: cpu");
   }
   // RTLD_GLOBAL: kernels and the CUDA runtime are looked up by name afterwards.
@@ -49,7 +49,8 @@ void load_cuda_half() { library(); }
 void* cuda_half_symbol(const char* name) {
   void* found = dlsym(library(), name);
   if (found == nullptr)
-    throw Error(Failure::device_missing, CONVOY_CUDA_MODULE, " lacks ", name, ": it is of another build; build again");
+    throw Error(Failure::device_missing, CONVOY_CUDA_MODULE, " lacks ", name,
+                ": it belongs to another build; build again");
   return found;
 }
 

@@ -79,7 +79,7 @@ class GlooTransport final : public Transport {
         const std::string absent = key.substr(key.rfind('/') + 1);
         const bool world = label == "world";  // other groups number their ranks themselves
         throw CommError(Failure::rendezvous, world ? std::stoi(absent) : -1, who, "rank ", absent,
-                        " has not come within ", human_seconds(rendezvous), " (launch.rendezvous)",
+                        " has not joined within ", human_seconds(rendezvous), " (launch.rendezvous)",
                         world ? str("; see logs/rank", absent, ".log") : "");
       }
       throw CommError(Failure::rendezvous, -1, who, message_without_backtrace(error));
@@ -190,7 +190,8 @@ class GlooTransport final : public Transport {
  private:
   using Group = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
-  // gloo waits for a dead peer until its time limit, and cannot be interrupted. Then its thread continues alone.
+  // gloo waits for a dead peer until its time limit, and cannot be interrupted. So another thread connects. If the job
+  // ends first, this rank throws and leaves that thread alone.
   Group connect_or_abandon(const std::function<Group()>& connect) {
     struct Rendezvous {
       std::mutex mutex;

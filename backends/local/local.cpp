@@ -99,7 +99,7 @@ class LocalTransport final : public Transport {
     return std::make_shared<LocalTransport>(child, rank);
   }
 
-  // Ranks are threads, so an address is valid for all of them; a block that is already in place is not copied.
+  // Ranks are threads, so an address is valid for all of them. all_gather does not copy rows that are already in place.
   at::Tensor common_memory(int64_t bytes, std::chrono::milliseconds) override {
     return group_->common_memory(common_memories_++, bytes);
   }

@@ -67,7 +67,7 @@ void LocalGroup::leave(int rank) {
         auto found = std::find(open.ranks.begin(), open.ranks.end(), rank);
         return found != open.ranks.end() && !open.operation->deposits_[found - open.ranks.begin()];
       },
-      CommError(Failure::peer_lost, rank, "rank ", rank, " has gone"));
+      CommError(Failure::peer_lost, rank, "rank ", rank, " has left the group"));
 }
 
 std::shared_ptr<LocalOperation> LocalGroup::join_operation(const Key& key, size_t index, const std::vector<int>& ranks,
@@ -101,7 +101,7 @@ std::shared_ptr<LocalOperation> LocalGroup::join_operation(const Key& key, size_
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (all[i] || !left_[ranks[i]]) continue;
     fail_open([&](const Open& one) { return one.operation == operation; },
-              CommError(Failure::peer_lost, ranks[i], "rank ", ranks[i], " has gone"));
+              CommError(Failure::peer_lost, ranks[i], "rank ", ranks[i], " has left the group"));
     break;
   }
   return operation;

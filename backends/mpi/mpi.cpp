@@ -14,7 +14,7 @@
 namespace convoy {
 namespace {
 
-// Up to this size a rank sends the whole tensor to all ranks: one message's latency instead of two.
+// Up to this number of sent bytes a rank sends the whole tensor to all ranks: one message's latency instead of two.
 constexpr int64_t small_bytes = 64 << 10;
 
 char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }

@@ -5,7 +5,7 @@
 // Threads: thread-safe; needs MPI_THREAD_SERIALIZED.
 // Life: the constructor calls MPI_Init, once per process, or duplicates an application's communicator; the application
 // then starts and ends MPI. The destructor calls MPI_Finalize only if nothing failed and all ranks reach it in time:
-// with a dead peer it would hang.
+// with a dead peer it would never return.
 #pragma once
 #include <mpi.h>
 #include <atomic>

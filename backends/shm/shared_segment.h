@@ -25,7 +25,7 @@ class SharedSegment {
     std::atomic<int64_t> reduced{0};  // the rank's share of the sum is in its slot
     std::atomic<int64_t> out{0};      // the rank has read all slots that it needs
     std::atomic<uint64_t> signature[slots] = {};
-    // A rank whose signature differs describes its call here and then sets `reported`.
+    // A rank that finds a different signature describes its own call here and then sets `reported`.
     std::atomic<bool> reported{false};
     int job_rank = 0;
     char description[240] = "";

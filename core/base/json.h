@@ -47,8 +47,8 @@ inline decltype(auto) Options::at(const std::string& name) const { return value_
 // overflow the stack.
 Json parsed_json(std::string_view text);
 
-// Numbers as files have them. JSON has no NaN and infinities, and null would not distinguish them, so they are the
-// texts "nan", "inf" and "-inf". Anything else is read as NaN.
+// Numbers in files. JSON has no NaN and no infinities, and null would not distinguish them. So they are the texts
+// "nan", "inf" and "-inf". Anything else that is no number is read as NaN.
 Json number_or_text(double value);
 double read_number(const Json& value);
 

@@ -22,8 +22,7 @@ class NamePattern {
   explicit NamePattern(const std::string& pattern);  // Error(config) with the reason
   const std::string& text() const;
   bool found_in(const std::string& name) const;
-  // Replaces every match; \\1 in the replacement is the first group. Returns "" if `replacement` is invalid or the
-  // result is empty.
+  // Replaces every match; \1 in the replacement is the first group. Check the replacement with replacement_error first.
   std::string replaced(const std::string& name, const std::string& replacement) const;
   // Returns why a replacement does not fit the pattern; "" if it fits.
   std::string replacement_error(const std::string& replacement) const;

@@ -57,10 +57,10 @@ enum class OptionType {
   duration,   // "90s", "1.5 min", "2h"; value in seconds as real
   bytes,      // "512 MiB", "2GB"; value in bytes as integer
   interval,   // "100 steps", "1 epoch", "never"; value as {"every": n, "unit": "steps"|"epochs"|"never"}
-  list,       // list with elements like `items`
+  list,       // list; `options` describes an element
   section,    // a map of `options`
   component,  // a map {name: X, …options of X}, X from the catalogue `catalogue`
-  map,        // free keys, each value as `items`
+  map,        // free keys; `options` describes a value
   any         // several types; the component that has the option checks it
 };
 
@@ -78,7 +78,7 @@ struct Option {
   std::vector<std::string> choices;
   bool also_auto = false;  // `auto` is valid too; the value is then the string "auto"
   std::string catalogue;   // component: "model", "data", …; text: the value is a name from that catalogue
-  std::string types = "";  // any: its types, "number or list"; section: the key that gets a value without keys
+  std::string types = "";  // any: its types, "number or list"; section: the key of a value that is no map
   // section: its keys. list, map: one option that describes an item. component: keys that all entries share.
   std::vector<Option> options;
 };

@@ -90,7 +90,7 @@ void draw(double* out, int64_t count, uint64_t first, Block block) {
 uint64_t random_key(uint64_t seed, std::string_view name, uint64_t a, uint64_t b) {
   uint64_t key = mixed(seed + 0x9E3779B97F4A7C15u);
   for (unsigned char letter : name) key = (key ^ letter) * 0x100000001B3u;
-  // Include the length, so that ("ab", a) and ("a", …) never give equal keys.
+  // Include the length, so that names such as "ab" and "a" differ in more than their letters.
   key = mixed(key ^ uint64_t(name.size()) << 56);
   key = mixed(key + 0x9E3779B97F4A7C15u + a);
   return mixed(key + 0x9E3779B97F4A7C15u + b);

@@ -78,7 +78,7 @@ std::string valid_utf8(std::string_view text);
 // Returns `word`, in quotes if a POSIX shell would change it.
 std::string shell_word(const std::string& word);
 
-// Escapes control characters (except newline and tab) and invalid UTF-8 bytes as "\\x1b". Other characters stay.
+// Escapes control characters (except newline and tab) and invalid UTF-8 bytes as "\x1b". Other characters stay.
 std::string terminal_safe(std::string_view text);
 
 }  // namespace convoy

@@ -65,7 +65,7 @@ std::vector<StateEntry> entries_to_save(Strategy& strategy, bool for_comparing) 
   return entries;
 }
 
-// A rank that owns no piece needs no folder; only one replica owns pieces.
+// A rank that owns no piece needs no folder. If replicas are equal, only one of them owns pieces.
 Written write_pieces(const std::vector<StateEntry>& entries, const Context& context, const std::string& folder,
                      FileSystem& files) {
   Written written{convoy::str("rank-", context.rank, ".safetensors"), {}, {}};
@@ -91,8 +91,9 @@ Written write_pieces(const std::vector<StateEntry>& entries, const Context& cont
   return written;
 }
 
-// Files of a save in the background, written at most at `most_rate` until `awaited`. A quick disk takes memory
-// bandwidth from the training: at 1.2 GB/s, a step that is limited by it took 1.2 times as long (docs/benchmarks.md).
+// Files of a save in the background, written no faster than `most_rate` until `awaited` is set. A quick disk takes
+// memory bandwidth from the training: at 1.2 GB/s, a step that memory bandwidth limits took 1.2 times as long
+// (docs/benchmarks.md).
 class PacedFiles : public FileSystem {
  public:
   PacedFiles(FileSystem& files, const std::atomic<bool>& awaited) : files_(files), awaited_(awaited) {}
@@ -160,9 +161,9 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
   return info;
 }
 
-// A checkpoint may hold one copy per replica (local updates). Only a run with equally many ranks loads them; other runs
-// load the entries that all replicas have in common. Entries without a common value (a rank's compression error) keep
-// the value that they have in a new run.
+// A checkpoint may hold one copy of an entry per replica (local updates). Only a run with the same replicas loads these
+// copies; other runs load the entries that all replicas have in common. Entries without a common value (a rank's
+// compression error) keep the value that they have in a new run.
 constexpr const char* per_replica = "own";
 
 std::string replicas_used(const Manifest& manifest, const std::set<std::string>& wanted, const MomentChange& change,
@@ -245,7 +246,7 @@ std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& f
   // A new start would overwrite checkpoints that may still be repaired.
   if (newest)
     throw Error(newest->kind(), "none of the ", steps.size(), " checkpoints in ", folder,
-                " is complete; the newest: ", newest->what(), "; to start anew, give another --output, or remove ",
+                " is complete; the newest: ", newest->what(), "; to start again, give another --output, or remove ",
                 folder);
   return std::nullopt;
 }
@@ -520,7 +521,7 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dat
     const Json agreed = Json::parse(used);
     const MomentChange change{agreed.at("missing").get<std::set<std::string>>(), {}};
     wanted.erase(std::remove_if(wanted.begin(), wanted.end(),
-                                [&](const StateEntry& entry) { return change.starts_anew(entry.key()); }),
+                                [&](const StateEntry& entry) { return change.resets(entry.key()); }),
                  wanted.end());
     const bool use_replicas = agreed.at("replicas") == per_replica;
     restore(use_replicas ? wanted : from_common(wanted, manifest), manifest, info.path);

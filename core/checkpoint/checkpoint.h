@@ -49,8 +49,8 @@ class Checkpoints {
  public:
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
-  // Waits at most launch.failure_grace for a save in the background, then abandons it: its temporary files stay until
-  // the next save.
+  // Waits launch.failure_grace for a save in the background, then cancels it. A cancelled save ends at its next wait
+  // for other ranks, and rank 0 removes its temporary files.
   ~Checkpoints();
 
   // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients and stale entries.
@@ -88,8 +88,8 @@ class Checkpoints {
   bool owns(const CheckpointInfo& info) const;
 
  private:
-  struct Save;        // after the state was read
-  struct Background;  // its thread
+  struct Save;        // a save whose state was read
+  struct Background;  // the thread of a save
   void finish(Save& save);
   bool copy(std::vector<StateEntry>& entries);
   Json newest_of(const std::vector<std::string>& pipelines);

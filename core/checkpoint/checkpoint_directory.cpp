@@ -112,7 +112,7 @@ void CheckpointDirectory::remove_step(int64_t step) {
 void CheckpointDirectory::prune(int64_t keep_last, int64_t newest) noexcept {
   try {
     if (keep_last <= 0) return;
-    // A run that resumed from an older checkpoint leaves later ones in the folder; it will not resume from them.
+    // A run that resumed from an older checkpoint leaves later ones in the folder. They do not count here and stay.
     std::vector<int64_t> others;
     const std::optional<int64_t> best = pointed_step(folder_, best_file);
     for (int64_t step : steps()) {

@@ -1,7 +1,7 @@
 // CheckpointDirectory: the folder `checkpoints/` of a run, managed by rank 0: step-N folders, `latest`, temporaries.
 //
-// Names that begin with a dot are temporary (restore.h), so a kill at any point leaves complete checkpoints under plain
-// names. Threads: one thread of one process at a time; the run folder lock ensures it.
+// Names that begin with a dot are temporary (is_leftover in core/files/files.h), so a kill at any point leaves complete
+// checkpoints under plain names. Threads: one thread of one process at a time; the run folder lock ensures it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -26,7 +26,8 @@ class CheckpointDirectory {
   void publish(int64_t step, const std::string& token);
   // The file `best` names this checkpoint from now on.
   void mark_best(int64_t step, const std::string& token);
-  // Keeps the newest `keep_last` checkpoints (0: all), and always `newest` and the best. A failure is a warning.
+  // Keeps the last `keep_last` checkpoints up to step `newest` (0: all), all later ones, and the best. A failure is a
+  // warning.
   void prune(int64_t keep_last, int64_t newest) noexcept;
   // Removes temporary files of earlier attempts. A failure is a warning.
   void sweep() noexcept;

@@ -237,7 +237,7 @@ std::map<std::string, std::string> tokenizer_of(const Manifest& manifest, const 
     std::vector<std::string> pairs;
     if (found != contents->lists.end()) pairs = found->second.names.strings();
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
-      // The data may have it under any name; transformers has one.
+      // A whole tokenizer may have any name that ends in .json; transformers knows only tokenizer.json.
       const bool whole = !is_exported_file(pairs[i]) && ends_in(pairs[i], ".json");
       if (!whole && !is_exported_file(pairs[i]))
         throw Error(Failure::corrupt_data, folder, ": ", pairs[i], " is no file of a tokenizer");

@@ -51,7 +51,7 @@ class RenamedTensors {
   std::map<std::string, const SourceTensor*> tensors_;
 };
 
-// The line of the table, or the canonical name if the source has that.
+// Returns the canonical name `ours` if the source has it, else the line of the table `names`.
 WeightName name_in(const RenamedTensors& tensors, const WeightNames& names, bool canonical, const std::string& ours) {
   if (canonical || tensors.find(ours) != nullptr) return {ours, {ours}};
   return names.of(ours);

@@ -1,9 +1,10 @@
 // Initial values of a model from files (model.init_from), under any strategy.
 //
-// Each rank writes the pieces of its strategy, and reads no others from a mapped file. A source is a checkpoint of
-// convoy with canonical names, or has the names and layouts of Python (core/checkpoint/weight_names.h).
+// Each rank fills the pieces that its strategy holds, and reads only these from the mapped files. A source is a
+// checkpoint of convoy with canonical names, or has the names and layouts of Python (core/checkpoint/weight_names.h).
 // Threads: load is collective, in the rank's thread. Failure: ConfigError at model.init_from, or at the option that
-// contradicts config.json; Error(corrupt_data) naming the file. All ranks fail with the same cause.
+// contradicts config.json; Error(corrupt_data) naming the file. If rank 0 refuses the values, other ranks throw
+// CommError(peer_lost).
 #pragma once
 #include <map>
 #include <string>

@@ -92,7 +92,7 @@ void check_metric_value(const Json& value, const std::string& name) {
   if (!value.is_number() && !text) corrupt("'", name, "' is ", value.dump(), ", and it must be a number");
 }
 
-// A kind is one of StateKind; the key must be that of these fields.
+// The kind must be one of StateKind, and the key must be the one that the other fields give.
 void check_key(const StoredPiece& stored) {
   StateEntry entry;
   entry.name = stored.name;
@@ -202,8 +202,9 @@ int64_t limit_in(const Json& config, const char* pointer) {
   return value.is_number_integer() ? std::max<int64_t>(value.get<int64_t>(), 0) : 0;
 }
 
-// Compares the run's length with the configuration and the data of the same run: other values would continue it at
-// another row. The manifest of a run that resumed with another batch has the new batch in both places.
+// Compares the length of the run in the trainer section with the configuration and the data in the same manifest. With
+// a wrong length, a resumed run would continue at another row. A run that resumed with another batch has the new batch
+// in both places.
 void check_length(const Manifest& manifest) {
   const Json &trainer = manifest.trainer, &config = manifest.config;
   const int64_t batch = trainer.value("global_rows", int64_t{0}), steps = trainer.value("steps_per_epoch", int64_t{0});
@@ -212,8 +213,8 @@ void check_length(const Manifest& manifest) {
     corrupt("'trainer.global_rows' is ", batch, ", and 'config.train.batch' is ", config["train"]["batch"].dump());
   // Evaluation and sampling may leave fewer rows for an epoch, never more. A plugin may count its rows otherwise.
   const auto plugins = config.find("plugins");
-  const bool own_data = plugins == config.end() || plugins->empty();
-  if (own_data && batch > 0 && steps > 0 && manifest.data.is_object()) {
+  const bool built_in_data = plugins == config.end() || plugins->empty();
+  if (built_in_data && batch > 0 && steps > 0 && manifest.data.is_object()) {
     const int64_t rows = manifest.data["rows"].get<int64_t>();
     if (rows > 0 && steps > (rows - 1) / batch + 1)
       corrupt("'trainer.steps_per_epoch' is ", steps, ", more than ", rows, " rows have in batches of ", batch);
@@ -411,9 +412,9 @@ Manifest of_member(Manifest manifest, int member, const std::string& path) {
     own.push_back(std::move(piece));
   }
   if (own.empty())
-    throw Error(
-        Failure::config, path, " has no member ", member,
-        members == 0 ? std::string("; it is of no ensemble") : str("; it has ", members, ", from 0 to ", members - 1));
+    throw Error(Failure::config, path, " has no member ", member,
+                members == 0 ? std::string("; it is not of an ensemble")
+                             : str("; it has ", members, ", from 0 to ", members - 1));
   manifest.pieces = std::move(own);
   // Metrics of the ensemble are not metrics of a member.
   if (manifest.trainer.contains("rows"))

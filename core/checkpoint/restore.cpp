@@ -94,16 +94,14 @@ std::string listed(const std::set<std::string>& names) {
 
 }  // namespace
 
-bool MomentChange::starts_anew(const std::string& key) const {
+bool MomentChange::resets(const std::string& key) const {
   return missing.count(moment_in(key)) != 0 || (!missing.empty() && key.rfind("counter/updates", 0) == 0);
 }
 
-bool MomentChange::ignores(const std::string& key) const {
-  return starts_anew(key) || unused.count(moment_in(key)) != 0;
-}
+bool MomentChange::ignores(const std::string& key) const { return resets(key) || unused.count(moment_in(key)) != 0; }
 
 void MomentChange::erase_from(std::set<std::string>& wanted) const {
-  for (auto key = wanted.begin(); key != wanted.end();) key = starts_anew(*key) ? wanted.erase(key) : std::next(key);
+  for (auto key = wanted.begin(); key != wanted.end();) key = resets(*key) ? wanted.erase(key) : std::next(key);
 }
 
 std::vector<std::string> MomentChange::notes(const std::string& checkpoint) const {

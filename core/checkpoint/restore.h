@@ -24,7 +24,7 @@ struct MomentChange {
   std::set<std::string> missing, unused;  // names: exp_avg, momentum, …
 
   // Both functions take keys as StateEntry::key returns them.
-  bool starts_anew(const std::string& key) const;
+  bool resets(const std::string& key) const;
   bool ignores(const std::string& key) const;            // starts again, or is unused
   void erase_from(std::set<std::string>& wanted) const;  // removes the keys that start again
 

@@ -38,7 +38,7 @@ const char* dtype_name(at::ScalarType dtype, const std::string& name) {
               ", which a checkpoint cannot store; it takes fp16, bf16, fp32, fp64, bool and integers");
 }
 
-// Writes a file and hashes all of it, by parts that stay in the cache in between.
+// Writes a file and hashes all of it, in parts: each part is still in the cache when it is written.
 class HashedFile {
  public:
   HashedFile(FileSystem& files, const std::string& path) : file_(files.create(path)) {}
@@ -228,7 +228,7 @@ SafetensorsFile::Mapping::StoredTensor SafetensorsFile::Mapping::read_entry(cons
   stored.begin = offsets[0].get<uint64_t>();
   stored.end = offsets[1].get<uint64_t>();
   if (stored.begin > stored.end || stored.end > data_bytes) corrupt(name, " lies outside the file");
-  if (overflow || stored.end - stored.begin != size) corrupt(name, " has another size than its shape and dtype say");
+  if (overflow || stored.end - stored.begin != size) corrupt(name, " has another size than its shape and dtype give");
   return stored;
 }
 

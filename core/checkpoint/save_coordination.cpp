@@ -31,7 +31,7 @@ bool SaveCoordination::is_over(std::chrono::steady_clock::time_point& begin) con
     throw CommError(Failure::peer_lost, cause->rank, cause->message);
   const auto now = std::chrono::steady_clock::now();
   if (now - begin <= timeout_) return false;
-  context_.channel->peek(key("time limit"));  // returns when the server answers
+  context_.channel->peek(key("time limit"));  // a late answer means that the supervisor was suspended
   constexpr std::chrono::seconds prompt{1};
   const auto answered = std::chrono::steady_clock::now();
   if (answered - now < prompt) return true;
@@ -65,7 +65,7 @@ std::vector<std::string> SaveCoordination::agree(const std::string& phase, const
   constexpr std::chrono::milliseconds check_every{50};
   std::unique_lock<std::mutex> lock(answers->mutex);
   while (!answers->arrived.wait_for(lock, check_every, [&] { return answers->values.has_value(); })) {
-    lock.unlock();  // the channel's thread delivers the answers, and what is_over asks for
+    lock.unlock();  // the callback needs the lock while is_over waits for the channel
     const bool over = is_over(begin);
     lock.lock();
     if (over && !answers->values) fail_late(phase);

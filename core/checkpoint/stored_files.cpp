@@ -113,11 +113,11 @@ std::optional<ResumedData> data_of(const std::string& step_folder) {
 }
 
 std::optional<ResumedData> newest_data(const std::string& folder) {
-  const CheckpointDirectory shelf(folder, system_files());
-  std::vector<int64_t> steps = shelf.steps();
+  const CheckpointDirectory directory(folder, system_files());
+  std::vector<int64_t> steps = directory.steps();
   std::reverse(steps.begin(), steps.end());
   for (int64_t step : steps)
-    if (auto found = data_of(shelf.step_path(step))) return found;
+    if (auto found = data_of(directory.step_path(step))) return found;
   return std::nullopt;
 }
 

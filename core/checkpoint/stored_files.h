@@ -44,7 +44,7 @@ class StoredFiles {
 StateView stored_state(const std::string& step_folder, int member = -1);
 
 // --- Contents of the training data (core/data/contents.h) ---
-// An entry `data` in the manifest; the lists of names, which may be long, are in data.safetensors.
+// The manifest has them in its entry `data`. The lists of names may be long, so they are in data.safetensors.
 
 // Writes the lists, if any, into `folder`, and adds entry and file to the manifest. Writes nothing if the contents have
 // no fingerprint.

@@ -24,7 +24,7 @@ struct WeightName {
   std::string ours;  // canonical: "blocks.#.qkv.weight"
   std::vector<std::string> theirs;
   bool transposed = false;          // the file has [in, out]
-  std::vector<int64_t> parts = {};  // relative sizes of several; empty: equal
+  std::vector<int64_t> parts = {};  // relative sizes of `theirs`; empty: equal
   int64_t groups = 1;
 };
 

@@ -27,7 +27,7 @@ std::vector<Option> common_model_options();
 // wrong pattern.
 std::optional<NamePattern> frozen_names(const Options& model);
 
-// Reads the option of a model; nullopt if it is not set. ConfigError for a wrong pattern.
+// Reads model.init_from; nullopt if it is not set. ConfigError for a wrong pattern.
 std::optional<InitFrom> init_from(const Options& model);
 
 // Checks the path before ranks start. ConfigError at model.init_from.path.

@@ -373,7 +373,7 @@ Json OptionReader::read_plugin_model(const Node& node, const std::string& path) 
   if (plugin.kind != Node::Kind::scalar || plugin.text.empty())
     throw ConfigError(plugin.location, key, "must be the absolute path of a shared library");
   if (plugin.text.front() != '/') {
-    if (node.find("name") == nullptr) meant_.insert(below(path, "name"));  // the library has the model
+    if (node.find("name") == nullptr) meant_.insert(below(path, "name"));  // not missing: the library supplies it
     throw ConfigError(plugin.location, key, "must be an absolute path, so that it is clear what is loaded; is ",
                       shown(plugin.text));
   }

@@ -209,7 +209,7 @@ void emit_map(const Json& map, const std::string& indent, std::string& out) {
 
 void apply_override(Node& root, const std::string& assignment) {
   const auto [keys, text] = parsed(assignment);
-  // Every value of a long list keeps a copy.
+  // Shortened, because every value of a long list keeps a copy.
   const SourceLocation location{"--set " + shortened(printable(assignment)), 0, 0};
   Node* node = &root;
   std::string path;

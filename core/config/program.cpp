@@ -44,7 +44,7 @@ std::vector<Option> described_program() {
   return options;
 }
 
-// Removes options that are not kept.
+// Removes the keys of `known` that are not in `kept`, and adds a mistake for each.
 void refuse_all_but(Node& map, const std::string& path, const std::vector<Option>& known,
                     const std::vector<std::string>& kept, std::vector<ConfigError>& mistakes) {
   std::vector<Node::Field> fields;

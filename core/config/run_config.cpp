@@ -43,7 +43,7 @@ int64_t integer_or_zero(const Options& options, const std::string& name) {
 
 WatchConfig watch_of(const Options& train, const std::string& name) {
   WatchConfig watch;
-  if (!train.json().contains(name) || !train.has(name)) return watch;  // of a program, or an earlier version
+  if (!train.json().contains(name) || !train.has(name)) return watch;  // a run with a program, or an earlier version
   const Options section = train.section(name);
   if (section.has("metric")) watch.metric = section.text("metric");
   watch.direction = section.text("direction");
@@ -55,7 +55,7 @@ TrainConfig train_of(const Options& options) {
   TrainConfig train;
   train.epochs = integer_or_zero(options, "epochs");
   train.max_steps = integer_or_zero(options, "max_steps");
-  if (options.json().contains("batch")) {  // not of a program
+  if (options.json().contains("batch")) {  // a run with a program has none
     const Options batch = options.section("batch");
     train.batch.per_rank = batch.has("per_rank");
     train.batch.rows = batch.integer(train.batch.per_rank ? "per_rank" : "global");

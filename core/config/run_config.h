@@ -37,7 +37,7 @@ constexpr int64_t default_patience = 3;  // of train.early_stop
 // A metric of evaluations that decides something.
 struct WatchConfig {
   std::string metric;              // "": nothing is watched
-  std::string direction = "auto";  // auto | minimize | maximize; auto: as the metric says
+  std::string direction = "auto";  // auto | minimize | maximize; auto: the metric decides
   int64_t patience = 0;            // evaluations without improvement; 0: not counted
 };
 // Initial values in this file are also the defaults of the keys.
@@ -81,7 +81,7 @@ struct LaunchConfig {
 };
 
 LaunchConfig launch_config(const Options& section);
-Interval interval_of(const Json& value);  // as Options has it
+Interval interval_of(const Json& value);  // value of an interval option
 Json to_json(const Interval& interval);
 
 struct LogConfig {
@@ -116,7 +116,7 @@ struct RunConfig {
   LogConfig log;
   ProfileConfig profile;
   // Command that each rank runs instead of training `model`; empty: none. With it, model, data, loss, optimizer and
-  // strategy are empty, and `train` has only checkpoint_every, keep_last, resume and log_every.
+  // strategy are empty, and `train` has only the keys that core/config/program.cpp lists.
   std::vector<std::string> program;
   std::vector<std::string> plugins;  // libraries that register further losses, data sets, transforms or models
   // All of the above as data, in the order of run_options(). Its hidden key "marks" has the source location of each

@@ -327,7 +327,7 @@ class TreesReader {
     KeyResult result;
   };
   const Known& result_of(const Node& root, size_t index, const std::set<std::string>& open_kinds);
-  // By key, in the order of the options; empty if there are mistakes.
+  // Returns the result of each key, in the order of the options; none if there are mistakes.
   std::vector<const Known*> results_of(const Node& root, const std::set<std::string>& open_kinds);
   void report(const std::vector<ConfigError>& found);
 
@@ -503,7 +503,7 @@ void refuse_all(const std::vector<ConfigError>& mistakes) {
   const size_t count = lines.size();
   if (count > most_shown) lines.resize(most_shown);
   if (count > most_shown) lines.push_back(str("and ", count - most_shown, " more"));
-  // If all mistakes are missing devices, the code is that of a missing device.
+  // If all mistakes are of one kind, such as a missing device, the error is of this kind too.
   const Failure kind = mistakes.front().kind();
   const bool same = std::all_of(mistakes.begin(), mistakes.end(), [&](const auto& m) { return m.kind() == kind; });
   throw Error(same ? kind : Failure::config, join(lines, "\n"), count > 1 ? str("\n", count, " mistakes") : "");

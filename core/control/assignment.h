@@ -36,11 +36,11 @@ bool continues_without_lost_ranks(const RankAssignment& assignment);
 // The rank assignment of one rank process.
 struct ProcessAssignment : RankAssignment {
   int process = 0;  // index into job.processes
-  // Address for data sockets: launch.address, or the loopback if the control channel uses it. "": the backend chooses
-  // and may select an external interface.
+  // Address for data sockets, from data_address (core/control/addresses.h). "": the backend chooses and may select an
+  // external interface.
   std::string data_address;
 };
-// Reads it from the control channel (protocol::job). `host`: address of the channel.
+// Reads the assignment of `process` from the control channel (protocol::job). `host`: address of the channel.
 ProcessAssignment read_assignment(Channel& channel, int process, const std::string& host, Timeout timeout);
 
 // Keys and topics of jobs that continue without lost ranks, in addition to core/control/channel.h.

@@ -15,8 +15,8 @@ namespace convoy {
 
 // --- StopAgreement ---
 
-// `next` changes only under the mutex and only before a boundary is named. So the rank's thread stops at the boundary
-// that the channel's thread has named.
+// A boundary is a step before which a rank can stop. `next` changes only under the mutex and only before a boundary is
+// named. So the rank's thread stops at the boundary that the channel's thread has named.
 struct StopAgreement::State {
   std::shared_ptr<Channel> channel;
   int rank = 0;
@@ -31,8 +31,8 @@ struct StopAgreement::State {
 
   void announce(int64_t boundary) { channel->vote(protocol::stop_at, rank, size, boundary); }
 
-  // Runs on the channel's thread. A rank before its first boundary has no peers inside a step, so it names one when
-  // it arrives.
+  // Runs on the channel's thread. A rank that has not reached its first boundary is in no step, so it names one when it
+  // gets there.
   void request() {
     int64_t boundary = 0;
     {
@@ -52,7 +52,7 @@ struct StopAgreement::State {
       if (error.kind() != Failure::rendezvous) throw;
       const std::string who = error.rank() < 0 ? "a rank" : str("rank ", error.rank());
       throw CommError(Failure::rendezvous, error.rank(), "stopping all ranks: ", who, " did not report within ",
-                      human_seconds(timeout), " before which step it holds (", error.what(), ")");
+                      human_seconds(timeout), " the step before which it stops (", error.what(), ")");
     }
   }
 };

@@ -189,7 +189,8 @@ std::shared_ptr<Link> attempt(const ChannelAddress& address, const std::string& 
   const Timeout heartbeat(welcome->at("heartbeat").get<int64_t>());
   std::optional<Abort> aborted;
   if (welcome->contains("abort")) aborted = abort_from_json(welcome->at("abort"));
-  // The server notices a broken connection first, because it knows the rank's position.
+  // The server should notice a broken connection first, because it knows the rank's position. So this limit is longer
+  // than `heartbeat`.
   prepare_connection(fd.get(), heartbeat + heartbeat / 10);
   auto link = std::make_shared<Link>(std::move(fd), where, heartbeat, std::move(aborted), std::move(reader));
   link->start();

@@ -216,7 +216,7 @@ class Parser {
     }
     for (const auto& [word, detail] : words_->details)
       if (text == word) {
-        once("what it is that fails");
+        once("the failing operation");
         fault_.detail = detail;
         return;
       }

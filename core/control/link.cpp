@@ -202,7 +202,7 @@ void Link::send_heartbeat() {
     if (body_of) body = body_of();
     lock.lock();
     Json message{{"op", "beat"}};
-    if (body && !body->is_null()) message["told"] = *body;
+    if (body && !body->is_null()) message["content"] = *body;
     if (body) enqueue(lock, encode_frame(message), true);
   }
   heartbeat_timer_.expires_after(std::max<Timeout>(heartbeat_ / 4, 1ms));

@@ -291,7 +291,7 @@ class Server : public ChannelServer {
 
   // A heartbeat with content is a post; only the newest is needed.
   void heartbeat(const Connection& from, const Json& message) {
-    if (const auto content = message.find("told"); content != message.end())
+    if (const auto content = message.find("content"); content != message.end())
       posted(from, protocol::heartbeat, *content, true);
   }
 

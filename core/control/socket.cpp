@@ -17,7 +17,7 @@
 
 namespace convoy {
 
-// Encoding uses nlohmann's CBOR, which checks lengths against the available bytes.
+// Frames use nlohmann's CBOR. Its decoder checks lengths against the available bytes.
 
 std::string encode_frame(const Json& message) {
   std::string frame(4, '\0');
@@ -116,7 +116,7 @@ Descriptor listen_on(const std::string& address, uint16_t port) {
                      ? "; another job may have it: launch.port: auto takes a free one; with --rendezvous, name another "
                        "port, or end the other node 0"
                  : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
-                 : errno == EINVAL ? "; an address of one link needs its interface too: launch.address=fe80::1%eth0"
+                 : errno == EINVAL ? "; a link-local address needs its interface too: launch.address=fe80::1%eth0"
                                    : "");
   };
   if (is_wildcard(info->ai_addr)) {

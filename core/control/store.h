@@ -20,15 +20,15 @@ namespace convoy {
 struct Outcome {
   enum class Kind { done, timeout, aborted } kind = Kind::done;
   std::vector<std::string> values;  // one for get, one per participant for agree
-  std::vector<int> missing;         // participants that have given no value when agree or get of a vote times out
+  std::vector<int> missing;         // participants without a value, if `agree`, or `get` of a vote, has timed out
   std::optional<Abort> reason;      // reason of the abort
 };
 
 // Returns now + timeout; at most one year.
 std::chrono::steady_clock::time_point deadline_after(Timeout timeout);
 
-// Returns the values, or throws the errors of `get` and `agree`, with the same texts for every transport. `what` is
-// "get 'job'".
+// Returns the values, or throws the errors of `get` and `agree`, with the same texts for every transport. `what`: the
+// operation, such as "get 'job'".
 std::vector<std::string> values_or_throw(Outcome outcome, const std::string& what, Timeout waited);
 
 class ControlStore {

@@ -74,7 +74,8 @@ class Dataset {
   // All interactions of users with items, for `convoy recommend` (core/data/sets/interactions.h). Valid as long as the
   // data set. Null: rows are something else.
   virtual const Interactions* interactions() const { return nullptr; }
-  // Preparation of their contexts and features, which batches have. Null like interactions().
+  // Preparation of the contexts and features of these interactions; batches have the prepared values. Null if
+  // interactions() is null.
   virtual const PreparedInteractions* prepared_interactions() const { return nullptr; }
 };
 

@@ -1,5 +1,6 @@
-// One thread that gathers ahead into a short queue, and a consumer that sleeps when the queue is empty; or the consumer
-// alone. The thread wakes only when half of the queue is empty: light steps then pay for few thread switches.
+// A thread gathers ahead into a short queue, and the consumer sleeps when the queue is empty. Without prefetch the
+// consumer gathers itself. The thread wakes only when half of the queue is empty: light steps then pay for few thread
+// switches.
 #include "core/data/loader.h"
 
 #include <ATen/ops/arange.h>
@@ -72,8 +73,8 @@ std::vector<Sampler> member_samplers(const Sampler& counts, const std::vector<Me
   return members;
 }
 
-// Slice `number` of `all` rows in slices of `rows`; indices are positions.
-BatchJob slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
+// Batch `number` if `all` rows are divided into batches of `rows` rows; indices are positions.
+BatchJob evaluation_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
   const int64_t begin = number * rows;
   const int64_t count = std::min(rows, all - begin);
   const auto [first, last] = share_of(count, options.share_index, options.share_count);
@@ -86,8 +87,8 @@ BatchJob slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOption
   return job;
 }
 
-int64_t slices_of(int64_t all, int64_t rows) {
-  CONVOY_CHECK(rows > 0, "evaluation in slices of ", rows, " rows");
+int64_t batches_of(int64_t all, int64_t rows) {
+  CONVOY_CHECK(rows > 0, "evaluation in batches of ", rows, " rows");
   return (all + rows - 1) / rows;
 }
 
@@ -266,8 +267,8 @@ Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> tr
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
                const LoaderOptions& options, Split split) {
   const int64_t all = data->size(split);
-  auto make_job = [=](int64_t number) { return slice_job(number, rows, all, options); };
-  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), split, true, slices_of(all, rows),
+  auto make_job = [=](int64_t number) { return evaluation_job(number, rows, all, options); };
+  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), split, true, batches_of(all, rows),
                                      make_job, options);
 }
 
@@ -280,7 +281,7 @@ Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Trans
   for (const RowSample& each : samples)
     CONVOY_CHECK(each.held_out() == all, "members of one ensemble hold out different numbers of rows");
   auto make_job = [=](int64_t number) {
-    BatchJob job = slice_job(number, rows, all, options);
+    BatchJob job = evaluation_job(number, rows, all, options);
     job.indices = job.indices.repeat({static_cast<int64_t>(samples.size())});
     int64_t* positions = job.indices.mutable_data_ptr<int64_t>();
     for (const RowSample& each : samples) {
@@ -291,7 +292,7 @@ Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Trans
     return job;
   };
   return Loader(std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train, true,
-                                         slices_of(all, rows), make_job, options));
+                                         batches_of(all, rows), make_job, options));
 }
 
 Loader::Loader(std::unique_ptr<Worker> worker) : worker_(std::move(worker)) {}

@@ -114,7 +114,7 @@ class ArrayPredictions : public PredictionFile {
     written_ += values.size(0);
   }
   void finish() override {
-    // Blank lines at the end of the text were counted as rows.
+    // The header has the number of rows that `rows` announced before they were read.
     CONVOY_CHECK(written_ == rows_, "the header of the array says ", rows_, " rows, and there are ", written_);
     file_->commit();
   }

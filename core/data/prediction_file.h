@@ -1,7 +1,7 @@
 // The result of `convoy predict`: CSV (or other text) with the columns of the input, .npy, or .safetensors.
 //
 // Rows are written block by block. Threads: one; text is made by the intra-op threads.
-// Errors: Error(command_line) if the kind of result does not fit; those of OutputFile.
+// Errors: those of OutputFile.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -18,7 +18,8 @@ namespace {
 
 constexpr float missing_value = std::numeric_limits<float>::quiet_NaN();
 
-// Sums of the columns over rows of an array, in pieces of float. Pass 1 gives means, pass 2 squared distances.
+// Sums of the columns over rows of an array. The first pass sums values, for the means; the second pass sums squared
+// distances from the means.
 struct ColumnSums {
   explicit ColumnSums(size_t columns) : counts(columns), sums(columns) {}
   std::vector<int64_t> counts;
@@ -167,7 +168,7 @@ at::Tensor Preparation::applied(const at::Tensor& raw) const {
 }
 
 std::string Preparation::scale_hint() const {
-  constexpr double wide = 30;  // times the usual deviation of 1, and times the narrowest column's
+  constexpr double wide = 30;  // least deviation for a hint, and least ratio to the smallest deviation
   double least = std::numeric_limits<double>::infinity(), most = 0;
   size_t widest = 0;
   for (size_t column = 0; column < spreads_.size(); ++column) {
@@ -246,8 +247,8 @@ float raw_number(const DelimitedReader& reader, size_t column, bool fill, const 
   const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   constexpr double most = std::numeric_limits<float>::max();
   if (error == std::errc() && stop == field.data() + field.size() && std::abs(value) <= most) return float(value);
-  // Spaces around the number, a missing value, or a mistake.
-  if (!is_missing_mark(reader.field(column))) return float_of(reader, column, option);
+  // The field has spaces around its number, or means a missing value, or is a mistake.
+  if (!is_missing_value(reader.field(column))) return float_of(reader, column, option);
   if (fill) return missing_value;
   const std::string what = field.empty() ? "a number is missing" : str("'", field, "' marks a missing number");
   reader.fail(column, str(what, "; ", option, " takes a column of numbers: correct the line, or train with ",
@@ -256,7 +257,7 @@ float raw_number(const DelimitedReader& reader, size_t column, bool fill, const 
 
 std::string_view raw_word(const DelimitedReader& reader, size_t column, bool fill) {
   const std::string_view word = reader.field(column);
-  if (is_missing_mark(word)) {
+  if (is_missing_value(word)) {
     if (fill) return {};
     reader.fail(column, "the category is missing; correct the line, or train with --set data.missing=fill");
   }
@@ -276,7 +277,7 @@ std::optional<float> RawValues::read(const DelimitedReader& reader, size_t field
   const PreparedColumn& column = columns_[index];
   if (!column.categorical) return raw_number(reader, field, column.fills, option);
   const std::string_view word = reader.field(field);
-  const auto found = numbers_[index].find(is_missing_mark(word) ? std::string() : std::string(word));
+  const auto found = numbers_[index].find(is_missing_value(word) ? std::string() : std::string(word));
   if (found == numbers_[index].end()) return std::nullopt;
   return found->second;
 }

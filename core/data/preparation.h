@@ -1,5 +1,5 @@
 // Preparation: how the columns of a file become the numbers that a model takes. Computed once, from the training
-// split; stored in checkpoints, so that new rows get the same.
+// split; stored in checkpoints, so that it applies to new rows too.
 //
 //   a column of numbers   (x − mean) / deviation (data.scale), or x; a missing number is filled with the mean
 //   a column of words     one number for each category: 1 for the category of the row, else 0 (data.categorical)
@@ -96,19 +96,19 @@ class WordNumbers {
   ColumnWords words_;
 };
 
-// Error(config) with the field where there are more categories than a model should have inputs for.
+// Most categories of a column, because each becomes an input of the model. Data sets throw Error(config) for more.
 constexpr int64_t most_categories = 4096;
 
-// The raw value of a field: a number, or NaN if it is missing and may be.
+// The raw value of a field: a number, or NaN if the value is missing and `fill` is true.
 float raw_number(const DelimitedReader& reader, size_t column, bool fill, const char* option);
-// The word of a field of a categorical column; "" if it is missing and may be.
+// The word of a field of a categorical column; "" if it is missing and `fill` is true.
 std::string_view raw_word(const DelimitedReader& reader, size_t column, bool fill);
 
 // Reads fields as the raw values of a Preparation's columns.
 class RawValues {
  public:
   explicit RawValues(const Preparation& preparation);
-  // Returns the value of column `index` of the preparation in field `field`; a category is its number. Nothing: the
+  // Returns the value of column `index` of the preparation in field `field`; a category is its number. nullopt: the
   // training data does not have this category.
   std::optional<float> read(const DelimitedReader& reader, size_t field, size_t index, const char* option) const;
 

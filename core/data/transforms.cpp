@@ -92,7 +92,7 @@ void Shift::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_
   const auto range = uint64_t(2 * pixels_ + 1);
   on_images(batch, "shift", [&](auto images) {
     if (pixels_ >= images.height || pixels_ >= images.width)
-      throw Error(Failure::config, "transform shift by ", pixels_, " pixels leaves nothing of images of ",
+      throw Error(Failure::config, "transform shift by ", pixels_, " pixels is not smaller than images of ",
                   images.height, " × ", images.width);
     for (int64_t r = 0; r < indices.numel(); ++r) {
       const auto words = philox(key, uint64_t(samples[r]), 0);

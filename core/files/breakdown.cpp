@@ -189,7 +189,7 @@ class RunTimes {
     const double seconds = number_in(rank, part, 0);
     const Json every = option(str("/train/", key).c_str());
     if (!every.is_object() || every.value("unit", "") == "never") return {};
-    // One at the end of the run cannot be saved.
+    // A longer interval does not avoid the evaluation or checkpoint at the end of the run.
     const double times =
         std::max(1.0, std::floor(every.value("unit", "") == "steps"
                                      ? steps_ / number_in(every, "every", 1)

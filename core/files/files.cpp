@@ -96,7 +96,7 @@ class SystemFile : public WritableFile {
     write_all(from, bytes);
   }
   void close() override {
-    if (direct_) set_direct(false);  // the end of the file has another length
+    if (direct_) set_direct(false);  // the last block is shorter
     write_all(block_.get(), std::exchange(filled_, 0));
     sync_descriptor(descriptor_.get(), path_);
     const std::string unnamed = "/proc/self/fd/" + std::to_string(descriptor_.get());
@@ -153,7 +153,7 @@ class SystemFile : public WritableFile {
   size_t started_ = 0, waiting_ = 0;  // bytes whose writing has begun, and later ones
   bool named_ = false;
   bool cached_, direct_ = false;
-  std::unique_ptr<char, Free> block_;  // not yet written, if not `cached_`
+  std::unique_ptr<char, Free> block_;  // collects the bytes of the next direct write
   size_t filled_ = 0;                  // bytes of it
   Descriptor descriptor_;
 };
@@ -432,9 +432,9 @@ void write_whole(const std::string& path, const std::string& text, bool lasting,
   const int at = entry.folder.get();
   Descriptor file(openat(at, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!file.valid()) fail("write", path, errno);
-  // ext4 starts to write a file that replaces another one, unless its blocks are allocated before. The next rename
-  // waits for this write: seconds on a busy disk, and a supervisor replaces files each second.
-  if (!lasting) fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(text.size()));  // a hint
+  // When a file replaces another one, ext4 starts to write it, unless its blocks are allocated before. The next rename
+  // waits for this write, for seconds on a busy disk, and a supervisor replaces files each second.
+  if (!lasting) fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(text.size()));  // may fail
   try {
     write_all(file.get(), text, path);
     if (lasting) sync_descriptor(file.get(), path);

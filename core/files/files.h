@@ -62,8 +62,8 @@ class FileSystem {
 
 // Returns the files of the operating system.
 FileSystem& system_files();
-// Does the same for large files that are not read soon. If the file system allows it, they are written with O_DIRECT:
-// the page cache would take memory and memory bandwidth from the training.
+// The same for large files that are not read soon: if the file system allows it, they are written with O_DIRECT. The
+// page cache would take memory and memory bandwidth from the training.
 FileSystem& uncached_files();
 
 // The same error with `path` in place of a temporary one, which the user has never seen.
@@ -102,10 +102,10 @@ std::string absolute_path(const std::string& path);  // removes "." and ".."; ke
 // links.
 std::string irregular(const std::string& path);
 
-// Throws Error(refused) if another user owns `folder` or may write it, or if every user may write a folder above it
-// that is not sticky. A group-writable folder is accepted if the group is the owner's private group (same name, no
-// other members) and no access list is set.
-// A world-writable folder above it is accepted if no other user can reach it. If it is the root of a mount, it is
+// Throws Error(refused) if a user other than this one and root owns `folder`, if others may write it, or if every user
+// may write a folder above it that is not sticky. A group-writable folder is accepted if the group is the owner's
+// private group (same name, no other members) and no access list is set.
+// A world-writable folder above `folder` is accepted if no other user can reach it. If it is the root of a mount, it is
 // accepted too, and this returns a warning; else "".
 // `folder` need not exist: then only the folders above it are checked.
 std::string refuse_writable_by_others(const std::string& folder);
@@ -131,7 +131,7 @@ inline std::filesystem::path temporary_folder() {
 pid_t lock_owner_of(const struct stat& file);
 // Returns "sleep (process 1234)", or "a process of another host or container".
 std::string lock_owner_text(const std::string& path);
-// True if a rank owns the lock. It parses the same file and will finish.
+// True if a rank owns the lock: it parses the file that the lock protects, and will finish.
 bool locked_by_rank(const std::string& path);
 
 // True for names in a checkpoint directory that a killed process may leave: `.step-N.tmp-TOKEN` is being written,

@@ -279,12 +279,12 @@ double process_cpu_seconds() {
 }
 
 namespace {
-constexpr int max_units = 8192;
+constexpr int max_hardware_threads = 8192;
 
 // Owner of a CPU set. CPU_ALLOC holds more hardware threads than the fixed cpu_set_t.
 struct CpuSet {
-  cpu_set_t* set = CPU_ALLOC(max_units);
-  size_t size = CPU_ALLOC_SIZE(max_units);
+  cpu_set_t* set = CPU_ALLOC(max_hardware_threads);
+  size_t size = CPU_ALLOC_SIZE(max_hardware_threads);
   CpuSet() { CPU_ZERO_S(size, set); }
   ~CpuSet() { CPU_FREE(set); }
   CpuSet(const CpuSet&) = delete;
@@ -305,7 +305,7 @@ std::vector<int> bound_cores() {
   CpuSet now;
   std::vector<int> cores;
   if (sched_getaffinity(0, now.size, now.set) != 0) return cores;
-  for (int core = 0; core < max_units; ++core)
+  for (int core = 0; core < max_hardware_threads; ++core)
     if (CPU_ISSET_S(static_cast<size_t>(core), now.size, now.set)) cores.push_back(core);
   return cores;
 }

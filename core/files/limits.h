@@ -19,14 +19,15 @@ struct Limits {
 // Returns the tightest limits of this process's cgroups and their ancestors. `root`: prefix of /proc and /sys, for
 // tests.
 Limits cgroup_limits(const std::string& root = "");
-// Returns the bytes that processes of this host can still use within the limit; none if unknown.
+// Returns the bytes that can still be used: the rest of the cgroups' limit, or the host's available memory if that is
+// less; none if unknown.
 std::optional<int64_t> memory_left(const std::string& root = "");
 
 // Returns how many processes the kernel has killed for memory in this process's cgroup; -1 if the kernel does not count
 // them.
 int64_t memory_kills(const std::string& root = "");
 
-// Returns free memory of the allocator to the system, after large blocks that nobody needs again.
+// Returns the allocator's free memory to the system. Call it after large blocks were freed that no code needs again.
 void return_free_memory();
 
 std::string host_name();

@@ -47,7 +47,7 @@ void refuse_irregular_files(const std::string& folder, const std::string& advice
 
 }  // namespace
 
-// Everything is checked before, so that a refusal creates nothing, and again after.
+// Links and write permissions are checked before anything is created, and again afterwards.
 std::string create_run_folder(const std::string& folder, const std::string& advice) {
   const auto check = [&folder] {
     for (const char* part : {"/logs", "/checkpoints"}) refuse_link(folder + part);

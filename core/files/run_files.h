@@ -11,7 +11,7 @@ namespace convoy {
 
 // Creates the folder and its `logs`, or checks existing ones: they are writable, only the owner may write them, and no
 // link or special file is in place of a file of the run. Otherwise ranks would fail one by one, after an epoch. A
-// refusal creates nothing. Returns a warning, or "".
+// folder that others may write is refused before anything is created. Returns a warning, or "".
 // `advice`: how to choose another folder.
 std::string create_run_folder(const std::string& folder, const std::string& advice = "give another --output");
 

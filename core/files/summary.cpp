@@ -42,7 +42,7 @@ void add_largest(const JobOutcome& outcome, Json& summary) {
 }
 
 // Additional bytes for the end of a run: measurements of each rank, the failure, the stall report.
-constexpr off_t room_beside = 256 << 10;
+constexpr off_t room_for_end = 256 << 10;
 
 // Space in a file without a name, which vanishes with this process, and the descriptors that writing a summary takes.
 struct Room {
@@ -66,9 +66,9 @@ Descriptor open_unnamed(const std::string& folder) {
 void keep_room(const std::string& folder, off_t beginning) {
   if (rooms().count(folder) != 0) return;
   Descriptor file = open_unnamed(folder);
-  if (file.valid()) errno = posix_fallocate(file.get(), 0, 2 * beginning + room_beside);
+  if (file.valid()) errno = posix_fallocate(file.get(), 0, 2 * beginning + room_for_end);
   if (errno != 0)
-    throw Error(Failure::io, folder, ": cannot keep room for the end of the run: ", error_text(errno),
+    throw Error(Failure::io, folder, ": cannot reserve disk space for the end of the run: ", error_text(errno),
                 errno == EFBIG ? "; raise the limit `ulimit -f`" : "");
   Descriptor spare(fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   rooms()[folder] = {std::move(file), std::move(spare)};

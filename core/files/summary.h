@@ -11,7 +11,8 @@
 
 namespace convoy {
 
-// Topic (Channel::post) of a lost save. The supervisor counts them as `failed_saves` of the run, also if it fails.
+// Topic (Channel::post) of a failed save. The supervisor counts these messages as `failed_saves` in the summary, also
+// if the run fails.
 inline constexpr char failed_saves_topic[] = "failed_saves";
 
 // Result of the job.
@@ -28,9 +29,9 @@ struct JobOutcome {
 // Summary with the status "running". `placement`: to_json of the placement table; empty before planning.
 Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, const Json& placement);
 
+Json ranks_json(const std::map<int, Json>& ranks);  // `ranks` of summary.json
 // Adds the end: status (done, failed, stopped), exit code, results of the ranks, and the failure or null. A number that
 // every rank measures gets its largest value; cpu_efficiency lists all values.
-Json ranks_json(const std::map<int, Json>& ranks);  // `ranks` of summary.json
 Json finished_summary(Json summary, JobOutcome outcome, std::optional<double> startup_seconds);
 
 Json failure_json(const Abort& cause);

@@ -21,8 +21,9 @@ inline constexpr char weights_index[] = "model.safetensors.index.json";
 // True for a run folder, its checkpoints folder, a step-N folder, and the folder of a farm.
 bool is_checkpoint_path(const std::string& path);
 
-// Returns the files at `path`: one file, or those of a folder: by its index, model.safetensors, or its only safetensors
-// file. Error(config) if there is none, with what to do about pickled files, which convoy never reads.
+// Returns the files at `path`, which is a file, an index or a folder. In a folder they are model.safetensors, else the
+// files of the index, else the only safetensors file. Error(config) if there is none, with what to do about pickled
+// files, which convoy never reads.
 // Error(corrupt_data) for a damaged index, and for one that names a missing file or a file outside of the folder.
 WeightFiles weight_files(const std::string& path);
 

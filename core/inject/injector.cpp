@@ -92,7 +92,7 @@ class InjectedBlock : public Block {
   }
 
   TensorList forward(const TensorList& inputs) override {
-    // Not GradMode: a checkpointed block runs without a graph at first.
+    // Not GradMode: with activation checkpointing, a block first runs without a graph.
     const bool no_number = is_training() && injector_->forward(index_);
     TensorList outputs = inner_->forward(inputs);
     for (at::Tensor& output : outputs)
@@ -264,7 +264,7 @@ void cut_network(SupervisedChannel& channel, double seconds) {
   const sock_fprog filter{1, nothing};
   const std::vector<int> cut = connections();
   for (const int fd : cut) setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
-  // The first packets would still leave, and heartbeats are small.
+  // The filter does not stop packets that leave, and small heartbeats would leave for some time.
   if (seconds <= 0) return channel.stop_sending();
   std::thread([cut, seconds] {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

@@ -129,8 +129,8 @@ class HeldOutRanks {
   at::Tensor number_, best_gain_;  // [P]: n = 1, 2, …; the largest sum of n gains
 };
 
-// Ids of the k best items, scores [B, N] by id → int64 [B, k]; −1 and −∞ mark that there are fewer. On the CPU the
-// smaller of two ids with equal scores is first.
+// Returns the ids of the k best items: scores [B, N] by id → int64 [B, k]. Items with a score of −∞ do not count;
+// −1 where there are fewer than k items. On the CPU the smaller of two ids with equal scores is first.
 at::Tensor best_ids(const at::Tensor& scores, int64_t k) {
   if (!scores.is_cpu()) {
     const auto [values, ids] = scores.topk(k, -1);
@@ -191,7 +191,8 @@ at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_ou
   at::Tensor others = at::where(scores.isnan(), infinity, scores);
   const at::Tensor is_own = at::arange(items, held_out.options()).lt(held_out.unsqueeze(-1));
   others = others.masked_fill(is_own, -infinity).contiguous();
-  // Number of held-out items that are not above an other item, then for each one the number of such others.
+  // For each other item: the number of held-out items that it passes, those without a higher score. Then `numbers`
+  // counts the other items by this number.
   const at::Tensor passed = at::searchsorted(sorted, others, false, /*right=*/true);
   std::vector<int64_t> shape = sorted.sizes().vec();
   shape.back() = most + 1;

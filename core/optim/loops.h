@@ -45,7 +45,7 @@ struct SquareSum {
 // and any instruction set.
 SquareSum square_sum(const at::Tensor& values, int64_t members = 1);
 
-// Does the same for one member on the CPU, as plain numbers; makes no tensor for float or double.
+// Result of square_sum for one member on the CPU, as plain numbers; makes no tensor for float or double.
 struct HostSquareSum {
   double sum = 0;
   bool finite = true;

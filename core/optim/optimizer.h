@@ -23,7 +23,7 @@ namespace convoy {
 struct UpdateScalars {
   at::Tensor learning_rate;   // rate of this step, before the group's factor
   at::Tensor step;            // number of updates applied, with this one (from 1); int64
-  at::Tensor gradient_scale;  // factor on the gradients (nominal ÷ actual, clipping, loss scale)
+  at::Tensor gradient_scale;  // factor on the gradients (nominal ÷ actual weight, clipping, loss scale)
   at::Tensor apply;           // bool: false leaves parameters and moments untouched
 };
 

@@ -38,8 +38,8 @@ class AutocastScope {
 // is read to the host. Every rank of the job updates its scaler equally, because all ranks exchange the finite flags.
 class LossScaler {
  public:
-  // `options`: the section `loss_scale` of memory_options() (options/data_axis.h). `real`: dtype and device of
-  // scalars.
+  // `options`: the section `loss_scale` of memory_options() (strategies/plans/options/data_axis.h). `real`: dtype and
+  // device of scalars.
   LossScaler(const Options& options, const at::TensorOptions& real);
 
   const at::Tensor& scale() const { return scale_; }  // [1]; changed in place by `update`

@@ -321,7 +321,7 @@ void TorchOptimizer::update(Slot& slot, const at::Tensor& gradient, const Update
   if (apply && !scalars.gradient_scale.is_cpu()) {
     at::Tensor(gradient).mul_(scalars.gradient_scale.to(gradient.scalar_type()));
   } else if (apply) {
-    // The sweep is left out if the divisor of the losses was right, which is usual.
+    // Usually the scale is 1, because the losses were divided by the right weight. Then this pass is left out.
     const double scale = *scalars.gradient_scale.const_data_ptr<double>();
     if (scale != 1) at::Tensor(gradient).mul_(scale);
   }
@@ -437,8 +437,8 @@ NamedTensors TorchOptimizer::counters() {
 void TorchOptimizer::restored(int64_t updates) {
   for (size_t group = 0; group < originals_.size(); ++group)
     optimizer_.param_groups()[group].options().set_lr(rates_.const_data_ptr<double>()[group]);
-  // No update: the checkpoint is of another optimizer, and moments start again. No steps: it is of an optimizer that
-  // counts all parameters together.
+  // If `updates` is 0, the checkpoint is of another optimizer, and moments start again. If it has updates but no steps,
+  // its optimizer counted all parameters together.
   if (updates == 0) steps_.zero_();
   if (updates > 0 && steps_.max().item<int64_t>() == 0) steps_.fill_(updates);
   if (!rule_) return;

@@ -46,7 +46,8 @@ class CollectiveRecords {
   explicit CollectiveRecords(const std::string& state_file);  // path of an existing StateFile; Error(io)
   // Reserves space for the calls of one group, for at most 16 groups; -1 if none is free. `label`: at most 31 bytes.
   int add_group(const char* label) noexcept;
-  // Records a call; one thread at a time for each group. Ignores group -1. Keeps the file's time of the last change.
+  // Records a call; one thread at a time for each group. Ignores group -1. Does not change the file's
+  // time of the last change.
   void called(int group, const CollectiveRecord& call) noexcept;
 
   // Returns the contents of the file from the mapping, so a slow disk does not delay the answer.
@@ -86,7 +87,7 @@ namespace protocol {
 inline constexpr char inquiry[] = "inquiry";       // key: JSON {id, stacks: bool}
 inline constexpr char where[] = "where";           // topic: JSON {id, ranks: [to_json(RankReport)]}
 inline constexpr char stacks[] = "stacks";         // topic: JSON {id, threads: [ThreadStack]}
-inline constexpr char slow_collective[] = "late";  // topic: JSON of a SlowCollective (core/registry.h) and {rank}
+inline constexpr char slow_collective[] = "late";  // topic: JSON of a SlowCollective (core/backend.h) and {rank}
 }  // namespace protocol
 
 struct RankReport {

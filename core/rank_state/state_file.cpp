@@ -71,7 +71,7 @@ struct Field {
   Slot slot[slots];
 
   void write(const char* text) noexcept {
-    // A slot stays busy if its writer died, or waits while others take all slots after it: then the next one.
+    // A slot stays busy if its writer died, or waits while others take all slots after it. Then take the next slot.
     for (size_t attempt = 0; attempt < slots; ++attempt) {
       const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
       Slot& here = slot[ticket % slots];
@@ -116,8 +116,8 @@ struct Field {
 
 constexpr size_t group_slots = 16, records_per_group = 8;
 
-// Ring of records: earlier ones stay intact while the next is written, also if its writer dies. Its size is the
-// largest distance of two ranks in calls without a wait.
+// Ring of records: earlier ones stay intact while the next is written, also if its writer dies. A rank that is ahead of
+// another by the size of the ring or more, in calls, has no record in common with it.
 struct GroupCalls {
   struct Record {
     std::atomic<int64_t> number;  // 0 during a write

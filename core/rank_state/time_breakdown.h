@@ -95,7 +95,7 @@ class CollectiveTimes {
   CollectiveTimes(std::string label, std::vector<int> members);
 
   void called(int64_t number);  // this rank has reached the call
-  // The owner's thread waited for the call, in nanoseconds of the steady clock.
+  // The owner's thread waited for the call. Both moments are nanoseconds of the steady clock.
   void waited(int64_t number, int64_t from, int64_t to);
 
  private:
@@ -170,7 +170,8 @@ class TimeBreakdown {
   // Arrivals at the sampled collectives on the common clock, for the other ranks.
   std::vector<int64_t> arrivals() const;
   // Moves the time before the last rank's arrival from `communication` to `waiting`. `all`: arrivals of each rank of
-  // the job. The sample gives the share of the waits of each group. Call it once, at the end.
+  // the job. The share of this time in the sampled waits of a group is applied to all its waits. Call it once, at the
+  // end.
   void split_waits(const std::vector<std::vector<int64_t>>& all);
 
  private:

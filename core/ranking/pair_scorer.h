@@ -22,7 +22,7 @@ class PairScorer {
  public:
   virtual ~PairScorer() = default;
 
-  // Sizes of one call of `scores`: small enough for the caches, large enough to hide the calls.
+  // Sizes of one call of `scores`: small enough for the caches, large enough that the calls cost little.
   struct Blocks {
     int64_t rows = 64;
     int64_t items = 4096;

@@ -502,8 +502,8 @@ RecommendReport recommend(const Interactions& all, PairScorer& scorer, const Rec
   const auto writer = make_recommendation_writer(out, format);
   RecommendReport report;
   std::vector<int64_t> numbers;
-  // Many items make a block smaller, because its lists are written at its end. The items' own part of the first layer
-  // is computed once in a block and pays from a few users on.
+  // Many items make a block smaller, because its lists are written at its end. It has at least 16 users, because terms
+  // of items that are not cached are computed again for each block.
   constexpr int64_t least = 16;
   const int64_t together = std::clamp(most_pairs_together / std::max<int64_t>(all.items, 1), least, users_together);
   for (int64_t begin = 0; begin < total; begin += together) {

@@ -79,7 +79,7 @@ bool needs_graph(const at::Tensor& a, const at::Tensor& b) {
 }
 
 double operations(const at::Tensor& a, const at::Tensor& b) { return 2.0 * double(a.numel()) * double(b.size(-1)); }
-// True if the product of each matrix of a batch pays a call.
+// True if the product of each matrix of a batch is large enough for a separate call.
 bool each_is_large(const at::Tensor& a, const at::Tensor& b) {
   return operations(a, b) >= least_operations * double(a.size(0));
 }

@@ -24,7 +24,8 @@ inline std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
 // a [n, k] · b [k, m] → [n, m], or for each i of a batch a [i, n, k] · b [i, k, m] → [i, n, m].
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
-// The same into `out`; with `add`, adds to it. No graph. The matrices of a batch in `out` may have gaps between them.
+// Writes the product to `out`; with `add`, adds it. No graph. The matrices of a batch in `out` may have gaps between
+// them.
 void product_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
 
 // input [.., in], weight [out, in], bias [out] or undefined → [.., out].

@@ -139,8 +139,9 @@ CONVOY_INLINE const V& as(const T* memory) {
   return *reinterpret_cast<const V*>(memory);
 }
 
-// `rows` rows starting at row `a`, and `vectors` vectors of columns; the first `columns` columns count. Whole vectors
-// are written up to `end`: elements after `columns` overwrite the next row, which is written later.
+// Computes `rows` rows of the result, the first from row `a`, and `vectors` vectors of its columns. Only the first
+// `columns` columns are valid. Whole vectors are written up to `end`: elements after `columns` overwrite the next row,
+// which is written later.
 template <class T, int bytes, int rows, int vectors>
 CONVOY_INLINE void product_block(const T* __restrict a, const T* __restrict b, const T* first, T* __restrict out,
                                  const T* end, int64_t depth, int64_t apart, int64_t width, int64_t columns,
@@ -264,7 +265,7 @@ CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, 
 }
 
 // One set of loops: `bytes` per vector, sums of `rows` rows in registers.
-#define CONVOY_NARROW_LOOPS(T, name, target, bytes, rows)                                                             \
+#define CONVOY_SKINNY_LOOPS(T, name, target, bytes, rows)                                                             \
   target void name##_product(const T* a, const T* b, const T* first, T* out, int64_t n, int64_t depth, int64_t width, \
                              bool relu) {                                                                             \
     product_body<T, bytes, rows>(a, b, first, out, n, depth, width, relu);                                            \
@@ -276,13 +277,13 @@ CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, 
   constexpr SkinnyLoops<T> name = {name##_product, name##_outer};
 
 #define CONVOY_NO_TARGET
-CONVOY_NARROW_LOOPS(float, any_float, CONVOY_NO_TARGET, 16, 4)
-CONVOY_NARROW_LOOPS(double, any_double, CONVOY_NO_TARGET, 16, 4)
+CONVOY_SKINNY_LOOPS(float, any_float, CONVOY_NO_TARGET, 16, 4)
+CONVOY_SKINNY_LOOPS(double, any_double, CONVOY_NO_TARGET, 16, 4)
 #if defined(__x86_64__)
-CONVOY_NARROW_LOOPS(float, avx2_float, __attribute__((target("avx2,fma"))), 32, 4)
-CONVOY_NARROW_LOOPS(double, avx2_double, __attribute__((target("avx2,fma"))), 32, 4)
-CONVOY_NARROW_LOOPS(float, avx512_float, __attribute__((target("avx512f,fma"))), 64, 8)
-CONVOY_NARROW_LOOPS(double, avx512_double, __attribute__((target("avx512f,fma"))), 64, 8)
+CONVOY_SKINNY_LOOPS(float, avx2_float, __attribute__((target("avx2,fma"))), 32, 4)
+CONVOY_SKINNY_LOOPS(double, avx2_double, __attribute__((target("avx2,fma"))), 32, 4)
+CONVOY_SKINNY_LOOPS(float, avx512_float, __attribute__((target("avx512f,fma"))), 64, 8)
+CONVOY_SKINNY_LOOPS(double, avx512_double, __attribute__((target("avx512f,fma"))), 64, 8)
 #else
 constexpr auto &avx2_float = any_float, &avx512_float = any_float;
 constexpr auto &avx2_double = any_double, &avx512_double = any_double;

@@ -191,7 +191,7 @@ void copy_past_cache(char* to, const char* from, size_t bytes) {
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
   }
-  _mm_sfence();  // before any later store, so that who sees that one sees these
+  _mm_sfence();  // a thread that sees a later store then sees these too
   std::memcpy(to + at, from + at, bytes - at);
 #else
   std::memcpy(to, from, bytes);

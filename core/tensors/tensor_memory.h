@@ -39,8 +39,8 @@ enum class Touched { most, little };
 // Returns zeros on the CPU; pages are allocated when first touched. Error(out_of_memory) with the size.
 at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched touched = Touched::most);
 
-// As memcpy, for a destination that is not read soon: the processor does not read its lines first, which makes a third
-// of the traffic of a copy in small parts.
+// As memcpy, for a destination that is not read soon. The processor does not read the destination's cache lines first;
+// those reads are a third of the memory traffic of a copy in small parts.
 void copy_past_cache(char* to, const char* from, size_t bytes);
 
 // HugePages<T>: an allocator for arrays of megabytes with random access, in huge pages if possible. A look-up then

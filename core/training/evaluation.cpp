@@ -81,8 +81,8 @@ bool WatchedMetric::add(const std::map<std::string, MetricValue>& metrics, int64
     std::vector<std::string> names;
     for (const auto& [name, metric] : metrics) names.push_back(name);
     const std::string near = nearest(config_.metric, names);
-    throw Error(Failure::config, key_, ".metric: is ", config_.metric, ", and an evaluation gives ", join(names, ", "),
-                near.empty() ? "" : str("; did you mean ", near, "?"));
+    throw Error(Failure::config, key_, ".metric: is ", config_.metric, ", and the metrics of an evaluation are ",
+                join(names, ", "), near.empty() ? "" : str("; did you mean ", near, "?"));
   }
   const double value = found->second.value;
   const bool lower = config_.direction == "auto" ? found->second.lower_is_better : config_.direction == "minimize";

@@ -37,7 +37,7 @@ class Evaluator {
  public:
   using Metrics = std::map<std::string, MetricValue>;
 
-  // `sampler` reads the training split. A fold may be held out. It outlives this object.
+  // `sampler` reads the training split and may hold out a fold. It outlives this object.
   Evaluator(const Context& context, EvaluationComponents components, const Sampler& sampler);
 
   // True if there are rows to evaluate.
@@ -49,7 +49,7 @@ class Evaluator {
   // Collective, after Strategy::flush_for_evaluation. `options`: this rank's share. `abandoned` is called before each
   // batch; if it returns true, on all ranks, the result is nullopt.
   std::optional<Metrics> run(const LoaderOptions& options, const std::function<bool()>& abandoned);
-  // The same for all rows of the training split, without the transforms of training.
+  // As `run`, for all rows of the training split, without the transforms of training.
   std::optional<Metrics> run_on_training_rows(const LoaderOptions& options, const std::function<bool()>& abandoned);
 
  private:
@@ -78,7 +78,7 @@ class WatchedMetric {
   WatchedMetric(std::string key, WatchConfig config) : key_(std::move(key)), config_(std::move(config)) {}
 
   bool watches() const { return !config_.metric.empty(); }
-  // Takes the metrics of the state after `step` steps. True if the value is the best so far; NaN never is. Always false
+  // Takes the metrics of the state after `step` steps. True if the value is finite and the best so far. Always false
   // if nothing is watched. Error(config) that lists the metrics if the watched one is missing.
   bool add(const std::map<std::string, MetricValue>& metrics, int64_t step);
   // True if the last `patience` evaluations brought no improvement.
@@ -86,7 +86,7 @@ class WatchedMetric {
 
   // Best value and its step, for checkpoints and the summary; null before the first value.
   Json json() const;
-  // Continues from a checkpoint; does nothing if that watched another metric.
+  // Continues from a checkpoint; does nothing if the checkpoint has another watched metric or direction.
   void restore(const Json& json);
   std::string text() const;  // "accuracy 0.97 of step 40"
 

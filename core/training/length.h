@@ -27,7 +27,7 @@ int64_t rows_per_epoch(const Sampling& sampling, const RunConfig& config, int64_
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree);
 // True after every `every` steps or epochs.
 bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch);
-// True from the point of the training that `position` names on.
+// True if the training has reached the point that `position` names.
 bool reached(const Interval& position, int64_t steps_done, int64_t steps_per_epoch);
 // Returns a line that names which of train.epochs and train.max_steps ends the run; "" if only one is set.
 std::string length_note(const TrainConfig& train, const TrainingLength& length);

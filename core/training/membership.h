@@ -1,9 +1,9 @@
 // KeptTraining: the state of a training in the memory of a rank, while the ranks of the job change (launch.min_ranks).
 //
-// A training that loses a peer keeps its state after the last update: parameters, buffers, moments and counters with
-// the counts of a checkpoint. The next training in the same process takes it over, with other ranks. Ranks may be one
+// A training that loses a peer keeps its state after the last update: parameters, buffers, moments, and the same
+// counters as a checkpoint. The next training in this process takes over the state, with other ranks. Ranks may be one
 // update apart, because some finished the interrupted step: all take the state of the rank that is furthest.
-// Ranks along the axis `data` have equal states; those with another place on other axes hold other pieces.
+// Ranks along the axis `data` have equal states. Ranks with different indices on another axis hold different pieces.
 // Threads: one rank's thread.
 #pragma once
 #include <cstdint>
@@ -42,11 +42,11 @@ class BufferCopies {
 std::vector<StateEntry> kept_entries(Strategy& strategy);
 
 // Collective. Fills the strategy from the state that the ranks keep, and returns the trainer section of that state.
-// Returns nullopt on all ranks if they do not keep all pieces of one state: no rank has any, or a part of the ranks
-// finished an update whose other pieces are lost. The caller calls Strategy::state_restored.
+// Returns nullopt on all ranks if they do not keep all pieces of one state: no rank keeps a state, or only some ranks
+// finished the last update, and its other pieces are lost. The caller calls Strategy::state_restored.
 std::optional<Json> take_over(const Context& context, Strategy& strategy, const KeptTraining& kept);
 
-// Collective, after the last step: from its return the ranks of the job change no more. Without it a rank could end
+// Collective, after the last step. After it returns, the ranks of the job cannot change. Without it a rank could end
 // while the others continue with other ranks. Throws CommError(peer_lost) if the ranks change first.
 void end_membership(const Context& context);
 

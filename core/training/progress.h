@@ -67,7 +67,8 @@ struct TrainingResult {
 struct ProgressOptions {
   bool shares_device = false;   // another rank of this process uses the same GPU
   FileSystem* files = nullptr;  // for writing checkpoints; null: the operating system's
-  // Called at each point of the loop, with its number. An exception ends the training.
+  // Called at each InjectPoint of the loop, with the number of that step, epoch, evaluation or save. An exception ends
+  // the training.
   std::function<void(InjectPoint, int64_t)> reached = nullptr;
 };
 
@@ -100,8 +101,9 @@ class TrainingProgress {
   std::optional<CheckpointInfo> checkpoint();
   // Collective. Restores the strategy's state and the counts of the checkpoint.
   void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data);
-  // Continues after `from.step` steps, in the numbering of this run. Before that, rank 0 logs the notes.
+  // Logs notes and warnings about the resumed run, on rank 0.
   void log_notes(const Resumed& from) const;
+  // Continues after `step` steps, in the numbering of this run.
   void continue_at(Strategy& strategy, const CheckpointInfo& info, int64_t step);
   bool owns(const CheckpointInfo& info) const { return checkpoints().owns(info); }
   // Restores the best values of a checkpoint of this folder. Those of another run's checkpoint would have no best
@@ -113,8 +115,8 @@ class TrainingProgress {
   void continue_from(Strategy& strategy, const Json& trainer);
   // Opens the sinks, drops the metrics of repeated steps, and writes the kept evaluation if a lost rank 0 did not.
   void open_sinks();
-  // Seeds the generators, or restores them from the checkpoint, and starts the clocks. Before, a program may draw its
-  // data from generators that are equal on all ranks.
+  // Seeds the generators, or restores them from the checkpoint, and starts the clocks. Before this call, a program
+  // may draw its data from generators that are equal on all ranks.
   void start();
 
   // --- Steps ---
@@ -122,7 +124,7 @@ class TrainingProgress {
   void next_step() { ++step_; }
   int64_t first_step() const { return first_step_; }  // first step of this process
   bool resumed() const { return first_step_ > 0; }
-  // An injected fault happens when the checkpoints of earlier steps are written.
+  // Calls ProgressOptions::reached, after the checkpoints of earlier steps are written.
   void reached(InjectPoint point, int64_t number);
   // Begins the next step in the trace. Collective once, after the last traced step.
   void trace_step() { trace_.begin_step(step_ + 1); }
@@ -212,7 +214,7 @@ class TrainingProgress {
   int64_t first_step_ = 0;            // first step of this process
   int64_t recorded_ = 0;              // last step whose metrics metrics.jsonl keeps
   Json evaluations_ = Json::array();  // records of the last evaluated step
-  bool repeats_evaluation_ = false;   // after the step `recorded_`: it was interrupted
+  bool repeats_evaluation_ = false;   // the evaluation after step `recorded_` was interrupted
   int64_t saves_ = 0;                 // started by this process
   int64_t failed_saves_ = 0;
   bool lost_save_ = false;  // the last save was lost; all ranks know it once the save is over

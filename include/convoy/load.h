@@ -41,8 +41,8 @@ class LoadedModel {
   LoadedModel& operator=(LoadedModel&&) noexcept;
   ~LoadedModel();
 
-  // Rows of text in the form of the training file, with its header: columns by name in any order, words and ids as
-  // there, without the target. For runs of `table` and `interactions`.
+  // Rows of text in the form of the training file, with its header and without the target. Columns may have any order;
+  // words and ids are those of the file. For runs of `table` and `interactions`.
   Batch prepare(const std::string& text) const;
   // Rows by the names of fields: numbers as in the training file, [rows, columns] of features or context. A category is
   // its number, a missing value NaN. Features of users and items come from the checkpoint.

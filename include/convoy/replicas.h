@@ -38,7 +38,7 @@ struct SyncGroupOptions : SyncRule {
 };
 struct SyncOptions : SyncRule {
   std::optional<std::string> compress;   // none, fp16 or bf16: gradients in messages
-  std::vector<SyncGroupOptions> groups;  // the first match decides; other parameters follow the rule above
+  std::vector<SyncGroupOptions> groups;  // the first match decides; other parameters follow this SyncRule
 };
 
 struct ReplicaOptions {

@@ -62,8 +62,8 @@ class Run {
   // `max_steps`, or earlier if the job receives a stop request; then a checkpoint exists.
   // Another call continues after the last step. So a loop over epochs may call share with 1, 2, … epochs; calls for
   // epochs before the resumed step make no steps. Code between the calls runs again then, and a checkpoint at the end
-  // of an epoch is written before it. So change kept objects, such as a scheduler, in the body of the loop, where
-  // ShareBatch::ends_epoch is true; otherwise a resumed run ends with Error(config).
+  // of an epoch is written before that code. So change kept objects, such as a scheduler, in the body of the loop,
+  // where ShareBatch::ends_epoch is true; otherwise a resumed run ends with Error(config).
   template <class Dataset, class = detail::EnableForDatasets<Dataset>>
   Share share(Dataset&& dataset, const ShareOptions& options = {}) {
     return share_rows(detail::source_of(std::forward<Dataset>(dataset)), options);
@@ -82,13 +82,14 @@ class Run {
   // - The interrupted body runs again from its beginning, with the same global batch. If its update is part of the
   //   state already, calls of step() and accumulate() make no second one. They return `updated` as before, and a
   //   gradient norm of NaN; log() then adds nothing. So the body changes objects of the program only if they are kept
-  //   (keep): these return to their values at the beginning of the body. It lets the exception pass. Learning rates
-  //   also return; evaluate after step(), since a metric from before step() would be written twice.
+  //   (keep): these, and learning rates, return to their values at the beginning of the body. The body must not catch
+  //   the exception. Evaluate after step(), since a metric from before step() would be written twice.
   // - job.rank(), job.size() and job.world() change between two calls of `body`; do not keep them.
   // - Call it once, with all epochs. Before and after it a lost peer ends the job, as without launch.min_ranks.
   // - A rank that joins runs the program from main() on. The others are in the body, so the program does not
   //   communicate between Job and each_batch, except by Replicas and Job::resume.
-  // - One Replicas with sync.what gradients, without compress; no Shards; the state of its optimizer is known.
+  // - The program has one Replicas, with sync.what gradients and without compress, and no Shards. Checkpoints must
+  //   support its optimizer (convoy/replicas.h).
   template <class Dataset, class = detail::EnableForDatasets<Dataset>>
   void each_batch(Dataset&& dataset, const ShareOptions& options, const BatchBody& body) {
     each_batch_of(detail::source_of(std::forward<Dataset>(dataset)), options, body);

@@ -124,7 +124,7 @@ bool same_but_seed(const ListedRun& a, const ListedRun& b) {
 }
 
 // Adds finished runs of the same folders that differ only in their seeds.
-void add_siblings(std::vector<RunGroup>& groups) {
+void add_runs_with_other_seeds(std::vector<RunGroup>& groups) {
   std::set<std::string> known, folders;
   for (const RunGroup& group : groups)
     for (const ListedRun& run : group.runs) {
@@ -333,7 +333,7 @@ int compare_command(const CompareArguments& arguments, std::ostream& out) {
     else
       same->runs.push_back(run);
   }
-  if (groups.size() > 1) add_siblings(groups);
+  if (groups.size() > 1) add_runs_with_other_seeds(groups);
   const char* const which = arguments.best ? "best" : "last";
   std::vector<ComparedMetric> metrics;
   for (const std::string& metric : metrics_of(groups)) metrics.push_back(compared_metric(groups, metric, which));

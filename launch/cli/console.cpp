@@ -74,7 +74,7 @@ std::string metrics_line(const Json& record) {
 
 std::string result_text(const Json& summary, const std::string& folder) {
   if (summary.contains("bench")) return bench_result(summary["bench"]);
-  // The last change of the last attempt has the number of ranks at the end.
+  // If the ranks changed in the last attempt, the last change has the final number of ranks.
   const Json changes = summary.value("membership", Json::array());
   const bool changed = !changes.empty() && number_in(changes.back(), "attempt", -1) == number_in(summary, "attempt", 0);
   const double count = changed ? number_in(changes.back(), "ranks", 1) : number_in(summary, "world_size", 1);

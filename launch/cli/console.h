@@ -57,8 +57,8 @@ class RankLogs {
 class Console {
  public:
   // `draw`: the progress line is redrawn if stdout is a terminal. Pass false under mpirun, which gives every rank a
-  // terminal. `quiet`: only lines of ranks and of mpirun are shown, and progress that is a text, on stderr; the caller
-  // reports the rest, also the failure.
+  // terminal. `quiet`: prints only lines of ranks and of mpirun, and progress records that have a text, all on stderr.
+  // The caller then reports the rest, also the failure.
   // `printed_before`: lines of ranks that are not printed again; gets the lines of this console at its end.
   Console(EventLoop& loop, int ranks, bool draw, bool quiet = false,
           std::shared_ptr<std::set<std::string>> printed_before = nullptr);

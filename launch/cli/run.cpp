@@ -43,7 +43,7 @@ int run_launched(Node tree, const RunArguments& arguments, const Variables& vari
   }
 }
 
-// This process as one of several nodes. A launcher of single ranks comes first.
+// Role of this process among several nodes. Nothing under a launcher, which starts a process for each rank.
 std::optional<NodeRole> role_of(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
   if (!arguments.use.is_null()) return std::nullopt;  // a command on a trained run stays on this node
   if (arguments.nodes.any() && !arguments.hosts.empty())
@@ -87,7 +87,8 @@ int run_command(const RunArguments& arguments) {
     role.reset();
   }
   Node tree;
-  // The agent that joins a channel gets its job from there. All ranks find the same mistakes: rank 0 reports them.
+  // With a channel this process is an agent, and receives its job over it. All ranks find the same mistakes: rank 0
+  // reports them.
   if (as.channel.empty()) try {
       tree = configuration_tree(arguments);
       if (auto farm = read_farm(tree, arguments, variables, as)) {

@@ -99,7 +99,7 @@ class LineMerger {
   void add(Clock::time_point now, const std::string& host, int rank, const std::string& line);
   void flush(Clock::time_point now);  // prints lines that have waited long enough
   void flush_all();
-  // Does not print these waiting lines. `is_dropped` receives a line without its time.
+  // Drops the waiting lines for which `is_dropped` returns true; it receives a line without its time.
   void drop(const std::function<bool(const std::string&)>& is_dropped);
   bool has_pending() const { return !pending_.empty(); }
 

@@ -329,7 +329,7 @@ UseResult use_run(const UseArguments& arguments) {
     if (result.reports) throw;
     result.code = exit_code_of(error);
   }
-  // A launcher kills the others after the first failure: rank 0 needs its time to report and to clean up.
+  // A launcher kills all ranks once one has failed: the other ranks wait, so that rank 0 can report and clean up.
   if (!result.reports && result.code != exit_code::done) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   return result;
 }

@@ -22,7 +22,7 @@ struct UseArguments {
   std::string command;                 // "evaluate"
   std::string run;                     // RUN, RUN@best, RUN@step-N, RUN@memberN
   std::vector<std::string> overrides;  // --set: changes to the configuration of the run
-  int ranks = 0;                       // --ranks; 0: see `strategy`
+  int ranks = 0;                       // --ranks; 0: see `by_strategy`
   bool json = false;                   // print JSON
   // True: the strategy of the run distributes the model, on the ranks of the training but at most one per core. False:
   // each rank has the whole model (UseContext::models), on one rank by default.

@@ -431,7 +431,7 @@ ParsedCommand add_vocabulary(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   line->add_option("--to", arguments->to, "File to write")->capture_default_str()->type_name("FILE");
-  line->add_option("--special", arguments->special, "A token of its own, such as <|endoftext|>; may be repeated")
+  line->add_option("--special", arguments->special, "A special token, such as <|endoftext|>; may be repeated")
       ->type_name("TOKEN")
       ->take_all()
       ->allow_extra_args(false);

@@ -135,14 +135,14 @@ std::string uneven_text(const std::string& states, const Division& division) {
       division.shares + 2, " rows, and a data set with at least ", division.shares + 1, " rows more\n");
 }
 
-// The differences that the configured run found, and states of the reference for updates that it did not make.
+// The differences that the configured run found, and one for each step at which only the reference made an update.
 std::vector<StepDifferences> differences_in(const std::string& path, const std::vector<std::string>& references) {
   const Json json = Json::parse(read_file_if_any(path), nullptr, false);
   CONVOY_CHECK(json.is_array(), path, " was not written, though the run is done");
   std::vector<StepDifferences> steps;
   for (const Json& step : json) steps.push_back(step_differences_from_json(step));
   const std::string prefix = "step-";
-  std::set<int64_t> left;  // each step once, for any number of models
+  std::set<int64_t> left;  // steps of snapshots that the configured run did not remove
   for (const std::string& reference : references)
     for (const std::string& name : names_in(reference))
       if (name.rfind(prefix, 0) == 0) left.insert(std::stoll(name.substr(prefix.size())));

@@ -15,9 +15,9 @@
 namespace convoy {
 namespace {
 
-constexpr Dwarf_Addr load_address = 1 << 20;  // any; offsets are relative to it
+constexpr Dwarf_Addr load_address = 1 << 20;  // any address; offsets are relative to it
 
-// Debug information of other files is not searched: it may come from a server.
+// Finds no separate files of debug information: libdw could request them from a server.
 int no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
   return -1;
 }

@@ -24,7 +24,7 @@ struct RankStatus {
 struct Stall {
   enum class Kind { collective, heartbeat, step, set_up } kind = Kind::collective;
   int rank = -1;  // the rank that waits, sends no heartbeat or stays in one place
-  // For a wait, from SlowCollective (core/registry.h):
+  // For a wait, from SlowCollective (core/backend.h):
   std::string group;
   int64_t number = 0;
   std::string call;
@@ -41,7 +41,8 @@ struct StallDiagnosis {
   std::string message;
 };
 
-// Ranks that called different collectives under one number of a group; no ranks and no message if all match.
+// A message if ranks called different collectives under one number of a group, else "". `ranks`: the one rank that
+// differs from several others, if there is one.
 StallDiagnosis collective_mismatch(const std::vector<RankStatus>& statuses);
 // Finds the ranks for which all others wait: first ranks that do not answer, then ranks that have not called the
 // collective, last those that wait themselves.

@@ -16,7 +16,7 @@ namespace convoy {
 //
 // Plain data, sent as JSON over the control channel.
 
-// In JSON an exchange has its name.
+// JSON stores an Exchange by its name.
 inline void to_json(Json& json, Exchange kind) { json = name_of(kind); }
 inline void from_json(const Json& json, Exchange& kind) { kind = exchange_named(json.get<std::string>()); }
 
@@ -86,7 +86,7 @@ struct Measurement {
   std::vector<StepSamples> alone, together;
   std::vector<ExchangeSamples> exchanges;
   std::vector<std::pair<std::string, double>> blocks;  // seconds of their forwards
-  std::string device;                                  // "cpu", or the GPU's name
+  std::string device;                                  // "cpu" or "cuda"
 };
 CONVOY_JSON(Measurement, alone, together, exchanges, blocks, device)
 

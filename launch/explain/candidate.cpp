@@ -230,7 +230,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
       arguments.overrides.emplace_back("launch.ranks=auto");
       attempt();
       const size_t ranks = candidate.placed.job.ranks.size();
-      candidate.note = str("has ", ranks, ranks == 1 ? " rank" : " ranks", " of its own");
+      candidate.note = str("always has ", ranks, ranks == 1 ? " rank" : " ranks");
     }
   } catch (const ConfigError& error) {
     candidate.refused = without_source_location(error);

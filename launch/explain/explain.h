@@ -27,7 +27,7 @@ std::string predict_candidates(const PredictionRequest& request, const PreparedR
 // --- Advice from predictions: which candidate trains fastest and why the others do not ---
 
 struct PredictedCandidate {
-  std::string name;  // of its strategy
+  std::string name;  // Candidate::title
   int ranks = 1;
   double rows = 0;  // a step, of all ranks together
   StepPrediction step;

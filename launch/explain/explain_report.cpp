@@ -332,7 +332,7 @@ std::string compared(const std::vector<Candidate>& candidates, const Topology& t
     });
   if (std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.prediction.has_value(); }))
     for (auto& row : prediction_rows()) rows.push_back(std::move(row));
-  std::vector<std::vector<std::string>> lines{{"of the rank that has most"}};
+  std::vector<std::vector<std::string>> lines{{"largest of all ranks"}};
   std::vector<size_t> columns;
   for (const Candidate& candidate : candidates) {
     lines.front().push_back(candidate.title);

@@ -13,7 +13,7 @@
 namespace convoy {
 namespace {
 
-constexpr double largest_error = 0.5;  // relative; predictions with larger errors decide nothing
+constexpr double largest_error = 0.5;  // relative; with a larger error only a clear slowdown counts
 
 double relative(const StepPrediction& step) { return step.seconds > 0 ? step.error / step.seconds : 0; }
 
@@ -217,7 +217,8 @@ class CandidatePredictor {
            b.tables.empty() && a.ties.empty() && b.ties.empty();
   }
 
-  // Shares of the reference, by rows of a batch; empty if every update touches all parameters.
+  // Shares of the parameters that updates of the reference touch, by rows of a batch. Empty if an update of three
+  // batches touches all.
   std::vector<UpdatedShare> updated_shares(const std::vector<int64_t>& rows) const {
     const auto share = [&](int64_t count, int batches) {
       std::vector<std::string> overrides = whole_passes(batches);
@@ -335,7 +336,7 @@ std::string advice_text(const PredictedCandidate& reference, const std::vector<P
                "): measure again on an idle machine; as measured now, ");
   } else if (unsure) {
     text = str("too uncertain to recommend anything (± ", std::lround(100 * gain.error / gain.value),
-               " %), as where other load takes the cores: measure again on an idle machine; as measured now, ");
+               " %), perhaps because other load takes the cores: measure again on an idle machine; as measured now, ");
   } else if (gain.value <= 1) {
     text = "stay on one device: ";
   } else if (gain.value - gain.error <= 1) {

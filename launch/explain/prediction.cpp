@@ -65,7 +65,7 @@ Estimate step_seconds(const StepTimings& steps, double rows) {
   Estimate step{interpolated(steps.passes, rows), 0};
   double doubt = 0;
   if (!measured_at(steps.passes, rows)) {
-    // The error is the difference from a time proportional to rows.
+    // The error is half of the difference from a time proportional to rows.
     const auto nearest =
         std::min_element(steps.passes.begin(), steps.passes.end(), [rows](const PassTiming& a, const PassTiming& b) {
           return std::abs(std::log(a.rows / rows)) < std::abs(std::log(b.rows / rows));
@@ -213,7 +213,8 @@ class Predictor {
     const Estimate pass = pass_seconds(calibration_, sharing_.ranks, threads, work.rows);
     double each = pass.value;
     if (work.cut && work.passes > 0) {
-      // Every rank issues all operations. The fixed cost of a pass is divided only as far as it moves weights.
+      // Every rank issues all operations. So half of the fixed cost of a pass is assumed not to shrink with the shards;
+      // the other half moves weights.
       const double share = work.busy / work.passes;
       const Estimate overhead = pass_overhead(calibration_, sharing_.ranks, threads);
       const double whole = overhead.value / 2 * (1 - share);
@@ -255,7 +256,7 @@ class Predictor {
         HostLink shared = *link_;
         shared.bandwidth /= extent.groups;
         seconds = link_seconds(shared, axis.kind, bytes, extent.ranks);
-        // The processor time of a rank is that of an exchange within a host.
+        // A rank needs as much CPU time as for an exchange within a host, so the exchange takes at least that.
         if (local) seconds = std::max(seconds, local->value * busy_of(axis.kind));
         busy = local && seconds > 0 ? std::min(1.0, local->value * busy_of(axis.kind) / seconds) : 0;
         error = seconds / 4;

@@ -41,7 +41,8 @@ struct Estimate {
   double error = 0;  // ±
 };
 // Seconds of one pass without update over `rows` rows, by `ranks` at once with `threads` each. The error has the
-// measurement's scatter. Row counts and threads that were not measured add the difference of two extrapolations.
+// measurement's scatter. Row counts and threads that were not measured add half of the difference of two
+// extrapolations.
 Estimate pass_seconds(const Calibration& calibration, int ranks, int threads, double rows);
 // Seconds of a pass over 0 rows, extrapolated.
 Estimate pass_overhead(const Calibration& calibration, int ranks, int threads);

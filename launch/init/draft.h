@@ -27,7 +27,7 @@ class Moments {
 
 // Error(config) for too few rows.
 void check_rows(const std::string& path, int64_t rows);
-// Batch size, and length of about two thousand steps.
+// Sets the batch size, and a length of about 2000 steps but 2 to 50 epochs.
 void set_length(DataDraft& draft, int64_t rows, int64_t most_batch);
 // Model and optimizer. `target`: of the numbers to predict, in the file `path`; null: the target has classes. Throws
 // Error(corrupt_data) if the numbers are too large for fp32.

@@ -92,7 +92,7 @@ bool has_decimal_comma(std::string_view field) {
 
 void add_value(Column& column, const DelimitedReader& reader, size_t index) {
   const std::string_view field = reader.field(index);
-  if (is_missing_mark(field)) {
+  if (is_missing_value(field)) {
     if (column.missing++ == 0) column.missing_line = reader.line();
     return;
   }
@@ -292,7 +292,7 @@ DataDraft interactions_draft(const MappedFile& file, bool typed) {
   // Drawn candidates are neither items of the user nor the held-out one.
   const auto candidates = std::min<int64_t>(99, int64_t(items.size()) - int64_t(most) - 1);
   if (candidates > 0)
-    draft.lines.push_back({str("candidates: ", candidates), "evaluation ranks it among so many drawn items"});
+    draft.lines.push_back({str("candidates: ", candidates), "evaluation ranks it among this number of drawn items"});
   else
     draft.lines.push_back({"ranking: full", "evaluation ranks it among all items"});
   draft.model = "ncf";

@@ -58,7 +58,7 @@ bool RunAttempt::is_silent(int process, bool started, const std::string& silence
   if (!keeps_ranks()) return false;
   const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, silence);
   if (loss && continue_without(place, *loss)) return true;
-  // The supervisor that noticed it may be that of an earlier membership, which cannot end the job.
+  // The supervisor that noticed the silence may be that of an earlier membership, which cannot end the job.
   if (started && !retired_.empty()) supervisor_->fail_silent(place, silence, kind);
   return false;
 }
@@ -136,7 +136,7 @@ RankAssignment RunAttempt::next_assignment(const JobPlan& job, bool in_memory) c
   ++assignment.membership;
   assignment.in_memory = in_memory;
   assignment.data = checked_data_;
-  // A state that no rank has yet is that of the newest checkpoint.
+  // If no rank has the state in memory, the ranks read it from the newest checkpoint.
   if (policy_.newest_checkpoint() >= 0)
     assignment.job.config = assignment.job.config.changed({{"train", {{"resume", "auto"}}}});
   return assignment;
@@ -165,7 +165,7 @@ void RunAttempt::change_membership(std::unique_ptr<JobSupervisor> next, const Ra
     int& place = places_[started];
     if (place < 0) continue;
     place = ranks.at(static_cast<size_t>(place));
-    // A stopped process must end, and so must the others of a replica.
+    // A process without a rank in the next membership must end: a suspended one, and the others of its replica.
     if (place < 0 && on_left_) on_left_(static_cast<int>(started));
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank)
@@ -176,7 +176,7 @@ void RunAttempt::change_membership(std::unique_ptr<JobSupervisor> next, const Ra
                           std::move(started_as));
 }
 
-// Rank 0 of the membership has the state, and repeats the step.
+// Rank 0 of the new membership reports the step with which the ranks continue.
 void RunAttempt::continued(const Json& body) {
   if (unfinished_.empty()) return;
   Json& changes = policy_.memberships();
@@ -184,7 +184,7 @@ void RunAttempt::continued(const Json& body) {
   for (size_t change = changes.size() - unfinished_.size(); change < changes.size(); ++change) {
     changes[change]["step"] = body.at("step");
     changes[change]["state"] = body.at("in_memory").get<bool>() ? "memory" : "checkpoint";
-    // A reason has the numbers of the membership that it ended.
+    // A reason names ranks by their numbers in the membership that it ended.
     const std::string in =
         reasons.empty() ? "" : str("in membership ", changes[change]["membership"].get<int>() - 1, " ");
     reasons.push_back(in + changes[change]["why"].get<std::string>());

@@ -21,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Waiting time for an abort or a result that may arrive after the end of its process.
-constexpr milliseconds settling{200};
+constexpr milliseconds late_report_wait{200};
 
 int number_after(const std::string& key, const char* prefix) { return std::atoi(key.c_str() + strlen(prefix)); }
 
@@ -41,7 +41,7 @@ JobSupervisor::JobSupervisor(EventLoop& loop, const JobRequest& request, JobEven
   options.job = request_.job;
   options.heartbeat = to_milliseconds(request_.launch.heartbeat);
   server_ = serve_channel(options, server_events());
-  // Otherwise ranks would wait for the rendezvous with a supervisor that cannot accept their connections.
+  // Without enough descriptors the supervisor cannot accept connections, and ranks wait until their time limit.
   const size_t processes = participants_.size(), own = 2, starting = 7;
   const size_t of_process = request_.joins ? 2 : 3;  // connections of rank and agent, or a connection and two pipes
   require_descriptors(own + starting + of_process * processes, str("supervising ", processes, " rank processes"));
@@ -310,7 +310,7 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   if (rank >= static_cast<int>(known)) return;
   const std::string silence = str(" has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)");
   if (retired_) {
-    // A rank that should leave this membership, or the convoy of a host.
+    // The participant is a rank that should leave this membership, or the convoy of a host.
     if (events_.on_silence)
       events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence, Failure::hang);
     return;
@@ -320,7 +320,8 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
     const int process = id >= 0 ? assignment_->job.ranks[static_cast<size_t>(rank)].process : rank;
     if (id < 0 && lost_after_results(process)) return;
     if (only_exits()) {
-      // No convoy on this channel speaks for the host of a rank that has joined. Others have await_exits.
+      // The channel of a later membership has no agents, so nothing else shows here that another host is lost: its
+      // process counts as ended. For other processes await_exits limits the wait.
       if (continues_ && host_of(rank) != host_name()) participants_[static_cast<size_t>(process)].end = ProcessEnd{};
       return;
     }
@@ -381,7 +382,7 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
   }
   // The rank's own message may still arrive over its own connection.
   const milliseconds wait =
-      end.code == exit_code::peer_lost ? to_milliseconds(request_.launch.failure_grace) : settling;
+      end.code == exit_code::peer_lost ? to_milliseconds(request_.launch.failure_grace) : late_report_wait;
   ++undecided_;
   tasks_.after(wait, [this, process, end] {
     --undecided_;

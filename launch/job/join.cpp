@@ -46,7 +46,7 @@ void RunAttempt::replace_lost(double delay) {
   tasks_.after(to_milliseconds(delay), [this] {
     if (joining_ || vacant_.empty() || !policy_.may_restart() || !supervisor_->may_change()) return;
     if (const std::string reason = cannot_join(); !reason.empty()) {
-      vacant_.clear();  // the reason stays for the attempt
+      vacant_.clear();  // the reason holds for the whole attempt
       return console_.log(str("no rank takes the place of a lost one (launch.max_restarts): ", reason));
     }
     begin_joining(vacant_.front(), true,
@@ -163,7 +163,7 @@ void RunAttempt::add_joining() {
 // The new ranks have failed by themselves. Tries again if the restarts allow it.
 void RunAttempt::joining_failed(const std::string& reason) {
   const bool replaces = joining_->replaces;
-  console_.log(str(joining_text(), " did not join: ", reason, "; the others go on"));
+  console_.log(str(joining_text(), " did not join: ", reason, "; the others continue"));
   answer_joining({exit_code_of(Failure::rendezvous), str("the rank did not join: ", reason)});
   joining_->replaces = false;  // the restart is used
   drop_joining();
@@ -216,7 +216,7 @@ void RunAttempt::add_rank_for(const std::string& asked) {
   if (!supervisor_->may_change()) return requests_->answer(asked, answer_of_ending_run());
   const std::vector<RankPlan> plans =
       vacant_.empty() ? std::vector<RankPlan>{place_of_next_rank(run_, hosts_, assignment_->job)} : vacant_.front();
-  begin_joining(plans, false, "asked for by `convoy run --join`", asked);
+  begin_joining(plans, false, "requested by `convoy run --join`", asked);
 }
 
 }  // namespace convoy

@@ -134,8 +134,8 @@ LiveFiles::LiveFiles(std::string folder, const std::string& prometheus, Clock::t
       began_(began),
       warn_(std::move(warn)) {}
 
-// Adds the time before the rank's clock to its start-up, like the summary (take_breakdown). It is measured once for
-// each clock, so that the part never decreases.
+// Adds the time before the start of the rank's clock to its part `start_up`, like the summary (take_breakdown). This
+// time is measured once for each clock, so that the part never decreases.
 void LiveFiles::add_start(int rank, Json& report) {
   const auto times = report.find("times");
   if (times == report.end() || !times->is_object()) return;

@@ -1,8 +1,9 @@
 // Membership: the ranks of a job between two changes (launch.min_ranks).
 //
-// The supervisor decides who is a member. When a rank process is killed, it serves another control channel for the
-// remaining ranks, publishes their job there, and names it on the channel of the membership before. Ranks that find a
-// peer lost join it in the same process. So each membership has its own channel, groups and agreements.
+// The supervisor decides which ranks a membership has. When a rank process is killed, the supervisor serves a new
+// control channel for the remaining ranks and publishes their job there. It names the new channel on the channel of the
+// membership before. Ranks that find a peer lost join the new channel in the same process. So each membership has its
+// own channel, groups and agreements.
 #pragma once
 #include <string>
 #include <vector>

@@ -7,7 +7,7 @@
 // the next attempt; else it is refused.
 // The variable CONVOY_SECRET, equal on all nodes, admits only those that know it; without it, all that reach the port.
 //
-//   → node     {token, node, nodes, version, hello}    topic; again after each attempt
+//   → node     {token, node, nodes, hello}             topic; again after each attempt
 //   ← answer   {plan} | {problem, code} | {code}       key answer/TOKEN/NUMBER
 // Threads: the event loop's.
 #pragma once
@@ -74,7 +74,7 @@ class NodeRendezvous {
 };
 
 [[noreturn]] void refuse_one_rank(const std::string& source, size_t hosts, const char* what);  // "nodes" or "hosts"
-// Refuses a job of one rank before the wait for other nodes, as if all were like this one.
+// Refuses a job of one rank before the wait for other nodes. Plans as if all nodes had the resources of this one.
 void refuse_one_rank_on_nodes(const PreparedRun& run, const NodeRole& role);
 
 // Another node: starts the ranks that node 0 assigns. Returns the job's exit code.

@@ -34,11 +34,11 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
 // Removes the file for a supervisor that is dead.
 void remove_rendezvous(const std::string& folder, const std::string& job);
 
-// Interface of the control channel: launch.address, loopback if all ranks are on this host, else the interface towards
-// the other hosts, if the launcher's variables name them.
+// Interface of the control channel: launch.address; loopback if all ranks are on this host; the interface towards the
+// other hosts if the launcher's variables name them; else the first one.
 struct ServingAddress {
   std::string address;
-  std::string note;  // line for the user if there were several addresses
+  std::string note;  // line for the user if other hosts may not reach the address
 };
 ServingAddress serving_address(const std::string& configured, const LaunchedAs& as, const Variables& variables);
 

@@ -116,7 +116,7 @@ AttemptEnd RestartPolicy::failed(JobOutcome& outcome, bool started) {
     const int64_t furthest = budget_.furthest();
     stuck.message =
         str(RestartBudget::no_progress_limit, " attempts in a row ",
-            furthest >= 0 ? str("came no further than step ", furthest) : std::string("ended before a step was done"),
+            furthest >= 0 ? str("reached no step after ", furthest) : std::string("ended before a step was done"),
             ", the last with: ", attempt_text(cause), ". Another would end there too: see `attempts` in summary.json",
             cause.rank >= 0 ? str(" and logs/rank", cause.rank, ".log") : std::string());
     outcome.cause = stuck;

@@ -51,7 +51,7 @@ class RestartBudget {
   // `checkpoint`: step of the newest checkpoint, -1 without any.
   Decision after(const Abort& cause, int64_t checkpoint);
   bool left() const { return used_ < options_.most; }
-  // A process that replaces a lost one counts as a restart, unless it is ended before it was of use.
+  // A process that replaces a lost one counts as a restart, unless the supervisor drops it before it takes part.
   void take() { ++used_; }
   void give_back() { --used_; }
   int64_t used() const { return used_; }

@@ -85,7 +85,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     failed(cause);
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {
-    // An agent knows the number of a process when it was started. With agents, a process is one rank.
+    // An agent reports the number that a process had when it was started. With agents, a process is one rank.
     if (!direct_line_ && !retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, place_of(rank));
     logs_.write(rank, line);
     console_.rank_line(host, rank, line);
@@ -308,7 +308,7 @@ AttemptEnd RunAttempt::finish() {
   live_.end(outcome.exit_code, ended_summary(outcome).value("breakdown", Json()));
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
-  // A stopped run has no further attempt, nor one whose ranks only did not exit.
+  // No attempt follows a request to stop, nor complete results whose ranks only did not exit.
   const bool only_lingers = supervisor_->complete() && outcome.cause && outcome.cause->kind == Failure::hang;
   if (supervisor_->stopping() || only_lingers) end.again.reset();
   if (requests_ && !end.again) requests_->refuse_all();

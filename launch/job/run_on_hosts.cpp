@@ -273,7 +273,7 @@ class HostsRun {
       request.hosts.push_back(call(process.host).hello->host.name);
     RunAttempt::Actions actions;
     actions.on_joined = [this](const std::vector<Host>&) { attempt_->begin(placed_); };
-    // The agents receive the abort over the channel. Ranks that have joined have none.
+    // The agents receive the abort over the channel. Ranks that joined later have no agent: kills their shells.
     actions.on_failure = [this](const Abort&) {
       tasks_.after(to_milliseconds(run_.config.launch.failure_grace), [this] {
         for (const auto& [child, plan] : joining_) agent_.kill_one(child);

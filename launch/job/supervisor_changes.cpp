@@ -56,7 +56,7 @@ bool JobSupervisor::begin_change() {
   }
 }
 
-// The end of a requested stop after something has happened to a process.
+// Failure cause if a process is lost during a requested stop, before all ranks have saved.
 Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   Abort reason = stop_reason();
   reason.host = participants_[static_cast<size_t>(process)].host;
@@ -80,7 +80,7 @@ void JobSupervisor::launcher_gone(int process, const std::string& why) {
   if (!cause_ && stop_signal_ == 0 && events_.on_silence &&
       events_.on_silence(process, true, ": " + why, Failure::rendezvous))
     return;
-  // The caller may see the end of the same launcher half a second later, and tells more about it.
+  // The caller may see the end of the same launcher half a second later, and then reports more about it.
   tasks_.after(std::chrono::milliseconds(700), [this, process, why] {
     if (!cause_ && !retired_ && !only_exits()) fail_launcher(process, why);
   });
@@ -102,7 +102,8 @@ void JobSupervisor::retire(const Json& next, const Abort& loss, std::vector<int>
 
 // --- After the results ---
 
-// Known once the job is published. The processes of a user's program may do any work after the job.
+// True if processes only have to exit after the results: those of a user's program may do any other work. Needs a
+// published job.
 bool JobSupervisor::limits_exits() const { return assignment_->job.config.program.empty(); }
 
 bool JobSupervisor::only_exits() const { return complete() && limits_exits(); }

@@ -455,7 +455,8 @@ std::vector<std::string> inherited_by(const LaunchedAs& as, const Reader& read) 
   if (as.launcher != Launcher::slurm && read.has("SLURM_JOB_ID"))
     note(slurm_names,
          str("of ", slurm_origin(read),
-             alone ? "; this starts its ranks by itself, and `srun convoy run …` in the allocation" : chosen));
+             alone ? "; this command starts its ranks itself, and `srun convoy run …` starts them in the allocation"
+                   : chosen));
   if (as.launcher == Launcher::convoy || as.launcher == Launcher::torchrun)
     note(open_mpi_names, str("of mpirun's rank, in which this was started", chosen));
   if (as.launcher == Launcher::convoy)

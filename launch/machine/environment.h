@@ -1,6 +1,6 @@
 // Finds the launcher that started this `convoy`, and its rank there. A pure function of environment variables.
 //
-// One source gives rank, local rank and size: CONVOY_* first, then torchrun's variables, Open MPI, a Slurm step, PMIx.
+// One source gives rank, local rank and size: CONVOY_* first, then torchrun's variables, Open MPI, a Slurm step.
 // An incomplete set, or a contradiction between two sets that must agree, is an Error(config) that names the variables.
 // Variables that were only inherited (from a batch script, an allocation or an outer rank) are reported and ignored.
 #pragma once
@@ -75,8 +75,8 @@ struct NodeRole {
 };
 
 // Nothing if the job has one node without a number of ranks, or if neither options nor a platform name several.
-// `full_name`: gives this host's name with its domain, by which an Indexed Job finds node 0; called only for one, since
-// it may ask the network.
+// `full_name`: gives this host's name with its domain, by which an Indexed Job finds node 0. Called for an Indexed Job
+// only, since it may ask the network.
 // Throws Error(command_line) for invalid options, Error(config) for variables that are incomplete, invalid or
 // contradictory.
 std::optional<NodeRole> node_role(const NodeOptions& typed, const Variables& variables,

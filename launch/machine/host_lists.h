@@ -26,8 +26,8 @@ inline Failure failure_of_source(const std::string& source) {
   return source.rfind("--", 0) == 0 ? Failure::command_line : Failure::config;
 }
 
-// Host of each rank if the shares give numbers, else empty. Error(command_line) if they contradict `ranks` (0: not
-// given). `source`: what gave the shares, for messages.
+// Host of each rank if the shares give numbers, else empty. Throws Error if they contradict `ranks` (0: not given).
+// `source`: the option or variable that gave the shares, for the message and its kind (failure_of_source).
 std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks, const std::string& source = "--hosts");
 
 // Command that executes `words` on `host`: the configured argv, the host, and the words quoted for any shell.

@@ -243,7 +243,7 @@ Json answer_in(const DescribeResult& described) {
               message.empty() ? "" : str(". It printed:\n", message));
 }
 
-// True if convoy-rank itself ended with an exit code: by an error (launch/rank/main.cpp) or as its crash report says.
+// True if convoy-rank itself chose the exit code: it reported an error (launch/rank/main.cpp) or a crash.
 bool ended_itself(const DescribeResult& described) {
   const Json answer = answer_in(described);
   if (answer.is_object() && answer.contains(describe_failed_key)) return true;

@@ -297,7 +297,7 @@ void check_watched_metrics(const PreparedRun& run) {
 
 }  // namespace
 
-// Ranks compare the rows of plugins.
+// The rows of plugins are unknown here: ranks compare them.
 void check_components(const RunConfig& config) {
   const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
   check_model_rows(config.model.name, config.model.options, config.data.options, rows);

@@ -30,7 +30,7 @@ struct RunArguments {
   std::vector<std::string> fixed = {};   // overrides that follow the typed ones
   Json bench = {};                       // null, or a measurement instead of training (launch/rank/measure/bench.h)
   Json use = {};                         // null, or {command, …}: uses a trained run (launch/rank/use/use.h)
-  Json stored = {};                      // null, or the configuration in the checkpoint `config`, a manifest
+  Json stored = {};                      // null, or the configuration stored in the manifest `config`
   bool quiet = false;                    // shows lines of ranks only
   std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
 };

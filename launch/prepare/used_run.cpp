@@ -134,7 +134,7 @@ RunConfig typed_config(const Json& config, const fs::path& step) {
 }
 
 // Compares the models of two configurations. Ranks compare names and shapes of a plugin's parameters: only the plugin
-// understands its options. `role`: "member 0" if the state becomes a part of another one; else "".
+// understands its options. `role`: "member 0" if the state becomes this member of an ensemble; else "".
 void check_model(const Json& stored, const Json& resolved, const fs::path& step, const std::string& role = "") {
   const auto model_of = [](const Json& config) { return Json{{"model", config.value("model", Json())}}; };
   Json now = model_of(resolved);

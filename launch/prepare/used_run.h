@@ -23,9 +23,9 @@ struct UsedRun {
 };
 
 // Finds the checkpoint. `command` begins the messages: "convoy evaluate".
-// Error(command_line) if there is no such run, and for the folder of a farm, with its runs. Error(corrupt_data) for an
-// unreadable manifest. Error(config) for a run without a checkpoint, for an unknown @best or @step-N, and for a run of
-// a program of the user unless `of_programs`: only that program can make its model.
+// Error(command_line) if there is no such run, and for the folder of a farm; then the message names the farm's runs.
+// Error(corrupt_data) for an unreadable manifest. Error(config) for a run without a checkpoint, for an unknown @best or
+// @step-N, and for a run of a program of the user unless `of_programs`: only that program can make its model.
 UsedRun used_run(const std::string& name, const std::string& command, bool of_programs = false);
 
 // Why `folder` is neither a run nor a checkpoint; "" if it is one.

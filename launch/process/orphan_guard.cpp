@@ -80,7 +80,7 @@ ParentWatch::~ParentWatch() {
 namespace {
 
 constexpr char orderly[] = "end", child[] = "child";
-constexpr int others_first = 700;  // milliseconds: mpirun removes its session folder, and ranks write last lines
+constexpr int others_first = 700;  // milliseconds for mpirun to remove its session folder, and for last lines
 constexpr int rounds = 50;         // a killed process may have started another one
 
 using Markers = std::vector<std::string>;  // "NAME=value" strings that all occur in an environment

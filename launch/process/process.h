@@ -81,7 +81,7 @@ std::string rank_program();
 // other threads exist.
 void prefer_named_libtorch();
 
-// `program`: convoy-rank, unless the job has a program of the user.
+// `program`: path of convoy-rank; not used if the job has a program of the user.
 inline constexpr char program_advice[] = "`program` names what each rank runs: a path, or a name in PATH";
 ProcessStart rank_process(const std::string& program, const RankAssignment& assignment, int process,
                           const std::string& channel, Variables environment);

@@ -95,7 +95,7 @@ class Reference {
   Batch batch_;
 };
 
-// Joins tensors of Python along `dimension` of ours. Undefined if their sizes do not divide.
+// Joins tensors of Python along `dimension` of our tensor. Throws Error(config) if the sizes do not divide.
 at::Tensor joined(const WeightName& name, const std::vector<at::Tensor>& parts, int64_t dimension) {
   int64_t size = 0;
   for (const at::Tensor& part : parts) size += part.size(dimension);

@@ -60,7 +60,7 @@ class DataChecker {
     if (!change.other.empty() && check_.trains)
       log::warning(str("data.changed is allow: the run resumes from ", resumed.path, " with other data (",
                        change.text(), ")", change.renumber ? " and the checkpoint's numbers" : "",
-                       "; best values of metrics start anew"));
+                       "; best values of metrics start again"));
     return change.renumber ? numbered(*resumed.contents) : data_;
   }
 
@@ -93,12 +93,12 @@ class DataChecker {
 
   [[noreturn]] void refuse(const std::string& path, const DataChange& change) const {
     if (!check_.trains)
-      fail(Failure::config, str("has what the model does not know: ", change.text(),
+      fail(Failure::config, str("has ids, classes or columns that the model does not know: ", change.text(),
                                 "; give data with the ids, classes ", "and columns of the training"));
     const bool automatic = config_.train.resume == "auto";
     const std::string anew = automatic
-                                 ? "start anew: give another --output, or --set train.resume=never without --output"
-                                 : "start anew with --set train.resume=never";
+                                 ? "start again: give another --output, or --set train.resume=never without --output"
+                                 : "start again with --set train.resume=never";
     fail(automatic ? Failure::output : Failure::config,
          str("is not the data that ", path, " was trained on: ", change.text(), "; ",
              change.unknown.empty()

@@ -33,7 +33,7 @@
 
 // Settings of jemalloc, which replaces malloc if the build has found it; MALLOC_CONF overrides them. Its defaults
 // return freed memory to the system while a step still needs it: activations are faulted in again in each step, which
-// doubles the time of a convolutional network. So memory is kept, except by return_free_memory().
+// doubles the time of a convolutional network. So freed memory is kept until return_free_memory().
 extern "C" __attribute__((used)) const char* const malloc_conf =
     "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
 
@@ -41,7 +41,7 @@ namespace {
 
 using namespace convoy;
 
-// Reads the request of a child that `convoy` asks for an answer.
+// Reads the request of the `convoy` that has started this process to get one answer.
 Json read_request() {
   report_stacks_on(describe_stacks_signal(), describe_stack_line);
   log::set_level(log::Level::warning);  // `convoy` reports stderr as the reason of a failure
@@ -118,8 +118,8 @@ int exit_process(int code) {
 }
 
 void before_main(int, char**, char**) {
-  // jemalloc and the CUDA libraries crash without memory for their first objects, so there must be some. `convoy` finds
-  // the words for this exit code.
+  // Checks for memory first: without it, jemalloc and the CUDA libraries crash at their first objects. `convoy` prints
+  // the message for this exit code.
   constexpr size_t needed = 32 << 20;
   void* const memory = mmap(nullptr, needed, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) _exit(exit_code::out_of_memory);

@@ -108,7 +108,7 @@ Json leaderboard_of(const std::string& folder, const Json& summary) {
   return leaderboard(results, {text_in(strategy, "metric"), direction.empty() ? "auto" : direction});
 }
 
-// Keys that later versions add to the records of pipelines.
+// Copies `stage`, `setting` and `message` from the records of pipelines to the rows of the leaderboard.
 void add_stages(const Json& summary, Json& board) {
   std::map<std::string, Json> records;
   for (const Json& pipeline : summary.value("pipelines", Json::array()))
@@ -229,7 +229,7 @@ std::string rows_of(const Json& config) {
   return data.is_object() ? str(text_in(data, "path"), " ", text_in(data, "target")) : "";
 }
 
-// progress.json is written every few seconds, and may be older than the last record. Then step, rate and time left
+// progress.json is written about once a second, and may be older than the last record. Then step, rate and time left
 // follow from the records.
 void take_newest(const RecordedRun& records, Json& json) {
   const Curve& seconds = records.seconds;

@@ -158,8 +158,8 @@ std::string failure_of_run(const Json& run) {
   return text + ": " + message + ".";
 }
 
-// "it restarted once after a failure, went on without a lost rank and took in a new rank"; launch.min_ranks changes the
-// ranks.
+// "it restarted once after a failure, continued without a lost rank and gained a new rank"; launch.min_ranks changes
+// the ranks.
 std::string interruptions_text(const Json& run) {
   std::vector<std::string> parts;
   if (const size_t restarts = restarts_of(run); restarts > 0)
@@ -170,8 +170,8 @@ std::string interruptions_text(const Json& run) {
     left += change.value("left", Json::array()).size();
     joined += change.value("joined", Json::array()).size();
   }
-  if (left > 0) parts.push_back(str("went on without ", left == 1 ? "a lost rank" : str(left, " lost ranks")));
-  if (joined > 0) parts.push_back(str("took in ", joined == 1 ? "a new rank" : str(joined, " new ranks")));
+  if (left > 0) parts.push_back(str("continued without ", left == 1 ? "a lost rank" : str(left, " lost ranks")));
+  if (joined > 0) parts.push_back(str("gained ", joined == 1 ? "a new rank" : str(joined, " new ranks")));
   return parts.empty() ? "" : "it " + enumerated(parts);
 }
 
@@ -272,7 +272,7 @@ std::string work_of_all(const Json& data) {
 
 // Runs that may be compared: those of a farm, or those with the same data and metric.
 struct ComparableRuns {
-  std::string place;   // "of the 8 pipelines of grid"
+  std::string place;   // " of the farm grid", " on digits"
   std::string metric;  // of the farm, or of the first run; runs with another one are left out
   bool lower_is_better = false;
   std::vector<std::pair<std::string, double>> runs;  // name and value, best first

@@ -17,7 +17,8 @@ void check_model_rows(const std::string& model, const Options& options, const Op
                       const DeclaredSchema& rows);
 
 // Throws ConfigError at the size that makes a weight or an activation larger than any memory. `row_elements`: elements
-// of the data's largest tensor of a row. Returns the larger one of this and the model's largest activation of a row.
+// of the data's largest tensor of a row. Returns the larger one of `row_elements` and the model's largest activation of
+// a row.
 double check_model_sizes(const std::string& model, const Options& options, const Options& data,
                          const DeclaredSchema& rows, double row_elements);
 

@@ -2,7 +2,7 @@
 //
 // Parameters are [K, …] tensors, member first, without memory at first. A StackedStorage provides memory and the values
 // that each member would have alone (core/tensors/init.h, with the member's seed). Random draws are keyed in the same
-// way. Row k of a tensor belongs to member k, under the name that it has in a single run. Linear products write their
+// way. Row k of a tensor is the tensor of the same name in a run of member k alone. Linear products write their
 // gradients to Parameter::gradient (stacked_linear). Convolutions and batch norms run member by member, or grouped: one
 // convolution with K times the channels.
 #pragma once

@@ -21,7 +21,7 @@ at::Tensor reordered(const at::Tensor& tensor, const at::Tensor& order) {
   return tensor.index_select(0, order.to(tensor.device()));
 }
 
-// Exchanges the parameter's memory; the leaf keeps its identity.
+// Replaces the parameter's memory; the leaf keeps its identity.
 void show(Parameter& parameter, const at::Tensor& value, const at::Tensor& gradient) {
   parameter.value.set_data(value);
   parameter.gradient = gradient;

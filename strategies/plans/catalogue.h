@@ -25,15 +25,15 @@ struct TieConflict {
   std::string layer, tensor;  // canonical
 };
 CONVOY_JSON(TieConflict, layer, tensor)
-// Size that the ranks of a tensor group must divide, in each of `parts` fused products.
-struct CutSize {
+// Size of a layer that the number of ranks of a tensor group must divide, in each of `parts` fused products.
+struct ShardSize {
   std::string layer;  // canonical
   int64_t size = 0;
   int64_t parts = 1;
   bool outputs = true;  // size of the outputs; otherwise of the inputs
 };
-CONVOY_JSON(CutSize, layer, size, parts, outputs)
-// Embedding that stays dense because a layer is tied to it, although it is requested as sparse or may be.
+CONVOY_JSON(ShardSize, layer, size, parts, outputs)
+// Embedding that stays dense because a layer is tied to it. Without the tie it would be sparse, or sparse if large.
 struct TiedEmbedding {
   std::string name;    // canonical name of its weight
   std::string user;    // the tied layer
@@ -57,7 +57,7 @@ struct BlockDescription {
   int64_t row_cut_output_bytes = 0;  // outputs of row-parallel layers and embeddings, per row
   int64_t row_cut_saved_bytes = 0;   // part of row_saved_bytes between column- and row-parallel layers, per row
   int64_t cut_exchanges = 0;         // messages per micro-batch, forward and backward
-  std::vector<CutSize> cuts{};       // sizes of the column- and row-parallel layers
+  std::vector<ShardSize> cuts{};     // sizes of the column- and row-parallel layers
   int64_t row_working_bytes = 0;     // peak of its backward in addition to what is kept, per row
   int64_t working_bytes = 0;         // the same, independent of rows (a gradient that must be copied)
   int64_t tensors = 0;               // number of parameters
@@ -193,7 +193,7 @@ double compression_error(const Options& strategy);
 // reference strategy for that member. Empty: the strategy trains one model.
 std::vector<std::vector<std::string>> member_overrides(const RunConfig& config);
 
-// Execution modes divide one training differently, with the same results up to rounding. If the configuration leaves
+// Execution modes divide one run differently, with the same results up to rounding. If the configuration leaves
 // the mode open, `plan` chooses it.
 inline constexpr char execution_mode_key[] = "strategy.how";
 

@@ -66,13 +66,13 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   const bool threads = as_threads(config, topology, request);
   if (threads && !threads_may_exchange_by(config.backend))
     throw ConfigError(SourceLocation{}, "backend", "is ", config.backend,
-                      ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
+                      ", and strategy.how: threads makes threads of one process, which use backend local; leave it "
                       "auto, or set how: processes");
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_sparse_embeddings(config, false);
   check_graph(config, topology);
-  // Ranks may share a GPU: processes take turns or use MPS; threads use separate streams.
+  // Ranks may share a GPU: processes run in turn or use MPS; threads use separate streams.
   const std::string& how = config.strategy.options.text("how");
   const bool share_gpus = how == "processes" || how == "threads";
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
@@ -85,12 +85,11 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
     job.processes.front().ranks.push_back(rank.rank);
   }
   if (threads_on_a_gpu(job) > 1)
-    made.warnings.push_back(
-        str("up to ", threads_on_a_gpu(job), " threads share a GPU, each with a stream of its own"));
+    made.warnings.push_back(str("up to ", threads_on_a_gpu(job), " threads share a GPU, each with a separate stream"));
   return made;
 }
 
-// Cost per rank with k members: k times that of one separate training. Only metrics of evaluations are sent.
+// Cost per rank with k members: k times that of a run of one member. Only metrics of evaluations are sent.
 std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& description) {
   JobPlan alone = job;
   alone.ranks.resize(1);

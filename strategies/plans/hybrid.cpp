@@ -122,7 +122,8 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
   return plan;
 }
 
-// Refuses a tied parameter of two stages of one rank if it is sharded: the stages share the tensor, which is freed.
+// Refuses a parameter that two stages of one rank use, if its gradient is sharded: the stages share the tensor, and the
+// memory of a sharded gradient is freed after each backward.
 void check_shared_ties(const Options& options, const JobPlan& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
   if (degrees_of(options.section("mesh")).how != "fsdp" || options.text("shard") == "optimizer") return;
@@ -138,7 +139,7 @@ void check_shared_ties(const Options& options, const JobPlan& job, const std::ve
 }
 
 std::vector<std::string> check_hybrid(const JobPlan& job, const ModelDescription& description) {
-  check_cuts(job, description);
+  check_shards(job, description);
   if (job.mesh.degree("pipeline") > 1) {
     const Options& options = job.config.strategy.options;
     check_shared_ties(options, job, job_stages(job, description), description);
@@ -228,7 +229,7 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
 
 std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& description) {
   const Options& options = job.config.strategy.options;
-  const ModelDescription cut = cut_description(job, description);
+  const ModelDescription cut = shard_description(job, description);
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
   const int ranks = job.mesh.degree("pipeline");
   const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : job_stages(job, description);

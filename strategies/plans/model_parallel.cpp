@@ -120,7 +120,8 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
   cost.activation_bytes = 0;
   const auto held = [&](const Action& action) {
     const BlockRange& blocks = placed[size_t(action.stage)].blocks;
-    return kept_bytes(step.recompute, description, blocks.begin, blocks.end, rows_of_slice(rows, action.micro, micro));
+    return kept_bytes(step.recompute, description, blocks.begin, blocks.end,
+                      rows_of_micro_batch(rows, action.micro, micro));
   };
   for (const std::vector<Action>& actions : steps.actions) cost.activation_bytes += most_held(actions, held);
   return {cost};

@@ -54,7 +54,7 @@ std::vector<BlockRange> filled(const std::vector<double>& costs, int stages, dou
 // Throws for more stages than blocks, at the key that requests them: a list, stages per rank, or ranks.
 [[noreturn]] void too_many(const Options& options, int stages, const ModelDescription& model) {
   const std::string all = str(stages, " stages, and the model has ", blocks_of(model));
-  if (!options.is_auto("stages")) options.fail("stages", "has ", all, "; every stage needs a block of its own");
+  if (!options.is_auto("stages")) options.fail("stages", "has ", all, "; there must be at least one block per stage");
   const bool chosen = options.has("virtual") && !options.is_auto("virtual");
   const bool interleaved = options.has("schedule") && options.text("schedule") == "interleaved";
   const int64_t virtual_stages = chosen ? options.integer("virtual") : interleaved ? 2 : 1;
@@ -296,7 +296,7 @@ std::vector<DevicePlan> listed_devices(const Options& options, const Host& host)
   const bool listed = !devices.empty();
   const std::vector<std::string> texts = device_texts(options);
   std::set<std::string> known;
-  DeviceUnits taken;
+  TakenDevices taken;
   for (const Options& item : options.sections("placement")) {
     const std::string& text = item.text("device");
     if (listed && std::find(texts.begin(), texts.end(), text) == texts.end())

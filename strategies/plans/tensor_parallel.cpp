@@ -29,7 +29,7 @@ StrategyEntry tensor_parallel_entry() {
   entry.plan = plan_tensor_parallel;
   entry.cost = tensor_parallel_cost;
   entry.check = [](const JobPlan& job, const ModelDescription& description) {
-    check_cuts(job, description);
+    check_shards(job, description);
     return tensor_notes(job, description, "strategy.name");
   };
   entry.state_of_lost_rank = state_of_lost_shard;

@@ -26,7 +26,7 @@
 
 namespace convoy {
 
-// Without `overlap` nothing is gathered ahead, and the rank waits for every sum at once.
+// Without `overlap` nothing is gathered ahead, and the rank waits for each sum right after it starts.
 struct ShardedOptions : ShardedStepOptions {
   // For a program that calls the module itself: the parts' forward is not called, and a block's gradients are complete
   // when each of its parameters has one. Not for `parameters`. New values are gathered before `update` returns.

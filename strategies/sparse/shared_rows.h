@@ -24,8 +24,8 @@ namespace convoy {
 
 class SharedRows {
  public:
-  // Collective along the axis. Returns null on all ranks if each rank keeps a copy: no host has a second rank, or a
-  // rank cannot or must not (launch.host_memory) map the others' memory.
+  // Collective along the axis. Returns null on all ranks if each rank keeps a copy: no host has a second rank, hosts
+  // have different numbers of ranks, or a rank cannot or must not (launch.host_memory) map the others' memory.
   static std::shared_ptr<SharedRows> create(const Context& context);
 
   // Returns the group of ranks that share this copy.

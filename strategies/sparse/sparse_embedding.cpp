@@ -156,7 +156,7 @@ std::shared_ptr<const SparseRule> make_sparse_rule(const RunConfig& config, int 
 
 using torch::autograd::variable_list;
 
-// Node with an edge to the anchor. So a graph that differentiates the table runs it.
+// Node with an edge to the parameter's value. So a graph that differentiates the table runs this node.
 class SparseEmbedding::Backward : public torch::autograd::Node {
  public:
   Backward(std::shared_ptr<SparseEmbedding> table, at::Tensor positions)

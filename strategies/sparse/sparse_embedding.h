@@ -110,7 +110,7 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   at::Tensor prefetched_ids_, prefetched_positions_;  // undefined: no prefetch
   int64_t round_ = 0;                                 // number of `begin` calls
   RowIndex positions_;                                // positions of touched rows (CPU)
-  at::Tensor numbers_;                                // the same as a tensor [capacity]
+  at::Tensor numbers_;                                // [capacity]: row numbers by position
   int64_t count_ = 0;                                 // touched rows
   at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients
 };

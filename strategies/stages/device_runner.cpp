@@ -88,7 +88,7 @@ class DeviceWorker {
   void start(std::function<void()> task);
   void wait();
 
-  // Actual binding and thread count, read back from the kernel by the thread.
+  // Actual binding and number of threads, which the thread reads from the kernel and from LibTorch.
   const std::vector<int>& cores() const { return cores_; }
   int threads() const { return threads_; }
 
@@ -322,7 +322,7 @@ class DeviceRunner : public StepRunner {
       Station& station = stations_[device];
       station.worker->start([this, &schedule, &body, &station, device] {
         try {
-          // The rank's thread waits, so the first device shows what its devices do.
+          // The rank's thread only waits, so the time breakdown counts the thread of the first device.
           if (device == 0) times_->own();
           body(schedule.actions[device], station);
         } catch (...) {

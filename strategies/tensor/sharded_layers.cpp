@@ -395,8 +395,8 @@ Layer ShardedLayers::row_linear(const std::string& name, int64_t in, int64_t out
   return row_of(name, in, out, options, weight, inputs);
 }
 
-// The tied weight decides the sharding; the request of the layer has no effect. Only a row-parallel layer must fit its
-// input.
+// The tied weight decides the sharding, not options.cut. But a weight that is sharded by outputs refuses Cut::row: the
+// input of such a layer is a shard.
 Layer ShardedLayers::tied_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
                                  const TensorShard& shard) {
   const ParameterPtr weight = store_->by_name.at(options.tied_to);

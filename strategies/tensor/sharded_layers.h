@@ -3,9 +3,9 @@
 // linear: `cut: column` shards the outputs (of each of `parts`), `cut: row` shards the inputs; other layers are whole.
 // embedding: sharded by rows, in shards that differ by at most one row; whole if there are fewer rows than ranks. A
 // linear layer tied to a sharded embedding has its sharding. It gathers its output unless it requests `cut: column`.
-// Losses and ranks over sharded classes exchange a few numbers per position. Everything else, such as conv2d,
-// batch_norm and foreign modules, is whole and equal on every rank. Tensor rank 0 counts and owns it
-// (PartRequest::counts).
+// Losses over sharded classes, and the ranking of a target among them, exchange a few numbers per position. Everything
+// else, such as conv2d, batch_norm and foreign modules, is whole and equal on every rank. Tensor rank 0 counts and owns
+// it (PartRequest::counts).
 // Sharding of activations: sharding_state.h. Foreign modules and batch norm are outside regions.
 // Failure: Error(config) names the layer and its sizes if the ranks do not divide a linear layer.
 #pragma once
@@ -39,7 +39,7 @@ at::Tensor sharded_target_rank(const at::Tensor& logits, const at::Tensor& targe
 
 struct TensorOptions {
   bool sequence_parallel = false;  // activations between row- and column-parallel layers are sharded along the sequence
-  PlannedCuts cuts = {};           // shards of the whole model, if a rank builds a part of it
+  PlannedShards cuts = {};         // shards of the whole model, if a rank builds a part of it
 };
 
 // Returns a value for PartRequest::layers; DefaultLayers for a group of one. The function is collective over the group.

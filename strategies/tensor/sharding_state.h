@@ -84,7 +84,7 @@ class ShardingState : public BlockBoundaries {
 
 // TensorGroup: state shared by all scopes of one rank's sharded layers.
 struct TensorGroup {
-  TensorGroup(CommunicatorPtr ranks, bool sequence_parallel, PlannedCuts of_model)
+  TensorGroup(CommunicatorPtr ranks, bool sequence_parallel, PlannedShards of_model)
       : group(std::move(ranks)),
         sharding(std::make_shared<ShardingState>(group, sequence_parallel)),
         planned(std::move(of_model)) {}
@@ -95,7 +95,7 @@ struct TensorGroup {
   CommunicatorPtr group;
   std::shared_ptr<ShardingState> sharding;
   std::map<std::string, TensorShard> cuts;  // sharded parameters, by name
-  PlannedCuts planned;                      // parameters that other parts of the model make
+  PlannedShards planned;                    // parameters that other parts of the model make
 };
 using TensorGroupPtr = std::shared_ptr<TensorGroup>;
 

@@ -1,4 +1,5 @@
-// convoy::load refuses before it reads anything. tests/multi/use/use.py loads trained runs and serves them.
+// convoy::load refuses a missing device or run before it reads anything. tests/multi/use/use.py loads trained runs and
+// serves them.
 #include "convoy/load.h"
 
 #include <gmock/gmock.h>

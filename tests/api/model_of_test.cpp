@@ -25,7 +25,7 @@ ModelPtr layered_model() {
 Subject layered_subject() {
   Subject subject = mlp_subject();
   subject.name = "layered";
-  // Use one for all ranks: creating it draws from the generator that seeds the blocks of another rank.
+  // All ranks use one model: creating another would draw from the generator that seeds the blocks of another rank.
   subject.model = [model = layered_model()] { return model; };
   subject.data.tensors = {{"features", normal({subject_rows, 6}, "features", 3)},
                           {"target", integers({subject_rows}, "target", 5, 3)}};

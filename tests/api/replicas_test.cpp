@@ -124,7 +124,7 @@ TEST(Replicas, AcceptFusedOptimizers) {
   fused.eps = 1e-5;
   fused.weight_decay = 0.1;
   fused.groups = {{"bias", 1e-2, 0.0}};
-  // Leave out the unused layer, to which a fused optimizer gives zeros.
+  // Use a module without unused layers: a fused optimizer gives their parameters gradients of zero.
   const State plain = plain_program(sequential_net(), optimizers().at("adamw in groups"), {});
   test_jobs(3, [&](Job& job) {
     const Net net = sequential_net();

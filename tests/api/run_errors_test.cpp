@@ -35,7 +35,7 @@ TEST(RunMistakes, RefusesTheFolderOfADifferentRun) {
   expect_error([&] { train_rows(2, other); }, Failure::output, "batch_size: 6 -> 4, seed: 1 -> 9");
   other = {folder / "run", training.options, {"seed=3"}};
   expect_error([&] { train_rows(2, other); }, Failure::output, "seed: 1 -> 3");
-  // In a separate folder it may start from there.
+  // In a separate folder, this run may start from a checkpoint of the first one.
   TestTraining began{folder / "new", share_options(3, 4)};
   int64_t first = -1;
   began.before = [&](Job&, convoy::Run& run) { run.resume(folder / "run"); };

@@ -29,8 +29,8 @@ using testing::TestRows;
 using testing::TestTraining;
 using testing::train_rows;
 
-// Requests a stop, and returns when the channel's thread has called all earlier watchers, because callbacks run in
-// order.
+// Requests a stop. Returns when the channel's thread has called all earlier watchers: callbacks run in order, and the
+// one below is the last.
 void request_stop(Job& job) {
   Channel& channel = *context_of(job).channel;
   channel.set(protocol::stop_request, "{}");

@@ -105,7 +105,7 @@ TEST(Shards, AccumulateAndClipLikeAProgramWithoutConvoy) {
     }
 }
 
-// One rank has no rows in all 24 steps. The first steps also measure overlap.
+// One of three ranks has no rows in any of the 24 steps. The first steps also measure overlap.
 TEST(Shards, LetARankWithoutRowsSkipItsForward) {
   Schedule schedule;
   schedule.batches.assign(24, 2);

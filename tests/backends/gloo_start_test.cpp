@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Gloo tries a refused connection for several times the limit.
+// `limit`: of the rendezvous. Gloo retries a refused connection for several times as long.
 BackendRequest request_of(int rank, std::shared_ptr<Channel> channel, milliseconds limit) {
   BackendRequest request;
   request.rank = rank;

@@ -1,4 +1,4 @@
-// Results are there completely or not at all, and names of checkpoints are found.
+// Output files are complete or absent. Run references name the right checkpoint.
 #include "core/files/output_file.h"
 
 #include <gmock/gmock.h>

@@ -60,7 +60,7 @@ if __name__ == "__main__":
     for backend in ("gloo", "mpi"):
         name = f"convoy {backend}"
         ok &= harness.verdict(f"{backend} against {PEER}", median(harness.ratios(figures, name, PEER)), 0.62, aim=0.58)
-        # The default measures which of the two is faster; 2 % is the spread of a pair.
+        # The default measures whether `overlapped` or `flushed` is faster; 2 % is the spread of a pair.
         harness.pairs(options.pairs, figures, contestants, [name, name + ", overlapped", name + ", flushed"])
         for other in (", overlapped", ", flushed"):
             ok &= harness.verdict(f"{name}, default against{other.replace(',', '')}",

@@ -70,7 +70,7 @@ if __name__ == "__main__":
         OURS: convoy(),
         "serial loop": peer("serial"),
         "convoy, stacked": convoy("strategy.how=stacked"),
-        "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # its workers start in the first folder
+        "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # its workers start in the first epoch
         "convoy, processes": convoy("strategy.how=processes"),
     }
     figures = harness.interleave(options.rounds, contestants, expected=expected_peers, slower_is="less")

@@ -10,7 +10,7 @@ import time
 import harness
 
 UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
-SECONDS = 1.8  # seconds for which a run is timed, about
+SECONDS = 1.8  # approximate time for which a run is timed
 SYNTHETIC = "data={name: synthetic, kind: classification, rows: 8192, evaluate_rows: 0, features: %s, classes: 10}"
 SHORT = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never", "train.epochs=100000"]
 # A device is a core, except if two cores are named. There are small steps that a second device cannot speed up, and

@@ -23,8 +23,8 @@ strategy:
 """
 
 
-# Gain from this machine's second core. If two independent processes are slower than their known value, the gates of a
-# farm of two become lower by the same factor.
+# Known speed-up by two bare processes on two idle cores, against one run after the other. If the speed-up is lower
+# now, the gate and the aim for the farm's speed-up become lower by the same factor.
 KNOWN_BARE = 1.9
 
 

@@ -16,13 +16,13 @@ def arguments(description):
 
 
 def peer(name, options):
-    """Returns a step of the peer of that name in KNOWN."""
+    """Returns a function that measures seconds a step of a peer; `name` is one of KNOWN."""
     return lambda: harness.peer("gpt.py", "--how", HOW[name], "--text", harness.TOP / ".data" / "text.txt",
                                 "--steps", options.steps, "--warm", options.warm)["step_seconds"]
 
 
 def convoy(strategy, options, *overrides, ranks=None):
-    """Returns a step of configs/gpt_STRATEGY.yaml."""
+    """Returns a function that measures seconds a step of configs/gpt_STRATEGY.yaml."""
     return lambda: harness.step_of(f"configs/gpt_{strategy}.yaml", options, "train.evaluate_every=never", *overrides, ranks=ranks)
 
 
@@ -43,7 +43,7 @@ def two_cores(figures, alone, both):
     """Returns and prints the throughput of both cores relative to one, at most 2, for independent work."""
     worth = min(2.0, 2 * harness.median_ratio(figures, alone, both))
     harness.say(f"two runs that share nothing get {worth:.3f} times a core's work done on this machine's two; "
-                "speed-ups are held against gates by that, two being an idle machine")
+                "gates of speed-ups are scaled by it; an idle machine has 2")
     return worth / 2
 
 

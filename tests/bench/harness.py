@@ -171,7 +171,7 @@ def median_ratio(figures, name, reference):
 
 
 def beside_known(figures, seconds):
-    """Prints one line for each peer of `seconds`: its value here and its known value. `known`: {name: value}."""
+    """Prints one line for each peer: its value here and its known value. `seconds`: {name: known value}."""
     for name, figure in seconds.items():
         say(f"{name}: {1000 * statistics.median(figures[name]):.0f} ms a step here, {1000 * figure:.0f} ms known of two idle cores")
 

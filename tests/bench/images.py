@@ -26,7 +26,7 @@ log: {{tensorboard: false}}
 
 
 def write_images(folder):
-    """Photographs are smooth with some noise, which decides how long a decoder takes."""
+    """Writes images that are smooth with some noise, as photographs are: this decides how long a decoder takes."""
     from PIL import Image, ImageFilter
     chance = random.Random(1)
     for number in range(IMAGES):

@@ -26,7 +26,7 @@ def torchrun():
 
 
 class Convoy:
-    """A run has both figures: after a loss the supervisor replaces the rank."""
+    """One run gives both times: after a loss the supervisor replaces the rank."""
 
     def lost(self):
         self.changes = harness.Run(NCF, SETS, ranks=4, inject=["kill:rank=1@step=20"]).summary["membership"]

@@ -11,7 +11,7 @@ def torch_ddp(how, options):
 
 
 def convoy(strategy, options, *overrides, ranks=None):
-    """Returns a step of configs/resnet_cifar_shape.yaml with the batch norm of the peer."""
+    """Returns a function that measures seconds a step of configs/resnet_cifar_shape.yaml under a strategy."""
     return lambda: harness.step_of("configs/resnet_cifar_shape.yaml", options, f"strategy={{name: {strategy}}}",
                                    "train.evaluate_every=never", *overrides, ranks=ranks)
 

@@ -77,7 +77,7 @@ def memcpy(count, size):
 
 
 class Stall:
-    """Seconds for which a save in the background holds a step of two ranks, and those of a memcpy of the larger part.
+    """Seconds by which a save in the background delays a step of two ranks, and those of a memcpy of the larger file.
 
     The trace has the duration of each save on the rank's thread; a difference of whole runs would be mostly noise."""
 
@@ -85,8 +85,8 @@ class Stall:
 
     def __init__(self, folder, overrides, steps_a_second):
         self.folder = folder
-        # A trace has at most 1,000 steps; it begins after the first save, which gets the memory of the copy, and ends
-        # before the last one, for which the run waits.
+        # A trace has at most 1,000 steps. It begins after the first save, which allocates memory for the copy, and ends
+        # before the last save, for which the run waits.
         every = min(max(2, int(SPACING * steps_a_second)), 330)
         last = min(every * self.SAVES - 1, every + 1000)
         self.traced = last // every - 1
@@ -129,7 +129,7 @@ def stalls(folder, rounds):
 
 def steps_during_writes(folder, rounds):
     """A write takes longer than the steps between two saves, so each save waits for the one before it: a write is in flight
-    during every step. While nobody waits, convoy writes 500 MB a second at most (core/checkpoint/checkpoint.cpp)."""
+    during every step. While no rank waits, convoy writes 500 MB a second at most (core/checkpoint/checkpoint.cpp)."""
     sets = DENSE + ["strategy={name: single}", "launch.cores_per_rank=1", "launch.bind=none", "train.max_steps=101",
                     "train.keep_last=1", "train.checkpoint_async=true"]
 

@@ -1,6 +1,6 @@
 """CPU time of event files, Prometheus' file, resources and the time breakdown, as a fraction of NCF's"""
-# The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, without the breakdown
-# and the files. Without it, only the files are compared.
+# The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, which has neither the
+# breakdown nor these files. Without `--baseline`, runs with and without the files are compared.
 # On a virtual machine equal runs need up to a fifth more CPU time than the fastest one. So a round makes several short
 # runs of each side in turn, and takes the lowest time of each side.
 import pathlib

@@ -123,8 +123,8 @@ function(convoy_mpi_entry folder ranks)
   set_tests_properties(${names} PROPERTIES RUN_SERIAL ON ENVIRONMENT "${convoy_test_environment}")
 endfunction()
 
-# convoy_script_tests(FOLDER TIMEOUT): every .sh and .py of tests/FOLDER and its sub-folders as FOLDER.NAME. They own
-# both cores while they run. Exit 77 means skipped. A `# labels: slow` line in a script's first lines replaces the label.
+# convoy_script_tests(FOLDER TIMEOUT): every .sh and .py of tests/FOLDER and its sub-folders as FOLDER.NAME. No other
+# test runs at the same time. Exit 77 means skipped. A line `# labels: slow` in a script replaces the label.
 function(convoy_script_tests folder timeout)
   set(here ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
   file(GLOB scripts CONFIGURE_DEPENDS ${here}/*.sh ${here}/*.py ${here}/*/*.py)

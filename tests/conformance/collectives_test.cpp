@@ -97,8 +97,8 @@ TEST_P(Collectives, AllGatherWithUnequalSizes) {
   });
 }
 
-// Every rank reads the parts that the others wrote into common memory, in every round. The bytes count as sent. A
-// second memory works together with the first.
+// In every round, each rank reads the parts that the others wrote into shared memory. The bytes count as sent. A
+// second, larger memory works after the first.
 TEST_P(Collectives, AllGatherInSharedMemory) {
   const std::string backend = std::get<0>(GetParam());
   const bool shares = backend == "local" || backend == "gloo" || backend == "mpi";  // others may leave it out
@@ -128,7 +128,7 @@ TEST_P(Collectives, AllGatherInSharedMemory) {
         EXPECT_TRUE(same(output, wanted));
         world.barrier({"x"})->wait();  // all have read
       }
-      // Gathers into separate memory, from a part of the common memory.
+      // Gathers into separate memory, from a part of the shared memory.
       at::Tensor other = at::zeros({n, 8}, at::kByte);
       const at::Tensor mine = memory.narrow(0, 8 * me, 8);
       mine.fill_(me + 1);

@@ -100,8 +100,8 @@ TEST_P(Consistency, RefusesDifferentCounts) {
   });
 }
 
-// One rank sends other counts than its peer expects. The counts differ on every rank, so only the sum over all ranks
-// shows the mistake.
+// One rank sends another count than its peer expects. Counts may differ between ranks, so only the sum of sent and
+// expected counts over all ranks shows the mistake.
 TEST_P(Consistency, RefusesDifferentCountsBetweenTwo) {
   on_ranks([](Communicator& world) {
     const int n = world.size();
@@ -183,7 +183,7 @@ TEST_P(Consistency, SamplesLaterCalls) {
         for (int64_t i = 0; i < checked_at_first + 1; ++i) group.barrier({"first"})->wait();
         for (int64_t i = 0; i < 4000; ++i) {
           group.all_reduce(at::ones({4}, dtype), ReduceOp::max, {"later"})->wait();
-          if (i > 1000) std::this_thread::sleep_for(std::chrono::microseconds(200));  // the news needs its time
+          if (i > 1000) std::this_thread::sleep_for(std::chrono::microseconds(200));  // a report needs time
         }
       };
     };

@@ -1,4 +1,4 @@
-// Aborts, time limits, disagreement; lifetime of a Work's tensors; counters and observers.
+// Aborts, time limits, mismatches; lifetime of a Work's tensors; counters and observers.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 

@@ -26,7 +26,7 @@ namespace {
 int gpus() { return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0; }
 
 // Runs `body` on two ranks, as threads, each on its GPU. A group compares its first collectives before they start, so
-// these are done first.
+// barriers come first: the collectives of `body` start at once.
 void on_two_gpus(const std::function<void(Communicator&, const at::Device&)>& body) {
   RankGroup group{"nccl", 2};
   group.on_gpus = true;

@@ -40,7 +40,8 @@ TEST_F(TrainerTest, ANegativeWeightIsAnError) {
   }
 }
 
-// One line of metrics for the three steps of an epoch. The second is negative, and the sum of the three is not.
+// The metrics of an epoch's three steps are one line. The weight of the second step is negative, and the sum of the
+// three weights is not.
 TEST_F(TrainerTest, ReportsABatchOfNegativeWeightAtTheNextLine) {
   Counting strategy;
   strategy.negative_step = 4;

@@ -80,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(hybrid_cells()),
 
 using Cut = LinearOptions::Cut;
 
-// Four blocks of one linear layer each; the last is tied to the second, each with a different sharding.
+// Four blocks of one linear layer each. The last is tied to the second; `owner` is the sharding of the second, `user`
+// that of the last.
 class TiedLinears : public FeatureModel {
  public:
   TiedLinears(Cut owner, Cut user) : owner_(owner), user_(user) {}

@@ -372,7 +372,7 @@ TEST(Rows, ShardingOverTwoRanksHalvesMemory) {
   EXPECT_LE(std::abs(rows[0] - rows[1]), 2);
 }
 
-// A rank without rows of a table flushes none of them if the table is shared, and has none if it is sharded.
+// With fewer rows than ranks, some ranks flush no row of a shared table, and hold no row of a sharded one.
 TEST(Rows, SupportTablesWithFewerRowsThanRanks) {
   for (const int64_t users : {1, 2, 3}) {
     const State dense = trained({"single", "", 1}, ranking_subject(false, users), 0, 14, {});

@@ -34,8 +34,8 @@ Layout fsdp(const ShardedCell& cell) {
           cell.ranks};
 }
 
-// Compares the cell with single. With `batch_norm: local` the reference trains on the ranks' shares; its running means
-// follow from all shares there, and from rank 0's share here.
+// Compares the cell with single. With `batch_norm: local` the reference trains on the ranks' shares. Running means are
+// then not compared: the reference's follow from all shares, and those of fsdp from rank 0's share.
 void hold(const ShardedCell& cell, Training training, const std::string& reference = "") {
   const Subject subject = subject_named(cell.subject);
   const bool normalises = cell.subject == "norms" || cell.subject == "convnet";

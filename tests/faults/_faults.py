@@ -13,8 +13,8 @@ import uuid
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
-# FAULTS' times for tests, in seconds. R is short only if the rendezvous itself fails, because a busy machine may start
-# slowly.
+# Time limits of these tests, in seconds. That of the rendezvous is short only if the rendezvous itself fails, because a
+# busy machine may start slowly. Numbers of cases in these scripts are those of the project's list of faults.
 GRACE, HEARTBEAT, COLLECTIVE, RENDEZVOUS = 2, 5, 5, 10
 PATIENT_RENDEZVOUS = 60
 MARK = "CONVOY_FAULT_TEST"
@@ -42,8 +42,8 @@ launch:
 
 
 def within(under=(), limit=0):
-    """Returns 1 s and G after a failure, which a time limit may have to find. mpirun needs up to 2 s more to end its
-    job (case 19), independent of who started it."""
+    """Returns the seconds in which a run ends after a fault: `limit`, if a time limit has to find the fault, 1 s and
+    the grace period. mpirun needs up to 2 s more to end its job, whether the user or convoy started it."""
     return limit + 1 + GRACE + (2 if under else 0)
 
 
@@ -218,7 +218,7 @@ class Run:
                      for pid in left if os.path.exists(f"/proc/{pid}")]
             self.sweep()
             self.check(False, f"still alive: {names}")
-        # Other runs, and their last threads, release theirs within a moment.
+        # Other runs release their segments within a moment, as do the last threads of processes that have ended.
         end = time.time() + 3
         while (new := self.segments()) and time.time() < end:
             time.sleep(0.1)
@@ -244,7 +244,7 @@ class Run:
 def swept(folder, run):
     """Checks that the next run of the same user removes leftovers of a killed mpirun: old ones that no process holds."""
     sessions = list(run.temporary.glob("ompi.*/pid.*"))
-    # Its processes have ended visibly before the last of their threads has freed its memory.
+    # A process looks ended before the last of its threads has freed its memory.
     runs.wait_for(lambda: len(run.segments()) == len(shared_memory() - run.memory_before), 5, "unused segments")
     segments = run.segments()
     for name in segments:

@@ -1,4 +1,4 @@
-"""Case 24: the disk is full when a checkpoint is written, flushed or closed. All ranks report it, the older checkpoint
+"""The disk is full when a checkpoint is written, flushed or closed. All ranks report it, the older checkpoint
 remains, and no temporary files remain."""
 import sys
 

@@ -1,4 +1,4 @@
-"""P1, P3 and P5: pipelines that are killed, throw, exit or hang affect no other. One that fails twice succeeds at its
+"""Pipelines that are killed, throw, exit or hang affect no other. One that fails twice succeeds at its
 third attempt, after back-off."""
 # timeout: 180
 import _faults

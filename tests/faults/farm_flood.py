@@ -1,4 +1,4 @@
-"""P4: a pipeline writes 100 MB without a newline; nothing blocks, and its logs are capped."""
+"""A pipeline writes 100 MB without a newline; nothing blocks, and its logs are capped."""
 # timeout: 120
 import pathlib
 import shutil

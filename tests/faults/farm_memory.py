@@ -1,4 +1,4 @@
-"""P2: a pipeline exceeds its memory limit, by anonymous memory alone. Only it ends, within 2 s, with cause `memory`,
+"""A pipeline exceeds its memory limit, by anonymous memory alone. Only it ends, within 2 s, with cause `memory`,
 and is not retried. The others have the bits of runs without a farm, also one that maps far more data than its limit."""
 # timeout: 150
 import contextlib

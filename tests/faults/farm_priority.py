@@ -1,4 +1,4 @@
-"""P6: an urgent pipeline waits in the queue. It runs next, and running ones continue. With `preempt`, one stops after
+"""An urgent pipeline waits in the queue. It runs next, and running ones continue. With `preempt`, one stops after
 its step, and ends later with the weights of an undisturbed run. On a stop request a farm stops in order."""
 # timeout: 150
 import os

@@ -1,5 +1,5 @@
-"""Cases 1, 2 and 13: a rank is killed, or crashes, while it waits in an all-reduce (rank 0, then the last). Its
-processes in another session end as well. Also case 1 while ranks gather each other's parameters, and for a stage's
+"""A rank is killed, or crashes, while it waits in an all-reduce (rank 0, then the last). Its
+processes in another session end as well. Also while ranks gather each other's parameters, and for a stage's
 rank in the middle of a step."""
 import sys
 
@@ -27,7 +27,7 @@ def elsewhere(folder, backend, strategy, fault, victim, step):
 
 
 def in_save(folder, backend):
-    """Survivors remove leftovers: only rank 0 knows its temporary files."""
+    """Rank 0 is killed while it saves. Other processes remove its temporary files, which only rank 0 knew."""
     run = _faults.Run(folder, backend, title=f"{backend}, while rank 0 saves", checkpoint="1 steps",
                       sets=["model.hidden=[3000,3000]", "train.batch={global: 2}"])
     run.start()
@@ -45,7 +45,7 @@ with runs.workspace() as folder:
         in_all_reduce(folder, backend, "kill", 1, 9, more=["orphan:rank=1@step=10"])
         in_all_reduce(folder, backend, "segv", 1, 11)
         elsewhere(folder, backend, "{name: fsdp, shard: parameters}", f"kill:rank=1:block=1@step={STEP}", 1, STEP)
-        # Its ranks synchronise only to evaluate and to save.
+        # The ranks of an ensemble synchronise only to evaluate and to save.
         elsewhere(folder, backend, "{name: ensemble, members: 4, how: processes}", f"kill:rank=1@step={STEP}", 1, STEP)
         elsewhere(folder, backend, "{name: pipeline, micro_batches: 4}", f"kill:rank=0:block=0@step={STEP}", 0, STEP)
     in_save(folder, "gloo")

@@ -1,4 +1,4 @@
-"""Case 19: a rank is killed in a job that the user's own mpirun started; mpirun returns 137, the summary names it."""
+"""A rank is killed in a job that the user's own mpirun started; mpirun returns 137, the summary names it."""
 import signal
 
 import _faults

@@ -1,4 +1,4 @@
-"""Case 10: the launcher is SIGKILLed. All its processes end within two seconds, also those in other sessions. mpirun
+"""The launcher is SIGKILLed. All its processes end within two seconds, also those in other sessions. mpirun
 then gets TERM once for each thread of the launcher that dies. It treats the second one as a second request, and
 leaves its session folder and shared memory. The guard removes the folder after the processes; the next run of the
 same user removes the rest once it is a minute old."""

@@ -47,7 +47,7 @@ def file_size(folder):
     run = _faults.Run(folder, "auto", title="no file beyond 2 MB", checkpoint="10 steps", sets=WIDE, **SINGLE)
     run.start(under=limited("--fsize=2000000"))
     ended(run, 74, [str(run.output / "checkpoints"), "File too large", "ulimit -f"], kind="io")
-    for _ in range(3):  # the other rank only hears of it, at the same moment
+    for _ in range(3):  # rank 1 only learns of the failure, at the same moment
         run = _faults.Run(folder, "gloo", title="rank 0 cannot save", checkpoint="10 steps", sets=WIDE, ranks=2)
         run.start(under=limited("--fsize=2000000"))
         ended(run, 74, ["File too large"], kind="io")
@@ -70,7 +70,7 @@ def address_space(folder):
         run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=limited(f"--as={megabytes}000000"))
         ended(run, 71, ["out of memory", "RLIMIT_AS"])
-    # Too little for a part of the start of one of two ranks: the line of the failure names the limit.
+    # Too little for some part of a rank's start. The line that reports the failure names the limit.
     for kilobytes in (400000, 410000, 420000, 430000, 440000, 450000, 460000):
         run = _faults.Run(folder, "gloo", title=f"{kilobytes} KB of addresses for each of two ranks", steps=3)
         run.start(under=limited(f"--as={kilobytes * 1024}"))

@@ -1,4 +1,4 @@
-"""Cases 8 and 9: a rank calls another operation, or the same with another shape or type, or builds another model. Both
+"""A rank calls another operation, or the same with another shape or type, or builds another model. Both
 are printed, and nothing hangs."""
 import os
 import sys

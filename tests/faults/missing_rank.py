@@ -1,5 +1,5 @@
-"""Case 14: one rank never starts; the others wait no longer than R and name it. Also a rank with another configuration,
-which has no effect: ranks use the configuration that rank 0 has read."""
+"""One rank never starts; the others wait no longer than launch.rendezvous and name it. Also a rank with
+another configuration, which has no effect: ranks use the configuration that rank 0 has read."""
 import signal
 import time
 
@@ -15,7 +15,7 @@ def missing(folder, backend):
     run.failed_at = time.time()
     if backend == "mpi":
         run.start(under=[*_faults.MPIRUN, "sh", "-c", HALF, "half"])
-        # mpirun waits for the sleeper, so the summary is checked (FAULTS).
+        # mpirun waits for the sleeping rank, so the time until the message is checked.
         runs.wait_for(lambda: "rank 1 of 2" in run.console(), _faults.RENDEZVOUS + 5, "the message")
         took = time.time() - run.failed_at
         run.check(took <= _faults.RENDEZVOUS + 2, f"said after {took:.1f} s")

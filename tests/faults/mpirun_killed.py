@@ -1,4 +1,4 @@
-"""Case 20: mpirun itself is SIGKILLed, the user's and the one that convoy started. The ranks end, and the next run of
+"""mpirun itself is SIGKILLed, the user's and the one that convoy started. The ranks end, and the next run of
 the same user removes mpirun's leftovers."""
 import signal
 import time

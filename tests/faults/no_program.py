@@ -1,4 +1,4 @@
-"""Case 21: the program of the ranks, or mpirun, is missing or cannot be executed; reported at once."""
+"""The program of the ranks, or mpirun, is missing or cannot be executed; reported at once."""
 import os
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""Case 22 under every strategy: a NaN in one rank's forward, stage or shard stops the run in that step on all ranks,
+"""Under every strategy: a NaN in one rank's forward, stage or shard stops the run in that step on all ranks,
 before anything of that step is saved."""
 # timeout: 300
 import os

@@ -1,5 +1,5 @@
-"""A program of a user fails like convoy-rank: missing or not executable (21), an exception (3), an end before the end (4), a kill
-(1), a crash (2), a hang (6), other calls (8), a request to stop (11), under mpirun (19), and a restart (17)."""
+"""A program of a user fails like convoy-rank: missing or not executable, an exception, an early end,
+a kill, a crash, a hang, other calls, a request to stop, under mpirun, and a restart."""
 import os
 import signal
 import sys
@@ -33,7 +33,8 @@ def failing(folder, action, code, kind, rank=1, within=20, under=(), signal_numb
 
 
 def killed_after_job(folder):
-    """A program may work on after its job. What it loses then is a failure, although the results are complete."""
+    """A program may continue after its job. If mpirun is killed then, the run has failed, although the results are
+    complete."""
     script = folder / "works_on"
     script.write_text(f'#!/bin/sh\n{JOB} "$@" && sleep 30\n')
     script.chmod(0o755)

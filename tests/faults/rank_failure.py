@@ -1,4 +1,4 @@
-"""Cases 3 and 4: a model throws, or its process ends with 0 before the training does; the earliest failure is the
+"""A model throws, or its process ends with 0 before the training does; the earliest failure is the
 cause. Also with sharded layers, with pipeline stages, and with all ranks in one process."""
 import os
 import sys

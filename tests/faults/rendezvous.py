@@ -1,4 +1,4 @@
-"""Cases 15 and 16: a rank dies between joining and connecting, or never finishes that; a port that is taken, and two
+"""A rank dies between joining and connecting, or never finishes that; a port that is taken, and two
 jobs on one port, which never connect."""
 import os
 import socket
@@ -42,7 +42,7 @@ def never_meets_others(folder, backend, rank):
     run = _faults.Run(folder, backend, f"loop:rank={rank}@join", rendezvous=_faults.RENDEZVOUS / 2,
                       title=f"{backend}: the others wait")
     run.start()
-    says = [f"rank {rank} has not come within", f"logs/rank{rank}.log"] if backend == "gloo" else [f"rank {rank} has been"]
+    says = [f"rank {rank} has not joined within", f"logs/rank{rank}.log"] if backend == "gloo" else [f"rank {rank} has been"]
     run.ends(75, within=_faults.within(limit=_faults.RENDEZVOUS / 2 + 1), kind="rendezvous", rank=rank,
              says=[*says, "launch.rendezvous"])
 

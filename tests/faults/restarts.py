@@ -1,4 +1,4 @@
-"""Cases 17 and 18: a run that loses a rank once restarts and ends with the weights of an undisturbed one, bit for bit.
+"""A run that loses a rank once restarts and ends with the weights of an undisturbed one, bit for bit.
 A run whose ranks crash at the same step three times ends."""
 # timeout: 300
 import pathlib
@@ -75,7 +75,7 @@ def stopped_while_failing(folder, backend, number):
 
 
 def convoy_killed(folder):
-    """mpirun then sends SIGTERM to the other convoys, which is no request to stop."""
+    """A convoy is killed. mpirun then sends SIGTERM to the other convoys, which is no request to stop."""
     run = run_of(folder, "mpi", title="mpi: the convoy of rank 1 killed")
     run.sets += ["train.max_steps=3000"]
     run.start()

@@ -1,4 +1,4 @@
-"""Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may
+"""A rank is stopped, computes for ever, loses its network or sleeps longer than a collective may
 take. One report names it, and the collective in which the others wait. A rank that sleeps half as long causes a
 warning and completes. A job that was suspended as a whole continues. Ranks that do not exit after their results are
 ended."""

@@ -1,4 +1,4 @@
-"""Cases 11 and 12: on a stop request to any process, all ranks stop after the same step with a valid checkpoint. After
+"""On a stop request to any process, all ranks stop after the same step with a valid checkpoint. After
 a second request, or if a rank does not finish its step, they are killed."""
 import signal
 import sys
@@ -49,7 +49,7 @@ def at_once(folder, backend):
 
 
 def twice(folder, backend):
-    # The sleeping rank prevents the others from stopping; G has not passed.
+    # The sleeping rank prevents the others from stopping; the grace period has not passed.
     run = _faults.Run(folder, backend, "sleep:60s:rank=1@step=20", sets=["launch.grace=30s"], title=f"{backend}: asked twice")
     run.start()
     run.happened()

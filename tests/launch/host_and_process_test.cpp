@@ -43,7 +43,7 @@ TEST(Mps, FindsTheDaemonAndReportsSharedGpus) {
   EXPECT_EQ(mps_folder({}, folder), "");
   std::ofstream(daemon) << getpid() << "\n";
   EXPECT_EQ(mps_folder({}, folder), folder.string());
-  std::ofstream(daemon) << 999999999 << "\n";  // larger than any process's number
+  std::ofstream(daemon) << 999999999 << "\n";  // larger than any process id
   EXPECT_EQ(mps_folder({}, folder), "");
   const Variables named{{"CUDA_MPS_PIPE_DIRECTORY", folder}};
   EXPECT_EQ(mps_folder(named), folder.string()) << "the variable of a container names it";

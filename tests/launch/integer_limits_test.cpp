@@ -26,7 +26,7 @@ const char* const huge[] = {"9223372036854775807", "4611686018427387904"};
 struct Found {
   std::string kind, entry;          // "model", "gpt"; "" and "" for keys of the run itself
   std::vector<std::string> path;    // "evaluate", "users"; a list's items are "[]"
-  std::vector<std::string> beside;  // keys that must be there too, for each of these: "path: x, "
+  std::vector<std::string> beside;  // for each key of the path, the required keys next to it: "path: x, "
   Option option;
 };
 

@@ -61,7 +61,7 @@ TEST(NodeRole, EachPlatformAloneIsEnough) {
             "0 of 2 at a:5 ranks 0 from PET_NNODES");
   EXPECT_EQ(node_text({}, {{"NNODES", "2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}}),
             "0 of 2 at a:5 ranks 0 from NNODES");
-  // An Indexed Job knows its number; node 0 has the same name with 0.
+  // A pod of an Indexed Job knows its index; node 0 has the same host name with index 0.
   EXPECT_EQ(node_text({}, {{"NNODES", "2"}, {"JOB_COMPLETION_INDEX", "1"}}, pod),
             "1 of 2 at train-0.trainers.default.svc.cluster.local:29500 ranks 0 from NNODES");
   EXPECT_EQ(node_text({2, -1, "train-0.trainers"}, {{"JOB_COMPLETION_INDEX", "1"}}, pod),

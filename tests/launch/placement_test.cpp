@@ -29,8 +29,8 @@ Topology machine(int cores, int threads_each = 1, int gpus = 0) {
 TEST(Placement, GivesRanksEqualNumbersOfCores) {
   JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine(5, 2), {});
-  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 5, 6));  // cores 0 and 1 with their hyper-threads
-  EXPECT_THAT(job.ranks[1].cores, ElementsAre(3, 4, 8, 9));  // cores of the other NUMA node, without 2
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 5, 6));  // both hardware threads of cores 0 and 1
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(3, 4, 8, 9));  // cores of the other NUMA node, without core 2
   EXPECT_EQ(job.ranks[0].threads, 2);
   EXPECT_FALSE(result.shared);
   EXPECT_THAT(result.warnings, IsEmpty());
@@ -123,7 +123,7 @@ TEST(Placement, BindWidensOrLeavesFree) {
 TEST(Placement, GivesGpuRanksCoresOfTheirNode) {
   JobPlan job = job_of(2, true);
   place(job, machine(4, 1, 2), {});
-  EXPECT_THAT(job.ranks[0].cores, ElementsAre(2, 3));  // GPU 0 hangs on node 1
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(2, 3));  // GPU 0 is attached to NUMA node 1
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1));
 }
 

@@ -165,7 +165,7 @@ TEST(Report, SentencesNameFailuresAndAdvice) {
   const Json lost{{"left", {1}}, {"why", "rank 1 was killed"}}, new_rank{{"joined", {3}}, {"why", "rank 3 joins"}};
   const std::string changed = write_run(folder, "d", {{"membership", Json::array({lost, lost, new_rank})}});
   EXPECT_THAT(report_data({changed})["sentences"][2].get<std::string>(),
-              HasSubstr("it went on without 2 lost ranks and took in a new rank"));
+              HasSubstr("it continued without 2 lost ranks and gained a new rank"));
   const std::string gone = write_run(folder, "e", {{"status", "running"}});
   EXPECT_EQ(report_data({failed, gone})["sentences"][2],
             "1 run has failed: a at step 7 (rank 1 was killed); e ended without a result: its convoy is gone, and the "

@@ -131,7 +131,7 @@ TEST_F(RestartPolicyTest, KeepsEveryFirstCause) {
     }
   }
   EXPECT_EQ(last.exit_code, exit_code::no_progress);
-  EXPECT_THAT(last.cause->message, HasSubstr("came no further than step 20"));
+  EXPECT_THAT(last.cause->message, HasSubstr("reached no step after 20"));
   EXPECT_EQ(last.cause->rank, 1);
   ASSERT_EQ(attempts.ended().size(), 3u);
   EXPECT_EQ(attempts.ended()[1].at("attempt"), 1);

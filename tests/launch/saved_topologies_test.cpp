@@ -34,7 +34,7 @@ TEST(Inventory, PlacesEachRankOnTheNodeOfItsGpu) {
   for (const PlacedRank& row : result.table) {
     EXPECT_THAT(row.numa, ElementsAre(row.rank / 4));
     EXPECT_EQ(row.threads, 4);
-    EXPECT_EQ(row.cores.size(), 8u);  // with their hyper-threads
+    EXPECT_EQ(row.cores.size(), 8u);  // with all hardware threads
     EXPECT_EQ(row.why, str("GPU ", row.rank, " is on NUMA node ", row.rank / 4));
     EXPECT_THAT(row.device, HasSubstr(str("GPU ", row.rank, " GPU-000000d", row.rank)));
   }

@@ -93,7 +93,7 @@ TEST(NcfScorer, RefusesLayersThatAreNoWholeMatrix) {
   const ModelPtr model = model_of(sizes);
   std::vector<BlockPtr> blocks = blocks_of(*model, plain.layers);
   EXPECT_TRUE(model->pair_scorer(blocks));
-  // As a shard has it.
+  // Keeps only a shard of the weight.
   at::Tensor weight = blocks[2]->named_parameters()["linear.weight"];
   weight.set_data(weight.narrow(0, 0, 6).clone());
   EXPECT_FALSE(model->pair_scorer(blocks));

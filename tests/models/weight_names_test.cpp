@@ -1,4 +1,4 @@
-// Tables of Python's names: numbers of blocks and stages, and configurations that transformers has.
+// Names of tensors in Python: numbers of blocks and stages in them, and a config.json for models of transformers only.
 #include <gtest/gtest.h>
 
 #include "core/checkpoint/weight_names.h"

@@ -46,8 +46,8 @@ launch: {{ranks: 2, cores_per_rank: 1}}
 
 
 def visits(folder, visitors=300):
-    """Writes visitors and pages on a circle; visitors are near the page. Each page has two visits. A visitor's last one
-    is of a page that nobody visited before, so its id carries no information."""
+    """Writes visitors and pages on a circle; each page gets two visits, by visitors near it. A visitor's last visit is
+    to a page without earlier visits, so the page's id carries no information."""
     def place(angle):
         return f"{math.cos(angle):.4f},{math.sin(angle):.4f}"
     def near(angle):
@@ -91,8 +91,8 @@ with runs.workspace() as folder:
     (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
     (folder / "gpt.yaml").write_text(GPT.format(folder=folder))
     done = runs.run(folder / "gpt.yaml", folder / "gpt", ["train.checkpoint_every=4 epochs"])
-    # Eight tokens a story, 200 stories, in sequences of eight with one target more: 199; a tenth of them is for
-    # evaluation.
+    # 200 stories of eight tokens give 199 sequences of eight tokens, because each sequence needs one more token as the
+    # last target. A tenth of the sequences is for evaluation.
     runs.check(done["samples"] == 4 * 179 and done["tokens"] == 8 * done["samples"],
                f"{done['samples']} sequences with {done['tokens']} tokens")
     runs.check(done["metrics"]["loss"]["last"] < 0.5, f"the story was not learnt: {done['metrics']}")
@@ -116,7 +116,7 @@ with runs.workspace() as folder:
     runs.refused("damaged tokens", 78, ["gpt.yaml:5:", "data.vocabulary: ", "words.json:1:16: is not JSON"],
                  runs.command(folder / "gpt.yaml", folder / "damaged"))
     runs.check(not (folder / "damaged").exists(), "a folder was made although nothing started")
-    # Both ranks find this mistake, far into the file. Of their own lines at most that of the first rank is printed.
+    # Both ranks find this mistake, far into the file. Besides the failure, at most one rank's line about it is printed.
     (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
     (folder / "story.txt").write_text("the cat sat on the mat " * 60000 + "!")
     text = runs.refused("an unknown byte", 65, ["failed: "],
@@ -136,7 +136,7 @@ with runs.workspace() as folder:
                  ["convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"],
                  runs.command(folder / "convnet.yaml", folder / "renamed", on), within=30)
     runs.run(folder / "convnet.yaml", folder / "still-renamed", [*on, "data.changed=allow"], expect=78)
-    # Without blue, the first class by name, red and green keep their numbers of the checkpoint.
+    # Blue is the first class by name. Without it, red and green keep their numbers of the checkpoint.
     (folder / "colours" / "amber").rename(folder / "colours" / "red")
     (folder / "colours" / "blue").rename(folder / "blue")
     runs.refused("a missing class", 78, ["class 'blue' is missing"],
@@ -150,8 +150,8 @@ with runs.workspace() as folder:
     for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
         runs.check(words in failed["failure"]["message"], failed["failure"])
 
-    # Visits depend on the features of a page only. As context columns they are equal for a positive and its negatives,
-    # and a warning reports that.
+    # Visits depend on the features of a page only. As context columns, these features are equal for a positive and its
+    # negatives, and a warning reports that.
     visits(folder)
     (folder / "ncf.yaml").write_text(NCF.format(folder=folder))
     hits = runs.run(folder / "ncf.yaml", folder / "features")["metrics"]["hr@10"]["last"]

@@ -40,7 +40,7 @@ with runs.workspace() as folder:
     runs.check(close([whole["metrics"]["loss"]["last"]], [members(summaries["stacked"])[2]]), f"alone: {whole['metrics']}")
     print("member 2 alone, from its checkpoint and from the start: the same")
 
-    # Without steps left it is evaluated, and leaves an ordinary checkpoint; settings that differ are reported.
+    # Without steps left the member is evaluated, and leaves an ordinary checkpoint. Settings that differ are reported.
     last = folder / "stacked"
     still = runs.run(CONFIG, folder / "still-alone", [*alone, f"train.resume={last}@member2"])
     runs.check(close([still["metrics"]["loss"]["last"]], [members(summaries["stacked"])[2]]), f"nothing left: {still['metrics']}")

@@ -88,8 +88,7 @@ with runs.workspace() as folder:
     runs.check(min(took) <= 1, f"explain took {min(took):.2f} s")
     runs.check(set(os.listdir(runs.TOP)) - before <= {"runs"}, "explain left files")
 
-    # Times: one rank's step and the backend are measured, nothing is run; the file is reused, and only where it
-    # applies.
+    # --calibrate measures steps and the backend, and starts no run. Its file is used again, and only where it applies.
     file = folder / "calibration.json"
     start = time.monotonic()
     text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp,fsdp,pipeline,data_parallel", "--calibrate", cwd=folder)
@@ -165,7 +164,7 @@ with runs.workspace() as folder:
     runs.check("not measured" not in text and "0-1016 by 8  node0 … node127 (128)" in text, text)
     runs.check("leaves 1008 of 1024 ranks without rows" in text and "--ranks 16" in text, text)
 
-    # In a comparison such a model is not measured, and the reason is printed.
+    # A comparison does not measure a model of this size, and prints the reason.
     text = explain("--ranks", 2, "--compare", "single,ddp", *large[:8], of=runs.TOP / "configs" / "gpt_ddp.yaml")
     runs.check("too large for a quick measurement: one block of each kind needs " in text and "add --calibrate" in text and
                "predicted step" not in text, text)

@@ -30,7 +30,8 @@ def norms(folder):
 
 
 def accumulated(work):
-    """Returns norms of accumulated updates. A logged step prints the norm of the last update, which is rarely its own."""
+    """Returns norms of accumulated updates. A logged step prints the norm of the last update, which an
+    earlier step may have made."""
     folder = work / "accumulated"
     runs.run(CONFIG, folder, [*SHORT, "strategy.sync.every=3", "train.max_steps=12", "backend=gloo"], ranks=2)
     runs.check(sorted(norms(folder)) == [4, 8, 12], f"accumulated: {norms(folder)}")
@@ -65,7 +66,7 @@ def on_hosts(title, hosts, output, sets):
 
 
 def saves(folder):
-    """Returns the hash of every file of tensors that was saved while training went on, by step."""
+    """Returns the hash of every file of tensors that was saved while training continued, by step."""
     return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
             for step in (10, 20) for path in sorted((folder / "checkpoints" / f"step-{step}").glob("*.safetensors"))}
 

@@ -79,7 +79,7 @@ with runs.workspace() as work:
     rows = runs.run(CONFIG, work / "rows", [*tables, *often, "model.rows=true"], ranks=2)["bytes_sent_per_step"]
     dense = runs.run(CONFIG, work / "dense", [*tables, *often], ranks=2)["bytes_sent_per_step"]
     runs.check(rows < dense / 2, f"rows {rows} bytes a step, dense {dense}")
-    # Rank 0 reports options once that have no effect, or cost more than they save.
+    # Only rank 0 reports options that have no effect, or cost more than they save, and each of them once.
     def reports(name, words, *sets):
         runs.run(CONFIG, work / name, [*short, *sets], ranks=2)
         logs = [(work / name / "logs" / f"rank{rank}.log").read_text() for rank in (0, 1)]

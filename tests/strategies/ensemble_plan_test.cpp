@@ -76,7 +76,7 @@ TEST(EnsemblePlan, RanksMayShareAGpu) {
   for (int rank = 0; rank < 5; ++rank)
     EXPECT_EQ(threads.jobs.at(0).ranks[static_cast<size_t>(rank)].devices.at(0).gpu, rank % 2);
   ASSERT_FALSE(threads.warnings.empty());
-  EXPECT_EQ(threads.warnings.back(), "up to 3 threads share a GPU, each with a stream of its own");
+  EXPECT_EQ(threads.warnings.back(), "up to 3 threads share a GPU, each with a separate stream");
   EXPECT_THROW(shared(", how: threads", "nccl"), ConfigError);
 }
 

@@ -152,7 +152,7 @@ TEST(Fsdp, LocalBytesMatchTheFormula) {
       const double held = static_cast<double>(data.local_bytes()) + static_cast<double>(data.borrowed_bytes_peak());
       const double formula = cost.parameter_bytes + cost.gradient_bytes;
       EXPECT_LE(held, formula) << to_string(layout);
-      // A shard to add may reuse a buffer that was returned just before.
+      // A shard to add may reuse memory that was returned just before.
       EXPECT_GE(held, formula - block_elements * 8.0 / layout.ranks) << to_string(layout);
     });
   }

@@ -159,7 +159,7 @@ class DropoutTest : public ::testing::Test {
     state_.step = 4;
     state_.rows = 30;
   }
-  at::Tensor mask(int64_t first, int64_t rows, at::IntArrayRef shape, double p = 0.3, const DropoutCut& cut = {}) {
+  at::Tensor mask(int64_t first, int64_t rows, at::IntArrayRef shape, double p = 0.3, const DropoutShard& cut = {}) {
     state_.first_row = first;
     state_.rows = rows;
     return dropout_mask(at::empty(shape, at::kDouble), p, "layer", state_, cut);

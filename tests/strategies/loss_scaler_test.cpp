@@ -80,7 +80,7 @@ void half_run(const Layout& layout, const Subject& subject, const Body& body) {
   });
 }
 
-// This rank's share of all rows, with its sample weights multiplied by `factor`.
+// This rank's share of all rows, with its row weights multiplied by `factor`.
 StepInput input(const Subject& subject, const Strategy& strategy, int64_t step, double factor = 1) {
   const Sampling sampling = strategy.sampling();
   const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);

@@ -140,7 +140,7 @@ TEST(PipelineCost, SupportsUnequalMicroBatchesAndStages) {
   // All five are live: the whole batch of 16 rows once, and five times the memory that does not depend on rows.
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 0, 0), 16 * 100);
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 7, 0), 16 * 100 + 5 * 7);
-  // F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 …: live are three micro-batches of stage 0 and two of stage 2, later four
+  // F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 …: three micro-batches of stage 0 and two of stage 2 are live, later four
   // and one.
   const std::string interleaved = ", schedule: interleaved, virtual: 2, stages: [1, 1, 1, 1], micro_batches: 4";
   EXPECT_DOUBLE_EQ(held(interleaved, {10, 1, 100, 1}, 0, 0), 4 * (3 * 10 + 2 * 100));

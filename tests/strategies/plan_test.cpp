@@ -57,7 +57,7 @@ TEST(StrategyPlan, SingleRefusesSeveralRanks) {
   EXPECT_NE(error.find("ddp"), std::string::npos) << error;
 }
 
-// Returns a section in the form of the reader.
+// Returns a configuration whose strategy section has the form that the reader gives it.
 RunConfig with_devices(const Json& devices, const std::string& backend = "auto") {
   RunConfig made = config("auto", backend);
   made.train.batch.rows = 64;

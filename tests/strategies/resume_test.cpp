@@ -96,7 +96,7 @@ TEST_F(ResumeTest, ReportsChangedHeldOutRowsWithTheRemedy) {
   const Json table = fraction("table", 0.1);
   const Resumed drawn = from(7, table, 8, table);
   EXPECT_FALSE(drawn.same_evaluation);
-  EXPECT_THAT(drawn.notes, Contains(HasSubstr("best values start anew")));
+  EXPECT_THAT(drawn.notes, Contains(HasSubstr("best values start again")));
   EXPECT_THAT(drawn.split_note, HasSubstr("data.seed: 7 -> 8"));
   EXPECT_THAT(drawn.split_note, HasSubstr("--set data.seed=7"));
   // The advice works.

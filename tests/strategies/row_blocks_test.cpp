@@ -8,7 +8,7 @@
 namespace convoy {
 namespace {
 
-// Each row has one index at one owner, owners' indices have no gaps, and `own` agrees.
+// Each row has one index at one owner, an owner's indices have no gaps, and local_ranges() lists the same rows.
 TEST(SparseRowBlocks, EveryRowHasOneOwner) {
   for (const int64_t rows : {0, 1, 31, 32, 64, 65, 1000, 70001})
     for (const int ranks : {1, 2, 3, 7}) {
@@ -38,7 +38,7 @@ TEST(SparseRowBlocks, EveryRowHasOneOwner) {
     }
 }
 
-// By rows, and by requests if the frequency of rows falls with their number.
+// Owners have nearly equal numbers of rows, and of requests if rows with larger numbers are requested less often.
 TEST(SparseRowBlocks, ShareRowsAndRequestsEvenly) {
   constexpr int64_t rows = 211261;
   for (const int ranks : {2, 3, 8}) {

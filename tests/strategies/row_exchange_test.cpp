@@ -61,7 +61,7 @@ struct Made {
     parameter->table->begin();
   }
   SparseEmbedding& table() { return parameter->table->embedding(); }
-  // Forward and backward of a sum weighted by the name's numbers.
+  // Forward and backward; the gradient is random and depends on `name`.
   void use(const at::Tensor& ids, const std::string& name) {
     std::vector<int64_t> shape = ids.sizes().vec();
     shape.push_back(width);

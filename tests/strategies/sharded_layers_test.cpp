@@ -52,7 +52,8 @@ Forward attention_block(Layers& layers) {
   };
 }
 
-// A norm, a bare tensor and a whole layer on the features of each head: whole values of every rank, used on shards.
+// A norm, a bare tensor and a whole layer on the features of each head. Every rank has them whole, and uses them on its
+// shard of the heads.
 Forward within_block(Layers& layers) {
   const Layer up = layers.linear("up", 8, 48, column), norm = layers.layer_norm("norm", 4);
   const Layer rms = layers.rms_norm("rms", 4);
@@ -116,7 +117,7 @@ TEST_P(ShardedLayersTest, SequenceParallelism) {
   expect_equal(GetParam(), within_block, {2, 12, 8}, shares);
   expect_equal(GetParam(), tied_to_whole_block, {2, 12, 12}, shares);
   expect_equal(GetParam(), gated_block, {5, 8}, shares);         // no sequences
-  expect_equal(GetParam(), gathered_block, {2, 12, 8}, shares);  // no cut layers
+  expect_equal(GetParam(), gathered_block, {2, 12, 8}, shares);  // no sharded layers
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedLayersTest, ::testing::Values(1, 2, 3, 4));
@@ -221,7 +222,8 @@ TEST(ShardedLayers, AutocastComputesInHalfPrecision) {
   on_ranks(2, shares, attention_block, compare, at::kFloat);
 }
 
-// A block that runs again, by activation checkpointing, gets this information and gives the same result.
+// A block that runs again, by activation checkpointing, uses the sequence length of its first run, so its result is the
+// same.
 TEST(ShardedLayers, RecomputingABlockGivesTheSameOutput) {
   TensorOptions shares;
   shares.sequence_parallel = true;

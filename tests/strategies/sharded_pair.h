@@ -48,7 +48,7 @@ struct Pair {
   CommunicatorPtr group;
   Side whole, cut;
 
-  // Position of every tensor of the sharded side in the whole tensor.
+  // Compares every tensor of the sharded side with its pieces of the whole tensor.
   void expect_pieces(const std::function<at::Tensor(const Parameter&)>& of, double tolerance) const {
     EXPECT_EQ(cut.store->by_name.size(), whole.store->by_name.size());
     for (const auto& [name, mine] : cut.store->by_name) {
@@ -100,7 +100,7 @@ inline void on_ranks(int size, const TensorOptions& options, const Build& build,
   });
 }
 
-// Initial values, output, gradients of the input and of all parameters.
+// Compares initial values, output, and gradients of the input and of all parameters.
 inline void expect_equal(int size, const Build& build, at::IntArrayRef shape, const TensorOptions& options = {}) {
   SCOPED_TRACE(convoy::str(size, " ranks"));
   on_ranks(size, options, build, [&](Pair& pair) {

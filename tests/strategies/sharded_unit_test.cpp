@@ -1,4 +1,4 @@
-// Units of sharded parameters: the shard of each rank, attached and detached memory, and the buffer pool.
+// Units of sharded parameters: the shard of each rank, attached and detached memory, and the memory pool.
 #include "strategies/shards/sharded_unit.h"
 
 #include <ATen/core/Tensor.h>

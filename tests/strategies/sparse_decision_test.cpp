@@ -54,7 +54,7 @@ TEST(SparseRule, KeepsSmallAndMostlyTouchedTablesDense) {
   EXPECT_FALSE(sparse_decision(few, 2, table(100000, 1024)).rows);
   EXPECT_FALSE(rank_has_rows(few, 2, table(100000, 1024)));
   EXPECT_TRUE(sparse_decision(few, 2, table(100000, 1024, true)).rows) << "asked for";
-  // A quarter of the table: 5 of each of 5,000 rows, and one more.
+  // 5,000 rows with 5 look-ups each are a quarter of the table; with one more row they exceed it.
   EXPECT_TRUE(sparse_decision(config_of(1, 5000), 1, table(100000, 5)).rows);
   EXPECT_FALSE(sparse_decision(config_of(1, 5001), 1, table(100000, 5)).rows);
   // Gradients of several batches are summed before an update.

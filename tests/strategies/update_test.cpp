@@ -160,7 +160,7 @@ TEST_F(UpdateTest, CollectorTakesOverGradients) {
   };
   collector.begin();
   backward(true);
-  EXPECT_EQ(ready.size(), 2u);  // once each, also where used twice; never for what took no part
+  EXPECT_EQ(ready.size(), 2u);  // once for each parameter that took part
   backward(true);
   collector.finish();
   EXPECT_TRUE(parameters_[0]->gradient.equal(at::full({2, 3}, 6.0, at::kDouble)));

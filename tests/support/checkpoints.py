@@ -18,7 +18,7 @@ def parts(data):
 
 
 def tensors(output):
-    """Returns the numbers of the newest checkpoint, by key: those of float64 tensors, else the bytes."""
+    """Returns the tensors of the newest checkpoint by key: numbers for float64, bytes for other types."""
     return numbers(runs.newest_checkpoint(output))
 
 
@@ -31,7 +31,7 @@ def numbers(folder):
 
 
 def exported(output):
-    """As `tensors`, of the whole weights alone: the ranks of two runs may hold other pieces of them."""
+    """Returns only the whole weights, in the form of `tensors`: ranks of two runs may hold different pieces of them."""
     to = output.with_name(output.name + "-exported")
     runs.check(subprocess.run([runs.CONVOY, "export", output, "--to", to], stdout=subprocess.DEVNULL).returncode == 0,
                f"{output}: no export")

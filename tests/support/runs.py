@@ -23,7 +23,7 @@ MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
-# A script in the background has ignored signals, which its processes would inherit.
+# A shell ignores signals for a script in the background, and processes of the script would inherit that.
 for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)

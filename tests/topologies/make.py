@@ -71,7 +71,7 @@ class Machine:
 
 
 def package(machine, index, first_core, cores, threads, all_cores, devices=(), memory=64 * GIB, nodes=1, first_node=0):
-    """Returns a socket; hyper-threads are numbered after all first threads, as Linux does. devices: (node, gpu) pairs."""
+    """Returns a socket. As in Linux, second hardware threads have numbers after all first ones. devices: (node, gpu)"""
     units_of = {core: [core + t * all_cores for t in range(threads)] for core in range(first_core, first_core + cores)}
     all_units = [unit for units in units_of.values() for unit in units]
     all_nodes = list(range(first_node, first_node + nodes))
@@ -103,7 +103,7 @@ def dgx():
 
 def numa4():
     machine = Machine("numa4", "epyc")
-    # As on some boards, the first GPU by address hangs on the last node.
+    # As on some boards, the first GPU by address is attached to the last node.
     gpus = {1: [(3, machine.gpu(0x21, uuid(0xA0), 24 * GIB))], 0: [(1, machine.gpu(0x81, uuid(0xA1), 24 * GIB))]}
     machine.write([package(machine, socket, 8 * socket, 8, 1, 16, gpus[socket], 32 * GIB, 2, 2 * socket) for socket in range(2)])
 

@@ -90,8 +90,8 @@ class NcclGroup {
   std::optional<CommError> failure_;
 };
 
-// The tensors stay alive until the host has seen the end or has ordered its stream after it. c10d keeps those of works
-// without a wait; the allocator keeps those that a stream still uses.
+// Keeps the tensors until the host has seen the end of the operation, or has ordered its stream after that end. If no
+// thread waits for the work, c10d keeps the tensors. The allocator keeps memory that a stream still uses.
 class NcclPendingOperation final : public PendingOperation {
  public:
   NcclPendingOperation(std::shared_ptr<NcclGroup> group, const Call& call, c10::intrusive_ptr<c10d::Work> work,

@@ -63,7 +63,7 @@ std::string problem_of(const std::string& path, bool folder) {
   return "";
 }
 
-// The same for a path that may be a pattern of several files.
+// Does what problem_of does, for a path that may be a pattern of several files.
 std::string problem_of_all(const std::string& path, bool folder) {
   if (folder) return problem_of(path, folder);
   try {
@@ -104,7 +104,7 @@ void check_image_files(const Options& options) {
 
 // --- Columns of delimited files: their names, and the values of the first lines. Ranks check all lines. ---
 
-// The file's first whole lines; empty if the first one is longer than what is tried.
+// The file's first whole lines; empty if the first line has more than `tried` bytes.
 std::string_view first_lines(const MappedFile& file) {
   constexpr size_t tried = 256 << 10;
   const std::string_view text = file.text();
@@ -112,7 +112,7 @@ std::string_view first_lines(const MappedFile& file) {
   return text.substr(0, text.rfind('\n', tried) + 1);
 }
 
-// `keys`: the file is one of those that the key `path` names there.
+// `keys`: the section whose key `path` names this file, or a pattern that matches it.
 void check_table_columns(const Options& options, const Options& keys, const std::string& path) {
   const std::vector<std::string> words =
       options.has("categorical") ? options.texts("categorical") : std::vector<std::string>{};
@@ -154,7 +154,7 @@ void check_table_columns(const Options& options, const Options& keys, const std:
     int64_t rows = 0;
     for (bool more = header.first_row_read() || reader.next(); more; more = reader.next(), ++rows) {
       for (size_t i = 0; i < numbers.size(); ++i)
-        if (!(fill && i < features && is_missing_mark(reader.field(numbers[i])))) reader.number(numbers[i]);
+        if (!(fill && i < features && is_missing_value(reader.field(numbers[i])))) reader.number(numbers[i]);
       if (classes && reader.field(target).empty()) reader.fail(target, "the class is missing");
     }
     if (rows == 0 && text.size() == file.text().size())
@@ -201,7 +201,7 @@ void check_interaction_columns(const Options& options, const std::string& path) 
       if (reader.field(user).empty()) reader.fail(user, "the user is missing");
       if (reader.field(item).empty()) reader.fail(item, "the item is missing");
       for (const Numbers& number : numbers)
-        if (!(number.may_miss && is_missing_mark(reader.field(number.column))))
+        if (!(number.may_miss && is_missing_value(reader.field(number.column))))
           at_key(columns, number.key, [&] { float_of(reader, number.column, number.path.c_str()); });
     }
   });

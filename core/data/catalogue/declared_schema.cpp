@@ -96,7 +96,7 @@ void check_images(const Options& transform, const std::string& name, const Shape
   if (name != "shift") return;
   const int64_t pixels = transform.integer("pixels"), least = std::min(image[1], image[2]);
   if (pixels >= least)
-    transform.fail("pixels", "is ", pixels, ", which leaves nothing of images of ", image[1], " × ", image[2],
+    transform.fail("pixels", "is ", pixels, ", which is not smaller than images of ", image[1], " × ", image[2],
                    "; take less than ", least);
 }
 

@@ -58,7 +58,7 @@ FileShape table_features_shape(const Options& options, const std::string& path);
 
 // --- data.samples and data.seed: the rows of the training split to train on, and the seed of the sample ---
 
-// A user trains one member of an ensemble alone with them, or one fold of a cross-validation.
+// With these keys a user trains one member of an ensemble alone, or one fold of a cross-validation.
 std::vector<Option> samples_options();
 // Throws ConfigError if the values contradict each other. `data`: a data set's options.
 void check_samples(const Options& data);

@@ -97,10 +97,11 @@ std::vector<std::string> tokens_in(const nlohmann::json& json) {
   return tokens;
 }
 
-// True if several tokens begin with `location`, which means a space or "continues a word".
-bool marked_by(const std::vector<std::string>& tokens, std::string_view location) {
+// True if several tokens begin with `prefix`, the text by which a tokenizer marks a space or the continuation of a
+// word.
+bool marked_by(const std::vector<std::string>& tokens, std::string_view prefix) {
   return std::count_if(tokens.begin(), tokens.end(), [&](const std::string& token) {
-           return token.size() > location.size() && begins_with(token, location);
+           return token.size() > prefix.size() && begins_with(token, prefix);
          }) > 1;
 }
 

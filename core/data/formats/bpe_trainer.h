@@ -1,7 +1,7 @@
 // BPE trainer: makes a byte-level BPE tokenizer (core/data/formats/tokenizer.h) from texts. Without LibTorch.
 // `convoy vocabulary` uses it.
 //
-// Rule (Sennrich et al., 2016): texts are cut into pieces by the expression of GPT-2. Each step merges the pair of
+// Rule (Sennrich et al., 2016): texts are split into pieces by the expression of GPT-2. Each step merges the pair of
 // neighbouring tokens that occurs most often within pieces; of equally frequent pairs the one with the smaller tokens.
 // Merges and numbers equal those of the Python package `tokenizers` with its byte alphabet.
 // Memory: the different pieces, not the texts. Time: linear in the texts, plus the merges.
@@ -30,7 +30,7 @@ struct TrainedBpe {
 
 class BpeTrainer {
  public:
-  // `special`: tokens that the model may use as marks, such as <|endoftext|>; texts are not cut at them.
+  // `special`: tokens that the model may use as marks, such as <|endoftext|>; texts are not split at them.
   explicit BpeTrainer(std::vector<std::string> special = {});
   void add(std::string_view text);  // counts its pieces
   // The vocabulary has `size` tokens, or fewer if no pair is left that occurs at least twice. Error(config) for a size
@@ -48,7 +48,7 @@ class BpeTrainer {
 // The letters that stand for the 256 bytes in files of byte-level BPE: a printable byte stays, the others
 // follow from U+0100.
 const std::vector<std::string>& byte_letters();
-// Content of tokenizer.json of a byte-level BPE. `use_regex`: texts are cut by the expression of GPT-2.
+// Content of tokenizer.json of a byte-level BPE. `use_regex`: texts are split by the expression of GPT-2.
 std::string byte_level_tokenizer(const std::vector<std::pair<std::string, int64_t>>& vocabulary,
                                  const std::vector<std::pair<std::string, std::string>>& merges,
                                  const std::vector<std::string>& special, bool use_regex);

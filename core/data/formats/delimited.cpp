@@ -135,7 +135,7 @@ void append_field(std::string& line, std::string_view field, char delimiter) {
   line += '"';
 }
 
-bool is_missing_mark(std::string_view field) {
+bool is_missing_value(std::string_view field) {
   static constexpr std::array<std::string_view, 9> marks{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"};
   return std::find(marks.begin(), marks.end(), trimmed(field)) != marks.end();
 }

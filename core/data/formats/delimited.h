@@ -57,7 +57,7 @@ std::string plain_name(std::string_view name);
 void append_field(std::string& line, std::string_view field, char delimiter);
 
 // True for a field that means "no value": empty, NA, N/A, NaN, nan, null, NULL, None, ?.
-bool is_missing_mark(std::string_view field);
+bool is_missing_value(std::string_view field);
 
 // The character of the option `delimiter`: one character, or the word tab. Throws ConfigError for another text.
 char delimiter_of(const Options& options);

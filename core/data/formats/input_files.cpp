@@ -70,7 +70,7 @@ std::string_view MappedFile::text() const {
 
 void MappedFile::forget(size_t begin, size_t end) const {
   constexpr size_t page = 4096;
-  begin = begin / page * page;  // its first page was read with the bytes before
+  begin = begin / page * page;  // the bytes before it in its first page were read earlier
   end = end / page * page;
   if (mapping_->data != nullptr && begin < end)
     madvise(static_cast<char*>(mapping_->data) + begin, end - begin, MADV_DONTNEED);

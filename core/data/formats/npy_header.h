@@ -42,7 +42,7 @@ class Header {
 // Returns the number in a column that `option` selected. Throws Error(corrupt_data) with file and option.
 double number_of(const DelimitedReader& reader, size_t column, const char* option);
 float float_of(const DelimitedReader& reader, size_t column, const char* option);  // throws unless it fits into 32 bits
-float checked_float(const DelimitedReader& reader, size_t column, double number);  // the same for the number of a field
+float checked_float(const DelimitedReader& reader, size_t column, double number);  // throws as float_of
 
 // Form of a delimited file, from keys such as data.format, delimiter and header.
 struct TextFormat {

@@ -11,7 +11,7 @@ const char gpt2_pieces[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p
 namespace {
 
 constexpr std::string_view ahead = R"(\s+(?!\S)|\s+)", run_name = "run_of_spaces";
-// Members of a class: Unicode's property White_Space, and what \w matches.
+// Contents of two character classes: Unicode's property White_Space, and the characters that \w matches.
 constexpr char spaces[] = R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr char word[] = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
 

@@ -31,7 +31,7 @@ class Tokenizer {
   const std::vector<std::pair<std::string, std::string>>& files() const { return files_; }
   std::string hash() const;  // hash of the files
 
-  // Error(corrupt_data) with `path` and the offset of a byte without a token, if the tokenizer lacks some.
+  // Error(corrupt_data) with `path` and the offset of a byte, if the tokenizer has no token for that byte.
   std::vector<int32_t> encode(std::string_view text, const std::string& path) const;
   std::string decode(const int32_t* tokens, int64_t count) const;
 

@@ -71,7 +71,7 @@ std::string place_of(const std::string& path, std::string_view text, size_t at) 
   return str(path, ":", lines + 1, ":", at - (lines == 0 ? 0 : before.rfind('\n') + 1) + 1);
 }
 
-// Place of a token, as far as the file writes it as this library does; else the file.
+// "FILE:LINE:COLUMN" of a token. Only the file if the file escapes the token differently from this library.
 std::string place_of_token(const std::string& path, std::string_view text, const std::string& token) {
   const size_t at = text.find(nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return at == std::string_view::npos ? path : place_of(path, text, at);

@@ -6,7 +6,7 @@
 // Validity: a cache belongs to the exact bytes of its source (their XXH3 hash) and to the options with which they were
 // read (`how`). A hash protects its contents. It is used only if it belongs to this user or root, no other user may
 // write it, and its columns pass the check. A stale or damaged cache, or one of a different version, is rebuilt. A
-// cache of another user is left alone; this user's is then in the user's cache folder.
+// cache of another user is left alone; the cache for this user is then in the user's cache folder.
 // Several processes that start together parse once. All of them map the cache read-only, so it is in memory once per
 // host.
 #pragma once
@@ -44,8 +44,8 @@ class CacheLockLimit {
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse,
                        const ColumnCheck& check);
 
-// Does the same for computed columns: FOLDER/NAME-HASH.cache.safetensors. HASH is the hash of `how`, which describes
-// every input of the columns. Creates the folder if needed.
+// As cached_columns, for computed columns; the file is FOLDER/NAME-HASH.cache.safetensors. HASH is the hash of `how`,
+// which describes every input of the columns. Creates the folder if needed.
 Columns made_columns(const std::string& folder, const std::string& name, const std::string& how,
                      const std::function<Columns()>& make, const ColumnCheck& check);
 

@@ -144,8 +144,7 @@ class ArrayRows : public NewRows {
     batch.tensors.emplace_back("target", trained_.zero_target(batch.rows, target));
   }
 
-  // --- Ids, categories and numbers must be such as the model was trained on: an id out of range would read other
-  // memory ---
+  // --- Checks of ids, categories and numbers: an id out of the model's range would read other memory ---
 
   // True for rows of `part`, the block from `done_` on, with an unknown id or category. Throws for other values, and
   // for unknown ones too unless they are left out.

@@ -28,7 +28,7 @@ void check_rows(const std::string& path, const TableData& data) {
   }
 }
 
-// Logs the memory of the part. A tensor that is not aligned in its file cannot be mapped: it was copied.
+// Logs the memory of a file's tensors. A tensor that is not aligned in its file cannot be mapped: it was copied.
 void log_memory(const std::string& path, const TableData& data) {
   size_t shared = 0, copied = 0;
   for (const at::Tensor& tensor : {data.features, data.target, data.weight}) {
@@ -177,7 +177,7 @@ std::vector<std::string> names_of(const Columns& columns) {
   return NameList(columns.at("name_bytes"), columns.at("name_ends")).strings();
 }
 
-// True if they are as parse makes them, with classes within their range.
+// True if `columns` has the form that `parse` makes, with classes within their range.
 bool are_valid_columns(const Columns& columns, const TableOptions& options) {
   if (!has_column(columns, "features", at::kFloat, {-1, -1})) return false;
   const int64_t rows = columns.at("features").size(0), width = columns.at("features").size(1);

@@ -15,7 +15,7 @@ namespace convoy {
 namespace {
 
 constexpr int64_t exact_limit = int64_t(1) << 26;  // bits, 8 MB: fits into a cache
-constexpr int64_t bits_per_pair = 16;  // size of the hashed bitmap: one in sixteen negative answers needs a search
+constexpr int64_t bits_per_pair = 16;  // of the hashed bitmap: one in sixteen untouched items needs a search
 
 using Words = std::array<uint32_t, 4>;
 
@@ -183,7 +183,7 @@ void all_items(const Positives& positives, int64_t items, int32_t user, const st
   std::fill(excluded, excluded + items, false);
   const auto [from, to] = positives.of(user);
   for (const int32_t* i = from; i != to; ++i) {
-    // Held-out items come first, so items below some of them move up by as many places.
+    // Held-out items come first. So each other item moves by the number of held-out items that are larger.
     const auto above = std::lower_bound(held_out.begin(), held_out.end(), *i);
     if (above == held_out.end() || *above != *i) excluded[*i + (held_out.end() - above)] = true;
   }

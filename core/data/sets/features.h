@@ -46,7 +46,7 @@ struct FeatureFile : TextFormat {
   std::vector<std::string> columns;  // columns to read; empty: all others
   bool fill = false;                 // missing values are allowed
 
-  // Reads data.item_features (thing: item) or data.user_features (thing: user), a section of `data`.
+  // Reads data.item_features (entity: item) or data.user_features (entity: user), a section of `data`.
   static FeatureFile from(const Options& data, const std::string& entity);
   std::string cache_key() const;  // text of all members
 };

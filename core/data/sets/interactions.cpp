@@ -100,7 +100,7 @@ void number_context_words(Interactions& all, const Preparation& stored) {
       const auto found = std::find(known.begin(), known.end(), word);
       if (found == known.end())
         throw Error(Failure::corrupt_data, "category '", word, "' of context column '", all.context_names[column],
-                    "' is not in the checkpoint; leave its lines out, or start anew with --set train.resume=never");
+                    "' is not in the checkpoint; leave its lines out, or start again with --set train.resume=never");
       number.push_back(float(found - known.begin()));
     }
     if (!copied) all.context = all.context.clone();
@@ -279,7 +279,7 @@ at::Tensor renumbered_features(const std::vector<Features>& sources, const NameL
       throw Error(Failure::config, "data.changed: allow is not possible: this data has no features of ", entity, " '",
                   ids[missing.front()], "'", missing.size() > 1 ? str(" and ", missing.size() - 1, " more") : "",
                   ", and the checkpoint, from an earlier version, has none either; give data in which each ", entity,
-                  " of the checkpoint has its features, or start anew with --set train.resume=never");
+                  " of the checkpoint has its features, or start again with --set train.resume=never");
     features = at::empty({ids.size(), columns.size()}, at::kFloat);
   }
   std::vector<std::string_view> names;

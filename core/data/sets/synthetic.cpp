@@ -29,7 +29,7 @@ std::vector<float> normals(uint64_t key, int64_t count, double factor) {
   return values;
 }
 
-// --- Interactions: r is a function of (seed, r), so all are drawn in parallel ---
+// --- Interactions: interaction r is a function of (seed, r), so all are drawn in parallel ---
 
 // Draws ranks 0 … n−1 with weights near (rank+1)^−exponent: the inverse of the continuous distribution function.
 class Zipf {
@@ -146,7 +146,7 @@ Columns plant_columns(const SyntheticInteractions& sizes, uint64_t seed) {
   return columns;
 }
 
-// True if they are as plant_columns makes them, with all numbers within their ranges.
+// True if `columns` has the form that plant_columns makes, with all numbers within their ranges.
 bool are_valid_columns(const Columns& columns, const SyntheticInteractions& sizes) {
   const int64_t all = sizes.rows + sizes.occurring();
   const bool whole = has_column(columns, "user", at::kInt, {all}) && has_column(columns, "item", at::kInt, {all}) &&

@@ -48,7 +48,7 @@ class RowOptimizer {
   virtual std::vector<at::Tensor> memory_for_copies(int table) = 0;
   // As `flush`, and copies the same rows in the same pass: each is read from memory only once.
   virtual void flush_and_copy(int table, const std::vector<at::Tensor>& copies) = 0;
-  // Does the same for these rows only (int64 [n] on the table's device, unique).
+  // As `flush`, for these rows only (int64 [n] on the table's device, unique).
   virtual void flush_rows(int table, const at::Tensor& rows) = 0;
   // True if `flush` would change something.
   virtual bool stale(int table) const = 0;

@@ -49,9 +49,10 @@ class RowAdagrad : public RowRule<RowAdagrad> {
  protected:
   void check(const SlotOptions& options) const override {
     if (options.weight_decay != 0)
-      throw Error(Failure::config,
-                  "optimizer adagrad adds weight decay to the gradient, so that every row of a table has one; take no "
-                  "weight decay for the tables, or dense embeddings (model.rows: false)");
+      throw Error(
+          Failure::config,
+          "optimizer adagrad adds weight decay to the gradient, so every row of a table has a gradient; take no "
+          "weight decay for the tables, or dense embeddings (model.rows: false)");
   }
   MissedUpdate missed_update(const SlotOptions&, const HostScalars&) const override { return {}; }
 
@@ -95,9 +96,10 @@ class RowAdam : public RowRule<RowAdam> {
  protected:
   void check(const SlotOptions& options) const override {
     if (!decoupled_ && options.weight_decay != 0)
-      throw Error(Failure::config,
-                  "optimizer adam adds weight decay to the gradient, so that every row of a table has one; take adamw, "
-                  "no weight decay for the tables, or dense embeddings (model.rows: false)");
+      throw Error(
+          Failure::config,
+          "optimizer adam adds weight decay to the gradient, so every row of a table has a gradient; take adamw, "
+          "no weight decay for the tables, or dense embeddings (model.rows: false)");
   }
   MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const override {
     const AdamStep step = step_of(options, scalars);
@@ -142,8 +144,8 @@ class RowAdam : public RowRule<RowAdam> {
 };
 
 // --- row_sgd: SGD for rows ---
-// Momentum or weight decay changes a row without gradient. Each is linear, so missed updates are one product; both
-// together are not.
+// Momentum or weight decay changes a row without gradient. With one of the two, missed updates are one product. With
+// both they are not, so `check` refuses this.
 
 std::vector<std::string> moment_names(double momentum) {
   if (momentum == 0) return {};
@@ -160,7 +162,7 @@ class RowSgd : public RowRule<RowSgd> {
     if (momentum_ != 0 && options.weight_decay != 0)
       throw Error(
           Failure::config,
-          "optimizer sgd with momentum adds weight decay to the gradient, so that every row of a table has one; "
+          "optimizer sgd with momentum adds weight decay to the gradient, so every row of a table has a gradient; "
           "leave one of them out for the tables, or take dense embeddings (model.rows: false)");
   }
   MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const override {

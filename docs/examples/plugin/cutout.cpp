@@ -1,4 +1,4 @@
-// A transform: changes a gathered batch in place. Its draws for a row depend only on (seed, epoch, sample).
+// A transform: changes a gathered batch in place. Its draws for a row depend only on (seed, epoch, row number).
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -85,9 +85,10 @@ Pipeline read_pipeline(const std::string& path);
 // Returns the pipeline as YAML for read_pipeline. The text refers to no other file, so it may be moved.
 std::string pipeline_yaml(const Pipeline& pipeline);
 
-// Checks before the start that some pipeline reports strategy.metric, which sorts the leaderboard. Returns the mistake
-// at `location`, with the metrics that exist; nothing if one of the first different pipelines reports the metric, or if
-// that is unknown. Starts `rank_program` once per different pipeline. Needs configurations without mistakes.
+// Checks before the start that a pipeline reports strategy.metric, which sorts the leaderboard. With strategy.halving
+// each pipeline must report it, because rungs compare them all. Returns the mistake at `location`, with the metrics
+// that exist; nothing if there is none, or if that is unknown. Starts `rank_program` for the first few different
+// pipelines only. Needs configurations without mistakes.
 std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& location,
                                           const std::string& rank_program);
 
@@ -129,8 +130,7 @@ void put_at(Node& root, const std::string& path, const Node& value);
 // {optimizer.lr: [1, 2]}. Values from --set replace those of the file. `twice`: keys that the file contains twice.
 Node flat_grid(const Node& grid, std::vector<Node::Field>& twice);
 
-// True if a node of the tree comes from this file. For --set: if it has the value of that assignment
-// (SourceLocation::file).
+// True if a node of the tree comes from this file (SourceLocation::file), which may be one assignment of --set.
 bool holds_text_of(const Node& node, const std::string& file);
 
 // --- Grid: every combination of the values of some keys, with a name for each ---

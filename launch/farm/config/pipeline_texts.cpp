@@ -77,7 +77,7 @@ class FarmReader {
     if (each != nullptr && is_typed(each->location) && !texts_.empty() &&
         std::none_of(texts_.begin(), texts_.end(),
                      [&](const PipelineText& text) { return holds_text_of(text.config, each->location.file); }))
-      mistake(each->location, "strategy.each", "has no effect, as every pipeline chooses a strategy of its own");
+      mistake(each->location, "strategy.each", "has no effect, as every pipeline sets its strategy itself");
     return std::move(texts_);
   }
 
@@ -112,7 +112,7 @@ class FarmReader {
                   ", and no run trains longer, so no rung would end a run; write an earlier point"));
   }
 
-  // Also true if the length is not in this unit, or is no number.
+  // True if the run trains longer than `point`, or if its length is unknown: in another unit, or no number.
   static bool trains_past(const Node& config, const Interval& point) {
     const Node* train = config.find("train");
     const Node* length =
@@ -354,7 +354,7 @@ class FarmReader {
     return valid;
   }
 
-  // Writes the key. A key without a place has been reported before.
+  // Writes the key. Ignores an invalid key path, which check_keys has reported.
   static void write_key(Node& config, const std::string& key, const Node& value) {
     try {
       put_at(config, key, value);

@@ -104,7 +104,7 @@ std::vector<ConfigError> unused_keys(const Node& root, const std::vector<Pipelin
   return mistakes;
 }
 
-// Drops what a misspelt section of the farm's file causes: without it, pipelines lack its keys.
+// Drops mistakes that follow from a misspelt section of the farm's file: pipelines then lack its keys.
 void drop_consequences(const Node& root, std::vector<ConfigError>& mistakes) {
   std::vector<std::string> valid;
   for (const Option& option : run_options()) valid.push_back(option.name);
@@ -176,7 +176,8 @@ std::set<std::string> metrics_of(const Json& config, const EvaluationMetrics& me
   return names;
 }
 
-// `pipeline`: the one that does not report it, although a rung of strategy.halving compares all; "": none does.
+// `pipeline`: the pipeline that does not report the metric, although a rung of strategy.halving compares all; "": no
+// pipeline reports it.
 ConfigError unknown_metric(const std::string& metric, const SourceLocation& location, const std::string& pipeline,
                            const std::set<std::string>& names) {
   const std::vector<std::string> all(names.begin(), names.end());

@@ -156,10 +156,10 @@ class Checks {
     return false;
   }
 
-  // Plans the pipeline as its strategy will in its slot. Skips pipelines with the plan of an earlier one.
+  // Plans the pipeline as its strategy will in its slot. Skips a plan that was checked for an earlier pipeline.
   void check_plan(const Pipeline& pipeline, const ResourceRequest& request) {
-    // `locations` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on
-    // the name nor on the seed.
+    // Leaves out the source locations (key `marks`), which would cost more than all other keys; attempt() looks them up
+    // for mistakes. A plan depends neither on the name nor on the seed.
     Json planned = Json::object();
     for (const auto& [key, value] : pipeline.config.items())
       if (key != "marks") planned[key] = value;

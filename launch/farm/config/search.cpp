@@ -87,7 +87,8 @@ double between(double low, double high, bool logarithmic, double u) {
 }
 
 std::string whole_text(const SearchedKey& axis, double u) {
-  // Each integer has the same width: its own, or that of its logarithm.
+  // high + 1, because floor() rounds down: the last integer is as likely as the others. On a logarithmic scale the
+  // integer n has the width log((n + 1) / n).
   const double value = between(axis.low, axis.high + 1, axis.logarithmic, u);
   return str(static_cast<int64_t>(std::floor(std::min(std::max(value, axis.low), axis.high))));
 }

@@ -163,7 +163,7 @@ void ProcessTrees::drop(pid_t pid) {
   processes_.erase(found);
 }
 
-// New processes join the tree of their nearest ancestor in one; the rest are strangers.
+// New processes join the tree of their process group or of their nearest ancestor in a tree. The rest are strangers.
 void ProcessTrees::assign(const std::unordered_map<pid_t, Stat>& fresh) {
   for (const auto& [pid, stat] : fresh) {
     std::vector<pid_t> chain;  // new processes, from this one up to a known ancestor
@@ -401,7 +401,7 @@ ResourceWatch::Clock::time_point ResourceWatch::next_check() const {
   return next;
 }
 
-// The next check comes before the memory can reach the limit.
+// The next check comes before one process could reach the limit, but not within 0.1 s and at latest after 1 s.
 void ResourceWatch::check_limit(Entry& entry, Clock::time_point now) {
   set_memory(trees_.memory(entry.pipeline.name), entry.sample);
   const int64_t left = entry.pipeline.memory_limit - entry.sample.memory;

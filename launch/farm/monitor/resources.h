@@ -100,7 +100,8 @@ struct ResourceSample {
   bool gpu_of_device = false;  // GPU values are of whole devices: the driver reports no processes
 };
 // A line of metrics.jsonl: {"kind": "resources", "pipeline", "time", "cpu", "cpu_seconds", "memory_bytes",
-// "memory_peak_bytes", "mapped_bytes", "processes", "gpu", "gpu_memory_bytes"}; the last two only where it has GPUs.
+// "memory_peak_bytes", "mapped_bytes", "processes", "gpu", "gpu_memory_bytes", "gpu_of_device": true}; the last three
+// only for a pipeline with GPUs.
 Json to_json(const ResourceSample& sample);
 ResourceSample resource_sample(const Json& line);  // missing fields keep their defaults
 // Updates `sample` to the present use of a tree. `elapsed`: seconds since its last update; 0: `cpu` stays.
@@ -119,8 +120,8 @@ struct WatchedPipeline {
 // memory limit.
 //
 // A pipeline is the process tree of the `convoy` that runs it, with processes that outlive their parent. Trees are read
-// from /proc, and GPUs through NVML, once a second. A pipeline with a memory limit is read up to ten times a second,
-// more often near its limit. So it is reported within a second. A limit counts anonymous memory, resident or swapped
+// from /proc, and GPUs through NVML, once a second. A pipeline with a memory limit is read more often near its limit,
+// up to ten times a second. So it is reported within a second. A limit counts anonymous memory, resident or swapped
 // out. It does not count shared mappings of data. If samples cost more than 0.25 % of a core, they become less
 // frequent; limits are still read at least once a second.
 //
@@ -177,10 +178,10 @@ class ResourceWatch {
 
 // --- ResourceLog: writes samples to files ---
 
-// Writes samples to RUN/metrics.jsonl, and the last sample of each pipeline to RUN/resources.json for `convoy top`. The
-// file has a line per pipeline every second at first, and one at its end. Later the interval is 1/60 of the pipeline's
-// age, at most a minute, to limit the file's size. Threads: one. Failure: Error(io) if the files cannot be opened; a
-// full disk then costs lines only.
+// Writes samples to RUN/metrics.jsonl, and the last sample of each pipeline to RUN/resources.json for `convoy top`.
+// metrics.jsonl gets a line per pipeline every second at first, and one at the pipeline's end. Later the interval is
+// 1/60 of the pipeline's age, at most a minute, to limit the file's size. Threads: one. Failure: Error(io) if the files
+// cannot be opened; a full disk then costs lines only.
 class ResourceLog {
  public:
   explicit ResourceLog(const std::string& run_folder);

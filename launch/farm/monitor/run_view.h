@@ -99,13 +99,14 @@ class Screen {
 
 // --- RunDetails: details of the selected run ---
 
-// Shows where the time of a run goes, and a curve of its metric. Reads only what a growing metrics.jsonl has
-// gained. Threads: one.
+// Shows the time breakdown of a run, and curves of its metrics. Reads only the new lines of a growing metrics.jsonl.
+// Threads: one.
 class RunDetails {
  public:
   explicit RunDetails(std::string folder) : folder_(std::move(folder)) {}
 
-  // The time of rank 0 by part, the advice after the end, and curves of `width` columns. Empty without metrics.
+  // The time of rank 0 by part, the advice after the end, and curves of `width` columns. Leaves out parts that are not
+  // known yet.
   std::vector<std::string> lines(size_t width);
 
  private:

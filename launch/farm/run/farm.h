@@ -66,8 +66,8 @@ struct AttemptResult {
   std::string message;  // for people
 };
 
-// `detail`: the measurement that exceeded a memory limit or timeout. `summary`: of the pipeline's folder, as its
-// `convoy` left it. `limit_key`: key of the limit on its ranks' allocators, "" for none; with it, out of memory has
+// `detail`: explains `reason`, such as the measurement above a memory limit. `summary`: of the pipeline's folder, as
+// its `convoy` left it. `limit_key`: key of the limit on its ranks' allocators, "" for none; with it, out of memory has
 // cause `memory`. `last_message`: printed by its `convoy`; the message of a failure without a summary.
 AttemptResult classify(const ProcessEnd& end, StopReason reason, const std::string& detail, const Json& summary,
                        const std::string& limit_key = "", const std::string& last_message = "");
@@ -121,7 +121,8 @@ struct LaunchSpec {
   std::vector<std::string> inject;  // faults, as typed
 };
 CONVOY_JSON(LaunchSpec, job, name, folder, cores, gpus, hide_gpus, memory, gpu_memory, nice, inject)
-// Limit in bytes on the sum over its GPUs, with memory outside the allocators; above it the launcher kills it. 0: none.
+// Limit in bytes on the memory of all GPUs of the pipeline together, with memory outside the allocators. The launcher
+// kills a pipeline above it. 0: none.
 int64_t watched_gpu_memory(const LaunchSpec& spec);
 
 struct LauncherEvents {

@@ -130,7 +130,7 @@ std::unique_ptr<MemoryCgroup> LocalLauncher::make_cgroup(const LaunchSpec& spec,
     cgroup.reset();
   }
   if (!cgroup && !std::exchange(logged_no_cgroup_, true))
-    events_.on_line(spec.job, str("memory is watched only, and no cgroup bounds it: ", why));
+    events_.on_line(spec.job, str("no cgroup limits the memory, so it is only sampled: ", why));
   if (cgroup && follow_timer_ == 0) follow_files();
   return cgroup;
 }
@@ -194,10 +194,9 @@ void LocalLauncher::ended(int job, const ProcessEnd& end) {
   const Started& started = started_.at(job);
   const std::string name = started.name;
   if (started.cgroup && started.cgroup->killed_some())
-    events_.on_over_limit(job,
-                          str("was ended by the kernel: it took so much at once that it passed ",
-                              human_bytes(started.cgroup->bytes()), ", what its files take included, and its limit is ",
-                              human_bytes(started.memory), " of anonymous memory (memory)"));
+    events_.on_over_limit(job, str("was ended by the kernel: its memory, pages of files included, grew at once past ",
+                                   human_bytes(started.cgroup->bytes()), "; its limit is ", human_bytes(started.memory),
+                                   " of anonymous memory (memory)"));
   started_.erase(job);
   events_.on_end(job, end, watch_.remove(name));
 }

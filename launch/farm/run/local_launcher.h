@@ -49,13 +49,13 @@ class MemoryCgroup {
 
   std::string folder_;
   bool v2_;            // cgroup version 2, else 1
-  int64_t anonymous_;  // bytes; the limit without its part for files
+  int64_t anonymous_;  // bytes; the bound without its part for files
   int64_t bytes_ = 0;
 };
 
 class LocalLauncher : public PipelineLauncher {
  public:
-  // `variables`: of the environment; it removes rank variables. `events` must outlive it.
+  // `variables`: environment for pipelines; the launcher leaves out rank variables. `events` must outlive the launcher.
   LocalLauncher(EventLoop& loop, const Variables& variables, const LauncherEvents& events);
   ~LocalLauncher() override;
   LocalLauncher(const LocalLauncher&) = delete;

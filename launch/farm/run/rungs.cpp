@@ -36,7 +36,7 @@ bool FarmSupervisor::lower_is_better() const {
   return convoy::lower_is_better(results, {run_.farm.metric, run_.farm.direction});
 }
 
-// Ends the worse half of a rung that all trials have reached, and queues the others for the next one.
+// Ends the worse trials of a rung that all have reached, and queues the others for the next one.
 void FarmSupervisor::advance_rungs() {
   if (!halves() || stopping_ || advancing_) return;
   const bool some_run = std::any_of(pipelines_.begin(), pipelines_.end(), [](const PipelineState& entry) {

@@ -145,7 +145,7 @@ void FarmSupervisor::queue(int job) {
         job, exit_code::config,
         str("needs ", entry.request.cores, " cores",
             entry.request.gpus > 0 ? str(" and ", entry.request.gpus, " GPUs") : "", " of one host, and this farm's ",
-            cluster_.inventory.slots.size(), " slots do not hold them; start it again with more"));
+            cluster_.inventory.slots.size(), " slots do not have them; start it again with more"));
   entry.status = PipelineState::Status::waiting;
   record(entry, "queued");
   queue_.add(job, entry.request);

@@ -105,7 +105,7 @@ class Queue {
       Allocation allocation;
     };
     std::vector<BlockedRequest> blocked;  // part of `usage`; `release` removes it for lower priorities
-    size_t coming = 0;                    // number of the other jobs, which start first
+    size_t coming = 0;                    // waiting jobs with a reservation that are not blocked; they start first
   };
   Usage no_usage() const;
   static Usage sum_of(Usage usage, const Usage& other);

@@ -65,7 +65,7 @@ class Bench {
         me_(context.rank),
         device_(context.devices.front()),
         modulus_(std::clamp<int64_t>(exact_limit(dtype_) / std::max(ranks_, 1), 2, 127)),
-        sliced_(operation_ == "all_gather" || operation_ == "reduce_scatter") {
+        sharded_(operation_ == "all_gather" || operation_ == "reduce_scatter") {
     // For a sharded operation a count is the size of one rank's shard.
     for (const Json& size : request.at("sizes"))
       counts_.push_back(std::max<int64_t>(size.get<int64_t>() / bytes(1), 1));
@@ -104,7 +104,7 @@ class Bench {
     context_.channel->post(protocol::progress, {{"text", text}});
   }
 
-  int64_t elements(int64_t count) const { return sliced_ ? count * ranks_ : count; }
+  int64_t elements(int64_t count) const { return sharded_ ? count * ranks_ : count; }
   int64_t bytes(int64_t count) const { return elements(count) * static_cast<int64_t>(c10::elementSize(dtype_)); }
 
   Json row_of(size_t i) {
@@ -141,7 +141,7 @@ class Bench {
   double bus_factor() const {
     const double others = static_cast<double>(ranks_ - 1) / ranks_;
     if (operation_ == "all_reduce") return 2 * others;
-    return sliced_ ? others : 1;
+    return sharded_ ? others : 1;
   }
 
   // An in-place operation has the same tensor as input and output.
@@ -250,7 +250,7 @@ class Bench {
   const int ranks_, me_;
   const at::Device device_;
   const int64_t modulus_;  // of the input numbers: their sum over ranks is exact
-  const bool sliced_;
+  const bool sharded_;
   std::vector<int64_t> counts_;  // elements of a rank's tensor, or of its shard
   at::Tensor input_, output_;
 };
@@ -262,7 +262,7 @@ TrainingResult run_bench(const Context& context, const Json& request) { return B
 // --- CalibrationRun ---
 //
 // Phase 1 measures the reference strategy's step on process 0 alone. Phase 2 measures the same in all processes at
-// once, which compete for cores, caches and memory as ranks do. Phase 3 measures each backend between two processes.
+// once, which compete for cores, caches and memory as ranks do. Phase 3 measures each backend between two ranks.
 // Each phase has its share of the time. The most important row counts and sizes come first; the rest is left out when
 // time is short.
 

@@ -96,7 +96,7 @@ class TextCoder {
   std::optional<Tokenizer> tokenizer_;
   std::optional<Vocabulary> vocabulary_;
   int64_t unknown_ = -1;
-  bool unnamed_ = false;  // tokens are numbers, and fewer than bytes
+  bool unnamed_ = false;  // tokens are numbers without names, and fewer than 256
 };
 
 class Generate : public Use {

@@ -53,8 +53,8 @@ class UseContext {
   // checkpoint at the first call.
   const std::vector<LoadedModel>& models();
 
-  // The data set of the run with the checkpoint's numbers for ids and classes. Null for a command that does not
-  // read it (UseArguments::reads_data).
+  // Components of the run. The data set has the checkpoint's numbers for ids and classes. All are null for a command
+  // that does not read the data set (UseArguments::reads_data).
   const Components& components() const { return components_; }
 
   // Reports progress to the supervisor, such as "1200 of 6040 users"; the user sees some of the texts. Call it at least

@@ -127,7 +127,7 @@ function runColour(index) {
 
 const swatch = (colour) => el("span", {class: "swatch", style: {background: colour}});
 
-// A dot is under no axis: steps of a curve from their differences.
+// Steps of a curve, from their differences.
 function stepsOf(curve) {
   let step = 0;
   return curve.d.map((difference) => (step += difference));

@@ -54,7 +54,7 @@ void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint32_t thr
 }
 
 template <class T>
-void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t key, int64_t first_row,
+void fill_mask(at::Tensor& mask, int64_t width, const DropoutShard& cut, uint64_t key, int64_t first_row,
                uint32_t threshold) {
   const T kept = static_cast<T>(65536.0 / (65536.0 - threshold));
   T* out = mask.mutable_data_ptr<T>();
@@ -81,7 +81,7 @@ at::Tensor drawn_fast(const at::Tensor& like, double p, uint64_t key) {
 }  // namespace
 
 at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& name, const ForwardState& state,
-                        const DropoutCut& cut) {
+                        const DropoutShard& cut) {
   CONVOY_CHECK(p > 0 && p < 1, "dropout ", name, " with p = ", p);
   at::NoGradGuard no_grad;
   state.drew = true;

@@ -25,7 +25,7 @@ namespace convoy {
 // batch, and a checkpointed forward, drops the same elements.
 
 // Elements of a row in a tensor: all, or [begin, begin + n) of `whole` if a layer's output is sharded.
-struct DropoutCut {
+struct DropoutShard {
   int64_t begin = 0;
   int64_t whole = 0;  // size of the last dimension; 0: not sharded
 };
@@ -33,7 +33,7 @@ struct DropoutCut {
 // Returns the factors of dropout, 0 or 1 ÷ (1 − p), in the shape, dtype and device of `like`. Rows are its leading
 // dimensions: each has numel ÷ state.rows elements. p is rounded to 1/65536.
 at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& name, const ForwardState& state,
-                        const DropoutCut& cut = {});
+                        const DropoutShard& cut = {});
 
 // --- Layers ---
 

@@ -14,8 +14,9 @@
 
 namespace convoy {
 
-// Base class of the autograd nodes of linear products: whole (linear_function.h), stacked (stacked_layers.h) or sharded
-// (strategies/tensor/group_functions.h). Gradients of weight and bias are written to memory of the strategy.
+// ProductNode: base class of the autograd nodes of linear products, whole (linear_function.h), stacked
+// (stacked_layers.h) or sharded (strategies/tensor/group_functions.h). Gradients of weight and bias are written to
+// memory of the strategy.
 //
 // A subclass differentiates; its edges are input, weight, bias. Include this header in sources only, because it
 // includes autograd.
@@ -69,9 +70,9 @@ at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterP
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
                   bool relu = false);
 
-// For running nodes of other products. `output` [rows, out] is a gradient. The first returns the gradient of the weight
-// [out, in], with the input [rows, in]; the second that of the bias [out]. If the strategy collects, they write it to
-// Parameter::gradient and return an undefined tensor.
+// For nodes of other products, in their backward. `output` [rows, out] is a gradient. The first returns the gradient of
+// the weight [out, in], with the input [rows, in]; the second that of the bias [out]. If the strategy collects, they
+// write it to Parameter::gradient and return an undefined tensor.
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input);
 at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output);

@@ -24,10 +24,10 @@ struct Parameter {
   std::string name;      // canonical
   at::Tensor value;      // leaf; its storage may move to a flat tensor, but the tensor object stays
   at::Tensor gradient;   // shape of value: backward writes here; undefined: autograd keeps the gradient
-  bool written = false;  // `gradient` has values of this accumulation; its first write overwrites
+  bool written = false;  // `gradient` has values of this accumulation; if false, the next write overwrites
   bool reached = false;  // it has received a gradient at least once
   bool awaited = false;  // a product for its gradient waits in ForwardState::later
-  bool prompt = false;   // no product may wait: another part uses the gradient right after its inputs' gradients
+  bool prompt = false;   // no product may wait: another part uses the gradient once this part's input gradients exist
   bool foreign = false;  // created by a block and not by Layers
   // Writes elements first, first + 1, … (row-major) of the initial values. Set if `value` has no memory yet
   // (LayerStore::deferred), and if several ranks initialise one table together (sparse/shared_rows.h).

@@ -219,7 +219,7 @@ class WatchedLayers : public DefaultLayers {
   }
   Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override {
     Layer inner = DefaultLayers::linear(name, in, out, options);
-    // A tied layer has the embedding's rows, as a column-parallel layer has.
+    // The outputs of a tied layer are the embedding's rows. So it is sharded like a column-parallel layer.
     const auto cut = options.tied_to.empty() ? options.cut : LinearOptions::Cut::column;
     if (cut == LinearOptions::Cut::none) return inner;
     return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather, exchanges_);

@@ -21,8 +21,8 @@ enum class MeasuredTensors { fake, real };
 void measure_activations(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch,
                          ModelDescription& description, MeasuredTensors tensors = MeasuredTensors::fake);
 
-// Sets how many table rows a step looks up, from a step on some rows of the data. Also sets how often rows repeat in
-// later steps.
+// Sets how many table rows a step looks up, and how often rows repeat in later steps. Runs one step with random rows of
+// the data.
 void measure_lookups(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Dataset& data,
                      ModelDescription& description, MeasuredTensors tensors = MeasuredTensors::fake);
 

@@ -18,7 +18,7 @@ struct Counted {
   BlockDescription block;  // being built
   int64_t index = 0;
   std::map<std::string, TiedTensor> made;  // by canonical name, of all blocks so far
-  PlannedCuts cuts;                        // shards of all blocks so far
+  PlannedShards cuts;                      // shards of all blocks so far
   ModelDescription* finished = nullptr;    // the blocks before
 };
 
@@ -223,7 +223,7 @@ ModelDescription count_blocks(const Model& model, int64_t element_bytes) {
   return counted_blocks(model, element_bytes, counted);
 }
 
-PlannedCuts planned_cuts(const Model& model) {
+PlannedShards planned_shards(const Model& model) {
   Counted counted;
   counted_blocks(model, 0, counted);
   return counted.cuts;

@@ -209,8 +209,8 @@ bool makes_range(const c10::OperatorHandle& op) {
          name == "aten::eye";
 }
 
-// True for operators that call other operators, which arrive here one by one. Operators of the first key arrive here
-// themselves only without autograd.
+// True for operators that call other operators, which arrive here one by one. Operators with a kernel for
+// CompositeImplicitAutograd arrive here themselves only without autograd.
 bool is_composite(const c10::OperatorHandle& op, std::initializer_list<DispatchKey> keys) {
   return !op.hasKernelForDispatchKey(DispatchKey::CPU) &&
          std::any_of(keys.begin(), keys.end(), [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
@@ -306,7 +306,7 @@ Tensor plain_like(const Tensor& tensor) { return at::empty(tensor.sizes(), tenso
 Tensor of_shape(IntArrayRef sizes, const Tensor& type) { return at::empty(sizes, type.options()); }
 Tensor like_if(bool wanted, const Tensor& tensor) { return wanted && tensor.defined() ? like(tensor) : Tensor(); }
 
-// Data type of a normalisation's statistics: the weight's for a half-precision input with a wider weight.
+// Returns a tensor with the data type of a normalisation's statistics. A weight may be wider than its input.
 const Tensor& statistics_type(const Tensor& input, const MaybeTensor& weight) {
   return weight && weight->defined() ? *weight : input;
 }

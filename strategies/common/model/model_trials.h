@@ -1,4 +1,4 @@
-// Trials of a model on this process alone, outside of a training: its metrics, whether its loss is a sum over rows, and
+// Trials of a model on this process alone, outside of training: its metrics, whether its loss is a sum over rows, and
 // one step with the tensors of each layer.
 #pragma once
 #include <ATen/core/Tensor.h>

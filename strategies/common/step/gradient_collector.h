@@ -26,8 +26,8 @@ struct ParameterGroup {
   std::vector<int> members;  // indices into the parameters
 };
 
-// Returns groups of `listed` by learning-rate factor, weight decay and `counted`; groups and members keep the order of
-// `listed`.
+// Returns groups of `listed` by learning-rate factor, weight decay and `counted`. Groups and their parameters keep the
+// order of `listed`.
 std::vector<ParameterGroup> parameter_groups(const std::vector<ParameterPtr>& parameters,
                                              const std::vector<int>& listed, const Component& optimizer);
 

@@ -160,7 +160,7 @@ PartRequest part_request(const Context& context, const StepOptions& options) {
   if (options.synchronises_norms) {
     const CommunicatorPtr data = context.axis("data");
     request.batch_norm = synchronised_batch_norm(data->split(0, data->rank(), {"batch norm", {}}));
-    if (data->size() > 1) request.first_forward = refuse_own_batch_norm;
+    if (data->size() > 1) request.first_forward = refuse_local_batch_norm;
   }
   request.recompute = options.recompute;
   return request;

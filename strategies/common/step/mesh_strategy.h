@@ -37,14 +37,15 @@ class StepRunner {
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 };
 
-// Batch norm and activation checkpointing by the options. Collective along the axis `data`.
+// Returns a request with batch norm and activation checkpointing as in `options`. Collective along the axis `data`.
 PartRequest part_request(const Context& context, const StepOptions& options);
 
 // Creates a runner of the whole model in one part.
 std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
                                               PartRequest request = {});
 
-// Recordable: a data axis with an update that a CUDA graph can record (step_graph.h). Other steps are never recorded.
+// Recordable: a data axis with an update that a CUDA graph can record (step_graph.h). Steps of other data axes are
+// never recorded.
 // Threads: the rank's thread.
 class Recordable {
  public:

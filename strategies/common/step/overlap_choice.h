@@ -22,8 +22,8 @@ class OverlapChoice {
   OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group);
 
   bool overlaps() const { return overlaps_; }  // in the update that begins or runs
-  // Call it before the update's first backward. Collective after the last measured update: here and not at its end,
-  // because a rank that loses a peer between the writes of an update and its count would make the update twice.
+  // Call it before the update's first backward. The first call after the measured updates is collective. end_update is
+  // not: a rank that loses a peer between the writes of an update and its count would make the update twice.
   void begin_update();
   void end_update();
 

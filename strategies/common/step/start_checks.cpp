@@ -67,8 +67,7 @@ std::vector<std::string> description_of(const std::vector<ModelPart*>& parts, bo
 
 void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts, int number) {
   const std::string call = convoy::str("parameters/", number);
-  const std::string advice =
-      "all ranks must build the same model: look for what its constructor takes from the machine";
+  const std::string advice = "all ranks must build the same model: look for what its constructor takes from the host";
   check_equal_lines("data", context, description_of(parts, true), call, advice);
   // Layers are sharded along this axis, so local shapes differ.
   check_equal_lines("tensor", context, description_of(parts, false), call, advice);

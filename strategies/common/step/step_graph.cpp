@@ -40,7 +40,8 @@ double state_bytes(const std::function<void(const StateVisitor&)>& state) {
 
 at::Tensor clone_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.clone() : tensor; }
 
-// Copies results, which the next launch overwrites. The learning rate is the caller's until the next update.
+// Copies results, which the next launch overwrites. The learning rate needs no copy: callers use it only until the next
+// update.
 StepResult copied(const StepResult& result) {
   StepResult copy = result;
   for (Metric& metric : copy.metrics) {
@@ -253,7 +254,7 @@ std::string StepGraph::slower(const StepInput& input, std::string& times) {
   before.restore(hooks_);
   times = str(graphed * 1e3, " ms instead of ", by_itself * 1e3, " ms");
   if (graphed < by_itself) return "";
-  return str("a launch of its graph takes ", graphed * 1e3, " ms, and the step by itself ", by_itself * 1e3, " ms");
+  return str("its CUDA graph takes ", graphed * 1e3, " ms, and the step without it ", by_itself * 1e3, " ms");
 }
 
 void StepGraph::log_status(const std::string& what) { convoy::log_status(context_, what); }

@@ -306,8 +306,8 @@ void Update::excuse(const at::Tensor& loss_finite, UpdateStatistics& statistics)
   scaler_->update(scalars_.apply);
 }
 
-// The same arithmetic on the CPU, in the same order, without tensors: dozens of kernels on single numbers would cost a
-// tenth of a light step.
+// The *_on_host functions do the arithmetic of the tensor versions in the same order, on the CPU and without tensors:
+// dozens of kernels on single numbers would cost a tenth of a light step.
 void Update::begin_on_host(double nominal) {
   const double scale = host_scale_of(header_, nominal);
   *scalars_.gradient_scale.mutable_data_ptr<double>() = scale;

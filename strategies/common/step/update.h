@@ -1,8 +1,8 @@
 // Update: the end of every strategy's step. Gradients → (norm, finite) → loss scale, clipping → optimizer.
 //
 // All scalars are device tensors with a leading member dimension; nothing is read to the host. If the loss or a
-// gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the update is skipped without a
-// fault if the loss scaler can help (core/optim/precision.h).
+// gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the update is skipped without an
+// error if the loss scaler can help (core/optim/precision.h).
 // Call order: attach; then for each update begin → reduced(bucket or slot) in order → finish. Threads: the rank's
 // thread.
 #pragma once
@@ -33,7 +33,7 @@ struct UpdateSlot {
 
 struct UpdateStatistics {
   at::Tensor norm;           // float64 (float32 on CUDA), []: norm of the mean gradient before clipping; or undefined
-  at::Tensor finite;         // bool, []: false is a fault
+  at::Tensor finite;         // bool, []: false is an error
   at::Tensor learning_rate;  // [1]; overwritten by the next update
   at::Tensor skipped;        // bool, []: the loss scaler skipped the update; undefined without a scaler
   at::Tensor local_finite = {};  // bool, []: `finite` for this rank's local gradients; undefined without any
@@ -100,7 +100,7 @@ class Update {
   NamedTensors table_moments(size_t table) { return row_optimizer_->moments(int(table)); }
   at::Tensor table_gradient(size_t table) const;
   void flush();
-  // Copies values and moments in the same pass, until the next update or flush.
+  // Flushes, and copies values and moments in the same pass. The copies are valid until the next update or flush.
   void flush_and_copy();
   // Returns true if flush_and_copy has memory. Gets it once, if it is at most `most` bytes for each of the `ranks` that
   // share the tables. `agree` returns true if all of them pass true.

@@ -35,9 +35,9 @@ KeptBytes kept_bytes(const Recompute& recompute, const ModelDescription& descrip
   return bytes;
 }
 
-double rows_of_slice(double rows, int slice, int slices) {
-  const double each = std::floor(rows / slices);
-  return each + (slice < rows - each * slices ? 1 : 0);
+double rows_of_micro_batch(double rows, int micro_batch, int micro_batches) {
+  const double each = std::floor(rows / micro_batches);
+  return each + (micro_batch < rows - each * micro_batches ? 1 : 0);
 }
 
 double activation_bytes(const RunConfig& config, const ModelDescription& description, int ranks) {
@@ -99,9 +99,9 @@ void add_batch_norms(const StepOptions& step, const ModelDescription& descriptio
     summed += 2 * channels * number;
   }
   if (layers == 0) return;
-  const double slices = double(step.micro_batches), others = ranks - 1;
-  cost.add({"data", slices * others * gathered, slices * gathers, Exchange::gather});
-  cost.add({"data", slices * 2 * others / ranks * summed, slices * layers});
+  const double micro_batches = double(step.micro_batches), others = ranks - 1;
+  cost.add({"data", micro_batches * others * gathered, micro_batches * gathers, Exchange::gather});
+  cost.add({"data", micro_batches * 2 * others / ranks * summed, micro_batches * layers});
 }
 
 }  // namespace
@@ -129,8 +129,8 @@ void add_buffer_exchanges(const StepOptions& step, const ModelDescription& descr
 
 namespace {
 
-// Sizes of the tensors that one replica writes for all, in the order of a save; and what each replica writes of its
-// own.
+// Bytes of a save. `common`: of each tensor that one replica writes for all, in order. `each`: of the state that every
+// replica writes for itself.
 struct StateSizes {
   std::vector<double> common;
   double parameters = 0, each = 0;
@@ -250,7 +250,7 @@ GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, do
     const bool compressed = compress != Compression::none;
     cost.bytes = ring * bytes * (compressed ? 2 / element : 1);
     cost.messages = messages * (compressed ? 2 : 1);
-    if (compressed) cost.extra = bytes + 2 * bytes * 2 / element;  // compression error; buffers to send and receive
+    if (compressed) cost.extra = bytes + 2 * bytes * 2 / element;  // compression error; memory to send and receive
     return cost;
   }
   const double tensors = group.average_moments ? 1 + moments : 1;

@@ -29,8 +29,8 @@ double rows_per_rank(const RunConfig& config, int ranks);
 // Returns the activation bytes of `rows` rows through blocks [begin, end).
 KeptBytes kept_bytes(const Recompute& recompute, const ModelDescription& description, int64_t begin, int64_t end,
                      double rows);
-// Returns the rows of micro-batch `slice` of `slices`: sizes differ by at most one, larger ones first.
-double rows_of_slice(double rows, int slice, int slices);
+// Returns the rows of micro-batch `micro_batch` of `micro_batches`: sizes differ by at most one, larger ones first.
+double rows_of_micro_batch(double rows, int micro_batch, int micro_batches);
 double activation_bytes(const RunConfig& config, const ModelDescription& description, int ranks);
 
 // Adds the all-reduces of `cost.gradient_bytes` of gradients in buckets, for a data axis of `ranks` > 1.

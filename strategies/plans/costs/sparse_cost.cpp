@@ -83,7 +83,8 @@ void add_summed(const std::vector<TouchedTable>& tables, bool sharded, const Syn
   cost.add({"data", sent.bytes_sent / every, (sent.messages + waits) / every, Exchange::gather, 0});
 }
 
-// Adds tables that are averaged after a number of updates of `every` batches each.
+// Adds the messages of the tables of a local group. Ranks average the tables after every group.every updates, each of
+// `every` batches.
 void add_averaged(const SyncGroup& group, const std::vector<TouchedTable>& tables, double every, int ranks,
                   double moments, RankCost& cost) {
   if (tables.empty()) return;

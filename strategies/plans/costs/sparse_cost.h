@@ -27,14 +27,15 @@ std::vector<TouchedTable> touched_tables(const RunConfig& config, const ModelDes
 // Returns the model without these embeddings.
 ModelDescription without(const ModelDescription& description, const std::vector<TouchedTable>& tables);
 
-// Ranks for the cost of sparse embeddings, which is added to the cost of `without(…)`: moments, touched rows, exchanges
-// along the axis `data`. `dense`: bytes of gradients that are sent together with the rows.
+// Ranks along the axis `data`, for the cost of sparse embeddings.
 struct RowRanks {
   int ranks = 1;
   bool gpus = false;
   int sharing = 1;  // ranks of a host that share one copy of each table and divide its updates (sparse/shared_rows.h)
 };
 RowRanks row_ranks(const JobPlan& job);
+// Adds the moments, touched rows and exchanges of `tables` to the cost of `without(…)`. `dense`: bytes of gradients
+// that are sent together with the rows.
 void add_row_cost(const RunConfig& config, const std::vector<TouchedTable>& tables, const RowRanks& where, double dense,
                   RankCost& cost);
 // Returns one line per table that is sparse, or stays dense although it was requested as sparse, with the reason.

@@ -249,7 +249,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
     model.fail("rows", "is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
                " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
   const Options& optimizer = config.optimizer.options;
-  // With parameter groups, only the tables' names determine their weight decay.
+  // With parameter groups, the weight decay of a table depends on its name, which is not known yet.
   const bool groups = optimizer.json().contains("groups") && !optimizer.sections("groups").empty();
   const SparseObstacle obstacle =
       row_obstacle(config.optimizer.name, optimizer, groups ? 0 : optimizer.real("weight_decay"));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* forms = "must be cuda:0, cores:0, cores:0-3 or cores:0+2";
 
-std::set<int> allowed_units(const Host& host) {
+std::set<int> allowed_hardware_threads(const Host& host) {
   std::set<int> units;
   for (const Core& core : host.cores) units.insert(core.siblings.begin(), core.siblings.end());
   return units;
@@ -23,7 +23,7 @@ std::set<int> allowed_units(const Host& host) {
 }  // namespace
 
 DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
-                        DeviceUnits& taken) {
+                        TakenDevices& taken) {
   const auto fail = [&](const std::string& reason) { options.fail(key, "is '", text, "', ", reason); };
   const size_t colon = text.find(':');
   const std::string kind = text.substr(0, colon);
@@ -45,7 +45,7 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
   if (kind != "cores") fail(forms);
   device.cores = hardware_threads_from_text(rest);
   if (device.cores.empty()) fail(forms);
-  const std::set<int> allowed = allowed_units(host);
+  const std::set<int> allowed = allowed_hardware_threads(host);
   for (int unit : device.cores) {
     if (allowed.count(unit) != 0) continue;
     std::vector<std::string> names;
@@ -59,7 +59,7 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
 std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host) {
   if (options.is_auto(key)) return {};
   std::vector<DevicePlan> devices;
-  DeviceUnits taken;
+  TakenDevices taken;
   const std::vector<std::string> texts = options.texts(key);
   for (size_t i = 0; i < texts.size(); ++i)
     devices.push_back(parse_device(options, str(key, ".", i), texts[i], host, taken));

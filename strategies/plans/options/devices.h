@@ -11,11 +11,11 @@
 namespace convoy {
 
 // GPUs (true) and cores (false) of several devices.
-using DeviceUnits = std::set<std::pair<bool, int>>;
-// Parses one device and adds its units to `taken`. Throws ConfigError at key `key` of `options` for an invalid text.
-// Also throws it for a GPU or core that `host` lacks, that the run may not use, or that is taken already.
+using TakenDevices = std::set<std::pair<bool, int>>;
+// Parses one device and adds its GPU or cores to `taken`. Throws ConfigError at key `key` of `options` for an invalid
+// text. Also throws it for a GPU or core that `host` lacks, that the run may not use, or that is taken already.
 DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
-                        DeviceUnits& taken);
+                        TakenDevices& taken);
 
 // Returns the list at `key`, in order; empty if the key is `auto`. Also throws ConfigError for a repeated GPU or core.
 std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host);

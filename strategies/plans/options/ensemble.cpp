@@ -32,7 +32,7 @@ bool monitors_metric(const RunConfig& config) {
 
 namespace {
 
-// Names of metrics on held-out rows, and on the rows that folds leave out.
+// Names of metrics of the evaluation split, and with `folds` of the rows that members hold out.
 std::vector<std::string> names_of(const EvaluationMetrics& metrics, bool folds) {
   std::vector<std::string> names = metrics.evaluated;
   if (folds)
@@ -81,7 +81,7 @@ void check_watched_metric(const RunConfig& config, const std::string& key, const
 namespace {
 
 // One value per member: one for all, a list with one each, or {from, to} with even distances, logarithmic with
-// `scale: log`. `what` and `least` are for messages.
+// `scale: log`. `least`: smallest valid value.
 std::vector<double> spread(const Options& options, const std::string& name, int64_t members, double least) {
   const Json& value = options.at(name);
   std::vector<double> values;

@@ -36,7 +36,7 @@ std::vector<std::string> overrides_of(const RunConfig& config, const MemberSetti
 // Returns members [first, last) of rank `rank` of `ranks`: contiguous; counts differ by at most one.
 std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks);
 
-// Returns the optimizer options of a separate training of this member.
+// Returns the optimizer options of a separate run of this member.
 Component optimizer_of(const Component& optimizer, const MemberSettings& member);
 
 }  // namespace convoy

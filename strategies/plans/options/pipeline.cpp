@@ -23,14 +23,14 @@ double boundary_bytes(const ModelDescription& model, const BlockRange& stage) {
 }
 
 // Ranks that hold a tied tensor, with their number of stages: a second stage of a rank has another gradient.
-struct TieHolders {
+struct TieRanks {
   double elements = 0;
   std::map<int, int> stages;  // by rank
 };
-std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, const std::vector<BlockRange>& stages,
-                                              const ModelDescription& model) {
+std::map<std::string, TieRanks> tie_ranks(const std::vector<int>& rank_of, const std::vector<BlockRange>& stages,
+                                          const ModelDescription& model) {
   std::map<std::string, std::set<size_t>> held;
-  std::map<std::string, TieHolders> holders;
+  std::map<std::string, TieRanks> holders;
   for (size_t block = 0; block < model.blocks.size(); ++block) {
     for (const TiedTensor& tie : model.blocks[block].ties) {
       held[tie.name].insert({stage_of(stages, tie.block), stage_of(stages, int64_t(block))});
@@ -43,7 +43,7 @@ std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, c
 }
 
 // Adds memory and messages of tied tensors that another stage owns.
-void add_ties(const std::map<std::string, TieHolders>& ties, const std::map<std::string, int>& makers, double element,
+void add_ties(const std::map<std::string, TieRanks>& ties, const std::map<std::string, int>& makers, double element,
               const PipelineShape& shape, int rank, RankCost& cost) {
   const auto every = double(shape.step.sync.every);
   for (const auto& [name, tie] : ties) {
@@ -71,7 +71,7 @@ std::vector<Option> pipeline_section_options() {
                         "virtual stages per rank, round robin; auto: two for schedule interleaved, one for "
                         "the others",
                         "auto")
-          .between(1, 10000)  // limits the number of stages with the largest number of ranks
+          .between(1, 10000)  // limits the number of stages, also with the most ranks
           .in("stages")
           .or_auto();
   return {
@@ -83,7 +83,7 @@ std::vector<Option> pipeline_section_options() {
 }
 
 Option pipeline_micro_batches_option() {
-  return micro_batches_option("flow through the stages and make one update; more of them reduce idle time", 4);
+  return micro_batches_option("flow through the stages and make one update; more of them reduce the bubble", 4);
 }
 
 int64_t virtual_stages_of(const Options& section) {
@@ -141,7 +141,7 @@ class PipelineCosts {
         elements_(parameters_of(model)),
         micro_batches_(int(shape.step.micro_batches)),
         schedule_(schedule_named(shape.schedule, shape.ranks, shape.virtual_stages, micro_batches_)),
-        ties_(tie_holders(schedule_.rank_of, stages, model)) {
+        ties_(tie_ranks(schedule_.rank_of, stages, model)) {
     durations_.of_stage = shape.stage_time;
     if (durations_.of_stage.empty()) durations_.of_stage = stage_times(model, stages, 1);
     span_ = examine(schedule_, micro_batches_, durations_).span / (durations_.forward + durations_.backward);
@@ -209,7 +209,7 @@ class PipelineCosts {
   double kept_activations(int rank) const {
     std::map<std::pair<int, double>, KeptBytes> known;  // by stage and rows: micro-batches have at most two sizes
     return most_held(schedule_.actions[size_t(rank)], [&](const Action& action) {
-      const double rows = rows_of_slice(shape_.rows, action.micro, micro_batches_);
+      const double rows = rows_of_micro_batch(shape_.rows, action.micro, micro_batches_);
       const auto [found, fresh] = known.try_emplace({action.stage, rows});
       if (fresh) {
         const BlockRange& stage = stages_[size_t(action.stage)];
@@ -225,7 +225,7 @@ class PipelineCosts {
   const double element_, elements_;  // bytes of an element; parameters of the model
   const int micro_batches_;
   const StepSchedule schedule_;
-  const std::map<std::string, TieHolders> ties_;
+  const std::map<std::string, TieRanks> ties_;
   std::map<std::string, int> makers_;  // rank that owns each tied tensor
   Durations durations_;
   double span_ = 0;  // in passes of the whole model on one rank

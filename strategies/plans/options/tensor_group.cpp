@@ -90,7 +90,7 @@ std::string flat_sequences_text(const std::string& block, const std::string& sha
              ", or set sequence_parallel: false");
 }
 
-void check_cuts(const JobPlan& job, const ModelDescription& description) {
+void check_shards(const JobPlan& job, const ModelDescription& description) {
   const int degree = job.mesh.degree("tensor");
   const Options& strategy = job.config.strategy.options;
   const bool sequence = degree > 1 && strategy.has("sequence_parallel") && strategy.boolean("sequence_parallel");
@@ -112,7 +112,7 @@ void check_cuts(const JobPlan& job, const ModelDescription& description) {
                           conflict.tensor, ", which is sharded by its outputs, on ", degree,
                           " ranks of the axis tensor; remove the layer's cut, or do not tie it");
   for (const BlockDescription& block : description.blocks)
-    for (const CutSize& cut : block.cuts) {
+    for (const ShardSize& cut : block.cuts) {
       if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
       const std::string key = key_of_size(job.config.model.options, cut.size);
       throw ConfigError(SourceLocation{}, key.empty() ? "model" : key, cut.layer, " has ", cut.size,
@@ -128,7 +128,7 @@ std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription
   bool cut = false, rows_cut = false;
   for (const BlockDescription& block : description.blocks) {
     cut = cut || block.cut_parameters > 0;
-    for (const CutSize& one : block.cuts) rows_cut = rows_cut || !one.outputs;
+    for (const ShardSize& one : block.cuts) rows_cut = rows_cut || !one.outputs;
   }
   const std::string& model = job.config.model.name;
   const std::string subject = model.empty() ? "the model" : str("the model ", model);
@@ -140,7 +140,7 @@ std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription
             "work; take strategy ddp"));
   if (!rows_cut && job.config.strategy.options.boolean("sequence_parallel"))
     notes.push_back(str("strategy.sequence_parallel: has no effect: ", subject,
-                        " has no region between column- and row-cut layers; leave it out"));
+                        " has no region between column- and row-parallel layers; leave it out"));
   return notes;
 }
 
@@ -171,7 +171,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
   cost.owned_bytes = cost.parameter_bytes + cost.moment_bytes + cost.buffer_bytes;
-  cost.activation_bytes = activation_bytes(job.config, cut_description(job, description), job.mesh.degree("data"));
+  cost.activation_bytes = activation_bytes(job.config, shard_description(job, description), job.mesh.degree("data"));
   const double share = (tensor - 1) / tensor;
   cost.bytes_sent_per_step =
       rows * share *
@@ -197,7 +197,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
   return cost;
 }
 
-ModelDescription cut_description(const JobPlan& job, const ModelDescription& description) {
+ModelDescription shard_description(const JobPlan& job, const ModelDescription& description) {
   const int tensor = job.mesh.degree("tensor");
   const bool sequence = tensor > 1 && job.config.strategy.options.boolean("sequence_parallel");
   ModelDescription cut = description;

@@ -8,29 +8,28 @@ namespace convoy {
 std::vector<Option> tensor_options();
 
 // Throws ConfigError at model.heads or model.kv_heads if the ranks do not divide the model's attention heads.
-// check_cuts checks the sizes that only layers know.
+// check_shards checks the sizes that only layers know.
 void check_tensor_degree(const RunConfig& config, int degree);
-
-// Returns the cost per rank on a mesh {data, tensor} with a replicated data axis.
-// D and N: ranks along the axes. P: trained elements of e bytes; C of them are sharded. k: moments. R: rows per rank
-// and step. I and O: bytes per row of inputs of column-parallel layers (that need gradients), and of outputs of
-// row-parallel layers and embeddings.
-//   parameters: (P − C + C/N)·e, the same for gradients, k times that for moments
-//   sent: 2(D−1)/D of the gradients every `every` steps, and 2(N−1)/N · R·(I + O) per step;
-//         with sequence parallelism (N−1)/N · R·(3·I + 2·O + inputs of the first block with sharded layers)
-// A loss over sharded classes adds a few numbers per position; the norm adds two per update. tensor_group_cost leaves
-// out the data axis: memory of the update, and bytes sent along the axis tensor.
 
 // Returns why strategy.sequence_parallel refuses a block that returns a tensor of `shape` for sequences of `length`
 // positions.
 std::string flat_sequences_text(const std::string& block, const std::string& shape, int64_t length, int64_t ranks);
 // Throws ConfigError for a layer that the ranks of the axis tensor do not divide: at the model's option with that size
 // if exactly one has it, otherwise at `model`. Throws at strategy.sequence_parallel for flat_sequences.
-void check_cuts(const JobPlan& job, const ModelDescription& description);
+void check_shards(const JobPlan& job, const ModelDescription& description);
 // Returns warnings about requested sharding without effect for these blocks. Each starts with `key`, the key that
 // requests the tensor group.
 std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription& description, const std::string& key);
+// Returns the cost of a rank without the exchanges of the data axis.
+// N: ranks along the axis tensor. P: trained elements of e bytes; C of them are sharded. k: moments. R: rows per rank
+// and step. I and O: bytes per row of inputs of column-parallel layers (that need gradients), and of outputs of
+// row-parallel layers and embeddings.
+//   parameters: (P − C + C/N)·e, the same for gradients, k times that for moments
+//   sent per step along the axis tensor: 2(N−1)/N · R·(I + O);
+//         with sequence parallelism (N−1)/N · R·(3·I + 2·O + activations where sequence shards begin and end)
+// Checkpointed blocks send the messages of their forward twice. Not counted: a few numbers per position for a loss over
+// sharded classes, and a few per update for the norm.
 RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& description);
 // Returns the model as one rank of the axis tensor has it: fewer parameters, and fewer bytes kept for backward.
-ModelDescription cut_description(const JobPlan& job, const ModelDescription& description);
+ModelDescription shard_description(const JobPlan& job, const ModelDescription& description);
 }  // namespace convoy

@@ -72,7 +72,7 @@ TEST(ConfigMutation, NeverCrashes) {
     try {
       const std::string message = config_error(text);
       refused += message == "no error" ? 0 : 1;
-      // One line a mistake, and their number if there are several.
+      // The message has one line for each mistake, and their number if there are several.
       const auto lines = static_cast<size_t>(std::count(message.begin(), message.end(), '\n'));
       if (lines > 0) {
         ASSERT_THAT(message, ::testing::EndsWith(convoy::str("\n", lines, " mistakes"))) << text;

@@ -150,7 +150,7 @@ TEST(ConfigResolved, AllDifferences) {
   const Json ddp{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}, {"compress", "none"}}}}}};
   const Json fsdp{{"strategy", {{"name", "fsdp"}, {"sync", {{"every", 1}}}}}};
   EXPECT_THAT(difference_texts(ddp, fsdp, {}), ElementsAre("strategy.name: ddp -> fsdp"));
-  // With the same name, a missing option is a difference; the word none is not an absent value.
+  // With the same name, a missing option is a difference. The value "none" and a missing value have different texts.
   const Json dropped{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}}}}}};
   EXPECT_THAT(difference_texts(ddp, dropped, {}), ElementsAre("strategy.sync.compress: \"none\" -> null"));
 }

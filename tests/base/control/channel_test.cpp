@@ -24,7 +24,7 @@ class ChannelTest : public ::testing::TestWithParam<const char*> {
     server_ = serve_channel(loopback(transport == "ipv6" ? "::1" : "127.0.0.1"), {});
   }
 
-  // A separate participant; all participants share the local channel.
+  // Returns the channel of a participant. Over the transport `local` all participants share one channel.
   std::shared_ptr<Channel> join(int participant) {
     if (local_) return local_;
     return connect_channel(server_->address(), participant, str("rank ", participant), patience);

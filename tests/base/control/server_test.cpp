@@ -300,7 +300,7 @@ TEST(ChannelServer, ReportsMissingHeartbeatsAndSuddenDeath) {
   EXPECT_EQ(lost[0].participant, 2);
   EXPECT_EQ(lost[0].name, "rank 2");
   EXPECT_FALSE(lost[0].orderly);
-  EXPECT_TRUE(silent.now().empty());  // those who live were heard
+  EXPECT_TRUE(silent.now().empty());  // the living participants sent heartbeats
   kill(stopped, SIGSTOP);
   EXPECT_THAT(silent.wait_for(1), ElementsAre(1));
   std::this_thread::sleep_for(100ms);
@@ -374,7 +374,7 @@ TEST(ChannelServer, SendsToAStalledServerDoNotBlock) {
   for (int i = 0; i < 40; ++i) channel->post("progress", {{"filler", filler}, {"n", i}});
   for (int i = 0; i < 10; ++i) channel->post("log", {{"line", i}});
   std::thread end([&] { channel.reset(); });
-  // Everything is read before it is parsed, which may take longer than the client waits.
+  // Receive everything before the first frame is parsed: parsing may take longer than the client waits.
   FrameReader reader(reply_limit);
   std::vector<char> chunk(size_t{1} << 20);
   for (ssize_t got = 0; (got = recv(server.accepted(), chunk.data(), chunk.size(), 0)) > 0;)

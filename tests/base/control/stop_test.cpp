@@ -38,7 +38,7 @@ class Collective {
 struct Training {
   int ranks = 4;
   int64_t first = 0;         // resumed at this step
-  int64_t steps = 1000000;   // the whole run, where no stop comes before
+  int64_t steps = 1000000;   // length of the run without a stop
   int collective_every = 1;  // steps between collectives (local SGD)
   std::chrono::microseconds request_after{0};
   unsigned seed = 0;

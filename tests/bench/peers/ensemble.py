@@ -103,7 +103,7 @@ class Epochs(logging.Handler):
 
 def torchensemble(options, images, labels):
     sys.path.insert(0, str(options.packages))
-    os.environ["PYTHONPATH"] = str(options.packages)  # threads of its workers
+    os.environ["PYTHONPATH"] = str(options.packages)  # its worker processes import the package from there
     from torchensemble import BaggingClassifier
     from torch.utils.data import DataLoader, TensorDataset
     data = DataLoader(TensorDataset(images.float().div_(255), labels), batch_size=options.batch, shuffle=True)

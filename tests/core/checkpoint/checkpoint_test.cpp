@@ -376,7 +376,7 @@ TEST(Checkpoint, KeepsTheOldCheckpointIfStorageFails) {
         EXPECT_NE(name.front(), '.') << name << " is left after operation " << at << " " << files.failed_at();
       }
       if (files.failed_at().empty()) {
-        EXPECT_GT(at, 10);  // every one has had its turn
+        EXPECT_GT(at, 10);  // every operation has failed once
         break;
       }
     }

@@ -13,7 +13,7 @@ namespace {
 
 using namespace saved_state;
 
-// Each with a good hash: 65 names the field.
+// Each manifest has a right hash; the error names the field.
 TEST(Checkpoint, ChecksTheTrainersFields) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);

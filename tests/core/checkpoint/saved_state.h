@@ -57,7 +57,7 @@ inline at::Tensor weight_value() { return at::arange(35, at::kFloat).reshape({7,
 inline at::Tensor bias_value() { return at::arange(7, at::kDouble) - 3; }
 inline at::Tensor count_value() { return at::full({}, 41, at::kLong); }
 
-// Distribution of a weight [7, 5] over n ranks, for rank r; the rest is replicated, and rank 0 owns it.
+// A layout returns a rank's piece of a weight [7, 5]. Other tensors are replicated, and rank 0 owns them.
 using Layout = std::function<Piece(int rank, int size)>;
 
 inline Piece whole(int, int) { return Piece::whole({7, 5}); }

@@ -1,4 +1,5 @@
-// Data in a checkpoint, differences of other data from it, and data sets with the numbers of a checkpoint.
+// Description of the data in a checkpoint, differences of other data from it, and data sets that number users, items,
+// classes and tokens as the checkpoint does.
 #include "core/data/contents.h"
 
 #include <ATen/core/Tensor.h>
@@ -72,7 +73,7 @@ TEST(NameLists, AreCheckedWhenReadFromAFile) {
   EXPECT_THROW(NameList(names.ends(), names.bytes()), Error);
 }
 
-// Lists are in a separate file. The manifest has only this file's entry, with its hash.
+// Lists of names are in a separate file. The manifest has only this file's entry, with its hash.
 TEST(StoredContents, ReadBackUnchanged) {
   const WrittenFiles files;
   const DataContents data = contents("f00", 7, {{"users", {"u1", "ü2"}}, {"items", {}}, {"classes", {"cat"}}});
@@ -229,7 +230,7 @@ TEST(NumberedAs, ImagesUseStoredClasses) {
   files.write("b/zebra/1.png", "");
   EXPECT_THAT(data_change(stored.contents(), ImagesDataset(files.path("b"), shape, 1).contents()).unknown,
               ElementsAre("class 'zebra' is new, and not in the checkpoint"));
-  // The seed splits; the data is the same. A file of another size is other data.
+  // Another seed changes the split and not the data. A file of another size is other data.
   shape.evaluate_fraction = 0.5;
   const std::string before = stored.contents().fingerprint;
   EXPECT_EQ(ImagesDataset(files.path("a"), shape, 5).contents().fingerprint, before);

@@ -262,7 +262,7 @@ TEST(Images, SeveralThreadsDecodeTheSameImages) {
   EXPECT_TRUE(at::equal(alone, with(100).gather_once(Split::train, all, 0).at("features")));
   EXPECT_TRUE(at::equal(alone, with(0).gather_once(Split::train, all, 0).at("features")));
   EXPECT_GT(others, 0.25 * (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread)) << "one thread has decoded nearly all";
-  // The first in order is named, for any number of failures.
+  // The error names the first broken file in order, for any number of decoders.
   for (const int64_t i : {9, 10, 11, 40}) files.write(str("a/", 100 + i, ".png"), "broken");
   for (const int64_t decoders : {1, 2, 4, 4, 4, 4, 16})
     EXPECT_THAT(reported([&] { with(decoders).gather_once(Split::train, all, 0); }),

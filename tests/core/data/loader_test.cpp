@@ -163,7 +163,7 @@ std::vector<std::vector<int64_t>> batches_of(const DatasetPtr& data, std::option
   options.prefetch = prefetch;
   Loader loader(data, {}, sampler, 0, 9, options);
   std::vector<std::vector<int64_t>> batches;
-  std::vector<Batch> held;  // buffers come back late
+  std::vector<Batch> held;  // batch memory comes back late
   while (auto batch = loader.next()) {
     batches.push_back(first_column(*batch));
     held.push_back(std::move(*batch));

@@ -1,4 +1,5 @@
-// Row samples of ensemble members: their distribution, equal alone and among others, computed on a resume.
+// Row samples of ensemble members: their distribution, the same rows for a member alone and among others, and held-out
+// rows.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>

@@ -88,7 +88,8 @@ TEST(PlantedCache, IsRebuiltWhenDamaged) {
   EXPECT_EQ(fs::file_size(cache), size);
 }
 
-// The cache cannot be opened, and the error is not that of a missing file. So it is with another user's folder.
+// The cache cannot be opened, and the error is not that of a missing file. Another user's folder gives such
+// an error too.
 TEST(PlantedCache, IsSkippedWithoutAFolder) {
   const TemporaryFolder folder;
   const std::string loop = folder / "loop";

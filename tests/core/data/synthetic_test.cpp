@@ -106,7 +106,7 @@ TEST(Synthetic, InteractionsAreZipfWithAKnownPreference) {
   EXPECT_EQ(planted.split.train.size(), 20000u);
   EXPECT_GT(planted.split.held_out.size(), 490u);
   const auto count = at::bincount(planted.all.item.slice(0, 0, 20000).to(at::kLong), {}, 400);
-  EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);  // a tenth of the items takes a third and more
+  EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);  // a tenth of the items has over 30 % of the rows
   EXPECT_GE(planted.all.context.min().item<float>(), 0.f);
   EXPECT_LT(planted.all.context.max().item<float>(), 1.f);
   // For each user and each half of the first context column, four of five items are from one of eight groups.

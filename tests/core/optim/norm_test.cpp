@@ -1,4 +1,4 @@
-// Sum of squares and finiteness of flat buffers.
+// Sum of squares and finiteness of flat tensors.
 #include "core/optim/loops.h"
 
 #include <ATen/Parallel.h>

@@ -1,4 +1,5 @@
-// Lists by file format, for users of a file or for all; nothing remains of a list that could not be written.
+// Recommendation lists in each file format, for the users of a file or for all users; nothing remains of a list that
+// could not be written.
 #include "core/ranking/recommender.h"
 
 #include <ATen/core/Tensor.h>

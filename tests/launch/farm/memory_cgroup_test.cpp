@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t for_files = 512 << 20;  // that a group may hold in addition to its present memory
+constexpr int64_t for_files = 512 << 20;  // memory for pages of files, in addition to those in memory now
 
 class FakeCgroups : public ::testing::Test {
  protected:
@@ -151,7 +151,7 @@ TEST(MemoryCgroup, TheKernelKillsAtTheBound) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-// Pages of a file that are evicted and read again and again would slow it down extremely.
+// A pipeline would be extremely slow if the pages of its file were evicted and read again and again.
 TEST(MemoryCgroup, KeepsAFileLargerThanTheLimit) {
   if (sanitized) GTEST_SKIP() << measures_the_sanitizer;
   constexpr int64_t much = 704 << 20;

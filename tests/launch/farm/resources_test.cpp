@@ -121,7 +121,7 @@ TEST(ProcessTrees, FollowsGrandchildrenAlsoWithoutTheirParent) {
   });
   const Child stranger([] {});
   ProcessTrees trees;
-  trees.refresh();  // everything is a stranger
+  trees.refresh();  // no process belongs to a pipeline yet
   trees.add("a", child.pid());
   ASSERT_TRUE(eventually([&] {
     trees.refresh();
@@ -167,7 +167,7 @@ TEST(ProcessTrees, FindsChildrenOfOtherThreads) {
     trees.refresh(true);
     return trees.processes("a").size() == 2;
   }));
-  // It is written after some time in any case.
+  // Without `all`, one of ten calls reads all of /proc, and so finds children of other threads.
   ProcessTrees others;
   others.add("a", child.pid());
   for (int i = 0; i < 10; ++i) others.refresh();

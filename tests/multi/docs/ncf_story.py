@@ -18,7 +18,7 @@ def logs(output):
     return "".join(path.read_text() for path in output.glob("logs/rank*.log"))
 
 
-# The sizes of the story itself, by arithmetic alone: 40 columns for every user and item.
+# The sizes of the configuration itself, by arithmetic alone: 40 columns for every user and item.
 text = CONFIG.read_text()
 given = {line.split()[0].rstrip(":"): line.split()[1] for line in text.splitlines() if line.startswith("  ")}
 runs.check(int(given["rows"]) * (1 + int(given["negatives"])) == 18_238_070, f"instances an epoch: {given}")

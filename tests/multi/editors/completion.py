@@ -60,7 +60,7 @@ def zsh(script, line, folder):
     return [each.split("FOUND:")[1].strip() for each in output.splitlines() if "FOUND:" in each]
 
 
-# What is typed; candidates that must be there; candidates that must not.
+# The typed text; candidates that must be there; candidates that must not.
 CASES = [
     ("convoy ve", {"verify"}, {"run"}),
     ("convoy run --o", {"--output"}, {"--hosts"}),

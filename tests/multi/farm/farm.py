@@ -137,12 +137,12 @@ with runs.workspace() as folder:
 
     expected = ["strategy.metric: is acuracy", "did you mean accuracy?"]
     runs.refused("an unknown metric", 78, expected, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
-    # Only the cluster conflicts with this one, and it is known once the slots have joined.
+    # This value conflicts only with the cluster, which is known once the slots have joined.
     runs.refused("more cores than there are, under mpirun", 78, ["cores: needs 4096"],
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)
     runs.check(not (folder / "bad").exists(), "a folder is left although nothing started")
 
-    # Ten thousand, one of them wrong: reported within the time limit of one run.
+    # Ten thousand pipelines, one of them wrong: reported within the time limit of one run.
     grid = "strategy.grid={optimizer.lr: [%s], seed: [%s]}" % (", ".join(f"0.{i:03}" for i in range(1, 101)), ", ".join(map(str, range(100))))
     for title, values, words in (("a wrong value in a large grid", grid.replace(" 57,", " much,"), ["seed: is 'much'"]),
                                  ("what no host has in a large grid", grid, ["cores: needs 4096"])):

@@ -59,7 +59,7 @@ with runs.workspace() as folder:
         return done.stdout
 
     def outcome(name):
-        """What must not depend on slots: places, stages, values, settings."""
+        """Returns leaderboard columns that must not depend on slots: place, stage, value, settings and others."""
         board = runs.summary(folder / name)["leaderboard"]
         return [(row["place"], row["pipeline"], row["status"], row.get("stage"), row["value"], row["epochs"], row["grid"])
                 for row in board["rows"]]

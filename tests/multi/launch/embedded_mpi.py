@@ -22,8 +22,8 @@ for ranks in (1, 3):
     runs.check(done.returncode == 0, f"{ranks} ranks: exit {done.returncode}\n{done.stdout}")
     for size in {ranks, (ranks + 1) // 2}:
         runs.check(f"rank 0 of {size}: {size} along data" in done.stdout, f"no job of {size}\n{done.stdout}")
-# An exception that nothing catches names its rank and step; a stalled rank is named to those that wait for it. The first
-# of them that reaches its limit may end the wait of the other.
+# The message of an uncaught exception names its rank and step. Ranks 0 and 1 name the stalled rank for which they wait;
+# the first of the two that reaches its limit may end the wait of the other.
 done = start(3, "throw")
 runs.check(done.returncode != 0, f"throw: exit 0\n{done.stdout}")
 runs.check(re.search(r"error: rank 2 on \S+, step 2: the program broke", done.stdout), f"throw: not named\n{done.stdout}")

@@ -55,7 +55,7 @@ def environment_of(pid):
 
 
 def mine():
-    """Returns every process of convoy on these hosts: only they have their folder in the environment."""
+    """Returns every process of convoy on these hosts: only these have the folder of the hosts in their environment."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ def nothing_left(title, within):
 
 
 def patience(text):
-    """Returns the seconds that surely pass until the mpirun of this line gives up a host."""
+    """Returns the seconds after which mpirun, with the options in `text`, gives up a host at the earliest."""
     interval, probes = (int(re.search(rf"oob_tcp_keepalive_{name} (\d+)", text)[1]) for name in ("intvl", "probes"))
     return interval * probes
 
@@ -198,7 +198,7 @@ def refusals(folder):
     print("refusals: told", flush=True)
 
 
-# The bound: H until the missing heartbeat is noticed, G for leftovers, and a margin.
+# Seconds in which a run ends after a host is lost: the time limit of a heartbeat, the grace period and a margin.
 BOUND = HEARTBEAT + GRACE + 4
 BOTH = {"hosts": "nodea1,nodea2"}
 

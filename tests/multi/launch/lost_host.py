@@ -83,7 +83,7 @@ with runs.workspace() as folder, sim.hosts(2):
     hosts = [rank["host"] for rank in runs.summary(output)["ranks"]]
     runs.check(hosts == ["nodea1", "nodea1", "nodea2", "nodea2"], f"ranks on {hosts}")
 
-    # By hand; and the joined rank dies with the job.
+    # A rank joins by hand, and dies with the job.
     output = folder / "asked"
     process = begin(output, ["kill:rank=3@step=12"], ["train.epochs=~", "train.max_steps=100000", "train.evaluate_every=never"])
     runs.wait_for(lambda: runs.summary(output) is not None and ranks_now() == 3, 30, "a lost rank")
@@ -95,7 +95,7 @@ with runs.workspace() as folder, sim.hosts(2):
     runs.check(runs.end(process, 30) == 143, pathlib.Path(f"{output}.console").read_text())
     runs.check(not runs.alive(joined), f"{joined}")
 
-    # The end of the remote shell alone.
+    # Only the remote shell ends.
     shell = detached_shell.serve(folder / "sshd", [sim.HOSTS, "rsh"])
     output = folder / "shell"
     process = begin(output, ["sleep:2s@step=12"], shell=shell)

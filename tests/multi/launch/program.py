@@ -34,7 +34,7 @@ with runs.workspace() as folder:
     done("convoy run", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 5], folder,
          says=["rank 1 of 2 added 15 in 5 steps"])
     check_summary("convoy run", folder / "two", 2)
-    # It has ended, and stays unchanged.
+    # The run has ended, and stays unchanged.
     done("again", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 5], folder,
          says=["already done"])
     done("other arguments", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 6], folder, 73)

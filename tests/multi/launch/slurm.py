@@ -41,7 +41,7 @@ def trains(title, under, output, sets, backend, hosts=("sn1", "sn2"), says=()):
 def ways_to_start(folder):
     trains("srun --mpi=pmix", [*SRUN, "--mpi=pmix"], folder / "pmix", SHORT, "mpi")
     trains("plain srun", SRUN, folder / "plain", SHORT, "gloo")
-    # Each task refuses separately. With --kill-on-bad-exit, srun sometimes kills the slower one first.
+    # Each task refuses separately. Leave out --kill-on-bad-exit: with it, srun sometimes kills the slower task first.
     said = whole("plain srun, mpi", SRUN[:-1], folder / "refused", [*SHORT, "backend=mpi"], expect=78)
     runs.check(said.count("srun --mpi=pmix") == 1, f"the refusal: {said}")
     # An allocation is not a task: convoy starts its ranks here, and reports the variables that it ignores.
@@ -146,11 +146,11 @@ def killed(folder, backend, under, victim):
 
 
 def faults(folder):
-    """FAULTS 1 and 3; `batch` is 11."""
+    """A rank is killed, and a rank throws, as in tests/faults; `batch` has the stop request."""
     for backend, under in (("mpi", [*SRUN, "--mpi=pmix"]), ("gloo", SRUN)):
         for victim in (0, 1):
             killed(folder, backend, under, victim)
-        # PMIx may end the step before srun has heard of the 70: the summary has it.
+        # PMIx may end the Slurm step before srun receives the exit code 70. The summary has it.
         output = folder / f"throw-{backend}"
         whole("a model that throws", under, output, [*LONG, f"backend={backend}"], expect=None,
               inject=["throw:rank=1:block=0@step=20"])

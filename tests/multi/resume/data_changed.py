@@ -80,7 +80,7 @@ with runs.workspace() as folder:
     again = runs.run(config, folder / "allowed", [*more, "data.changed=allow"], cwd=folder)
     runs.check(hit_ratio(again) > hit_ratio(first) - 0.1, f"HR@10 {hit_ratio(again)} after {hit_ratio(first)}")
     runs.check(names(runs.newest_checkpoint(folder / "allowed"), "users") == users, "the users have new numbers")
-    # From then on the checkpoint has the new data; the old order still differs.
+    # The checkpoint of that run has the new data, so a resume from it needs no data.changed.
     more[-1] = f"train.resume={folder / 'allowed'}"
     more[0] = "train.epochs=14"
     again = runs.run(config, folder / "equal", more, cwd=folder)

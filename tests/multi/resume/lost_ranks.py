@@ -84,7 +84,7 @@ def moments(folder):
 
 def many_steps(folder):
     """Rounding adds up over many steps: after these, runs with 3 and 4 ranks that nothing disturbs differ by 2e-11 in
-    the bias of the keys, whose gradient is zero but for rounding. A lost sample would make 1e-5."""
+    the bias of the keys, whose gradient is zero but for rounding. A lost row would make 1e-5."""
     config = TINY / "gpt.yaml"
     sets = ["train.epochs=~", "train.max_steps=340", "train.evaluate_every=never",
             "train.checkpoint_every=170 steps"]
@@ -124,7 +124,7 @@ def random_kills(folder):
 
 def late_rank(folder):
     """A rank that is late for a membership opens its files there while the others are in the next one. The state files of
-    the next one must be those of its ranks: the reason of a later loss has the step."""
+    the next one must be those of its ranks: the failure of a rank that is lost later has the step."""
     config, output = TINY / "mlp.yaml", folder / "late"
     sets = ["train.epochs=3000", "train.checkpoint_every=never", "train.evaluate_every=never"]
     process = runs.start(config, output, [*COMMON, *sets], ranks=4)
@@ -136,7 +136,7 @@ def late_rank(folder):
     runs.wait_for(lambda: "membership 2:" in log.read_text(), 30, "membership 2")
     os.kill(zero, signal.SIGKILL)
     runs.wait_for(lambda: "membership 3:" in log.read_text(), 30, "membership 3")
-    time.sleep(0.3)  # for `other`, which would make its file now
+    time.sleep(0.3)  # time for `other` to create its state file
     os.kill(late, signal.SIGCONT)
     runs.wait_for(lambda: len(runs.summary(output)["membership"]) == 2 and runs.summary(output)["membership"][-1]["seconds"],
                   30, "a step of membership 3")
@@ -148,7 +148,7 @@ def late_rank(folder):
 
 
 def silent(folder):
-    """Ranks that fall silent together, or while the others leave the membership, count as lost after a heartbeat."""
+    """Ranks that stall together, or while the others leave the membership, count as lost after launch.heartbeat."""
     config = TINY / "mlp.yaml"
     sets = ["train.epochs=60", "train.checkpoint_every=50 steps", "train.evaluate_every=60 steps", "launch.heartbeat=2s"]
     expected = undisturbed(folder, "heard", config, sets)

@@ -112,7 +112,7 @@ def replaced(folder):
 
 
 def joins_that_fail(folder):
-    """A process that communicates before each_batch ends by itself, and the others go on."""
+    """A process that communicates before each_batch ends by itself, and the others continue."""
     output = folder / "communicates"
     text = ended(output, ["--do", "sum"], ["launch.max_restarts=1"],
                  faults=["kill:rank=1@step=10", "sleep:3s:rank=0@step=12"])

@@ -23,7 +23,7 @@ def check_breakdown(title, output, ranks, wall=None):
         total = sum(one[part] for part in PARTS)
         runs.check(abs(total - found["wall_s"]) <= 0.02 * found["wall_s"], f"{title}: {total} of {found['wall_s']} s: {one}")
         runs.check(min(one[part] for part in PARTS) >= 0, f"{title}: {one}")
-        # Against times that are measured in other places.
+        # Compares with times that other code measures.
         loop = sum(one[part] for part in ("data", "forward", "backward", "communication", "waiting", "update"))
         runs.check(0 < loop <= summary["train_seconds"] * 1.05 + 0.1, f"{title}: {loop} of {summary['train_seconds']} s")
         runs.check(one["start_up"] <= summary["startup_seconds"] * 1.05 + 0.1, f"{title}: start-up {one}, {summary['startup_seconds']}")

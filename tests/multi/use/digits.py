@@ -98,7 +98,7 @@ def digits(work):
     runs.check(not (work / "unseen_out.csv").exists(), "no file after a refusal")
     convoy("predict", work / "digits", "--data", work / "unseen.csv", "--to", work / "unseen_out.csv", "--unknown", "skip")
     with open(work / "unseen_out.csv", newline="") as file:
-        runs.check(len(list(csv.reader(file))) == len(held), "one row is left out")  # and the header is in
+        runs.check(len(list(csv.reader(file))) == len(held), "one row is left out")  # the header counts too
     print(f"digits: the vote of 5 members is right for {vote:.4f} of {len(held)} held-out rows, in training and in predict",
           flush=True)
 

@@ -74,7 +74,7 @@ def hostile(work):
 
 
 def large(work):
-    """The number of the issue: 20 runs with 10,000 points each."""
+    """20 runs with 10,000 points each: the page is small, and takes little time to write."""
     folders = report_runs.many(work / "many", 20, 10000)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     text, data = written(work, *folders)

@@ -28,7 +28,7 @@ def check_quiet(page, opened, title):
 
 
 def tick_texts(page):
-    """The label of the horizontal axis is drawn on a canvas, so the choice of the buttons stands for it."""
+    """Returns the horizontal axis that the buttons select: its label is drawn on a canvas and cannot be read."""
     return page.value("document.querySelector('#curves button[aria-pressed=true]').dataset.value")
 
 

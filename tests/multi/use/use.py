@@ -1,5 +1,5 @@
-"""A trained run is used: evaluate with equal figures on any ranks and of any layout, the best checkpoint, early stopping,
-freezing, serving from C++, lists and comparisons, and refusals with their exit codes."""
+"""A trained run is used: evaluate with equal metrics on any ranks and of any layout, the best checkpoint, early
+stopping, freezing, serving from C++, lists and comparisons, and refusals with their exit codes."""
 # timeout: 600
 import json
 import os
@@ -42,7 +42,7 @@ def last(summary):
 
 
 def equal_figures(work):
-    """The figures of training, on 1, 2 and 4 ranks, and of every layout."""
+    """evaluate gives the metrics of the training, on 1, 2 and 4 ranks, for every layout."""
     for config, strategies in (
             (TINY / "mlp.yaml", ("single", "ddp", "fsdp", "{name: fsdp, shard: parameters}",
                                  "{name: pipeline, micro_batches: 2}", "tensor_parallel")),
@@ -139,7 +139,7 @@ def table(work):
     right = sum(line.rsplit(",", 1)[1] == found for line, found in zip(lines, classes))
     runs.check(len(classes) == 90 and abs(right / 90 - new["metrics"]["accuracy"]) < 1e-9,
                f"serve: {right} of {len(classes)}, evaluate: {new['metrics']}")
-    # The training data is not needed for serving, nor is the place of the run.
+    # Serving needs neither the training data nor the original path of the run.
     moved = work / "moved"
     shutil.copytree(run, moved)
     (work / "rows.csv").rename(work / "gone.csv")

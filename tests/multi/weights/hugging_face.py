@@ -48,7 +48,8 @@ def llama(tied=False, keys=2, base=50000.0, eps=1e-5):
 
 
 def exact_llama():
-    """transformers computes RMS norms and angles of Llama in float32 for any dtype, which leaves 1e-7."""
+    """transformers computes RMS norms and angles of Llama in float32 for any dtype. Replaces them, because the
+    difference would be 1e-7."""
 
     def norm(self, hidden):
         return self.weight * (hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))

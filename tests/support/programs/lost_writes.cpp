@@ -48,7 +48,7 @@ std::string recorded_path(int folder, const char* path) {
   return whole.compare(0, root.size() + 1, root + "/") == 0 ? whole : "";
 }
 
-// Path of an open file, without the mark of a file that has no name.
+// Path of an open file; "" if it is not below the folder that is recorded.
 std::string path_of(int fd) {
   char resolved[PATH_MAX];
   const ssize_t size = readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), resolved, sizeof resolved - 1);

@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// Sizes that a backend can be tested with here: mpi has the one that mpirun gave, and 0 outside mpirun.
+// Returns the number of ranks with which mpi can be tested: that of the mpirun, or 0 outside mpirun.
 int mpi_ranks();
 
 struct RankGroup {
