@@ -72,6 +72,7 @@ struct Trained::Impl : public Strategy {
   void on_update(std::function<void()> call) { on_update_ = std::move(call); }
   // Skips the next calls of `run`: their update is part of the state already. `done` is called after the last one.
   void skip_calls(int64_t calls, std::function<void()> done);
+  bool skips() const { return skips_ > 0; }
   // Learning rates of the optimizer's groups, or that of a fused optimizer.
   std::vector<double> learning_rates() const;
   void set_learning_rates(const std::vector<double>& rates);

@@ -117,7 +117,7 @@ bool Run::Impl::continue_with_others() {
       losses_.clear();
       comparisons_ = 0;
       updated_ = loop_ended_ = true;
-      repeated_ = checkpoint_owed_ = saved_ = nothing_left_ = false;
+      repeated_ = checkpoint_owed_ = save_postponed_ = saved_ = nothing_left_ = false;
       context.state->phase(loading_phase);
       if (!take_over_training()) restore_stored();
       context.state->phase("training");
@@ -182,6 +182,7 @@ bool Run::Impl::take_over_training() {
   progress->continue_from(strategy, start.trainer);
   trained.impl().set_learning_rates(start.rates);
   position_ = position;
+  updated_ = position_.completed >= position_.updated;  // else no stop and no save before the body is repeated
   starts_ = {{position.completed, std::move(start)}};
   taken_over_ = has_state_ = true;
   from_.reset();

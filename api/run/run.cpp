@@ -89,6 +89,9 @@ void Run::Impl::begin_progress() {
 
 void Run::Impl::restore(const CheckpointInfo& info) {
   progress->load(strategy, info, nullptr);
+  if (const auto rate = info.trainer.find(rate_key);
+      rate != info.trainer.end() && !trained.impl().has_torch_optimizer())
+    trained.impl().end_of_step().set_base_rate(*rate);
   from_ = info;
 }
 
@@ -137,10 +140,14 @@ void Run::Impl::restore_kept(const std::string& name, const Stored& object) {
 
 void Run::Impl::save() {
   if (!settings) throw Error(Failure::config, "save: call share first: it decides how steps are counted");
-  if (!updated())
-    throw Error(Failure::config, "save: gradients are accumulated and would be lost; call it after step()");
   check_others_call(job.impl(), "save");
   check_savable();
+  if (ahead()) {
+    save_postponed_ = checkpoint_owed_ = true;
+    return;
+  }
+  if (!updated())
+    throw Error(Failure::config, "save: gradients are accumulated and would be lost; call it after step()");
   save_after(done(), true);
 }
 
@@ -150,6 +157,7 @@ void Run::Impl::save_after(int64_t steps, bool last) {
   SavedState more;
   more.last = last;
   more.trainer = {{share_section, settings->batches()}};
+  if (const std::optional<double> rate = trained.impl().end_of_step().base_rate()) more.trainer[rate_key] = *rate;
   for (const auto& [name, object] : kept_) {
     const std::string text = object.save();
     more.rank[kept_section][name] = hex_text(reinterpret_cast<const unsigned char*>(text.data()), text.size());

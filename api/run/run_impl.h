@@ -23,6 +23,7 @@ namespace convoy {
 // Keys in a checkpoint's trainer section.
 inline constexpr char share_section[] = "share";  // LoopSettings::batches
 inline constexpr char kept_section[] = "kept";    // objects of a rank, by name
+inline constexpr char rate_key[] = "set_rate";    // of Trained::set_learning_rate
 
 // Settings of a loop of `share`: its options with the settings of the job.
 struct LoopSettings {
@@ -135,6 +136,7 @@ struct Run::Impl {
   bool closed() const { return embedded_folder && embedded_folder->done(); }
   bool stepped() const { return open_ && trained_calls() > calls_before_; }
   bool updated() const;
+  bool ahead() const;  // the state has the update that the body will not make again
   int64_t trained_calls() const;
   void check_called(const ShareBatch& batch) const;
 
@@ -144,6 +146,7 @@ struct Run::Impl {
   ShareBatch* batch_ = nullptr;  // the current batch
   bool open_ = false;            // the body of the loop runs
   bool updated_ = true;          // the last step ended without accumulated gradients
+  bool save_postponed_ = false;  // a call of save() waits for the end of the body
   bool checkpoint_owed_ = false, saved_ = false, nothing_left_ = false, loop_ended_ = true;
   int64_t calls_before_ = 0;    // calls of Trained before the current batch
   bool logs_loss_ = false;      // the program logs the loss

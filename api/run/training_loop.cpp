@@ -271,6 +271,8 @@ void Run::Impl::check_called(const ShareBatch& batch) const {
               "rank for every batch: without arguments, or with a loss over 0 rows");
 }
 
+bool Run::Impl::ahead() const { return open_ && repeated_ && trained.impl().skips(); }
+
 bool Run::Impl::updated() const { return stepped() ? trained.impl().result().updated : updated_; }
 
 int64_t Run::Impl::done() const {
@@ -306,7 +308,7 @@ void Run::Impl::complete() {
   checkpoint_owed_ |= due(progress->train().checkpoint_every, done, progress->length().steps_per_epoch);
   saved_ = checkpoint_owed_ && updated_;
   if (saved_) {
-    save_after(done);
+    save_after(done, std::exchange(save_postponed_, false));
     checkpoint_owed_ = false;
   }
   progress->next_step();

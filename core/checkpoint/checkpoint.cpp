@@ -93,12 +93,14 @@ Written write_pieces(const std::vector<StateEntry>& entries, const Context& cont
 
 // Files of a save in the background, written no faster than `most_rate` until `awaited` is set. A quick disk takes
 // memory bandwidth from the training: at 1.2 GB/s, a step that memory bandwidth limits took 1.2 times as long
-// (docs/benchmarks.md).
+// (docs/benchmarks.md). After `longest`, the rest is written as fast as possible, because ranks with less to write wait
+// for this one, and have a time limit.
 class PacedFiles : public FileSystem {
  public:
-  PacedFiles(FileSystem& files, const std::atomic<bool>& awaited) : files_(files), awaited_(awaited) {}
+  PacedFiles(FileSystem& files, const std::atomic<bool>& awaited, std::chrono::milliseconds longest)
+      : files_(files), awaited_(awaited), end_(Clock::now() + longest) {}
   std::unique_ptr<WritableFile> create(const std::string& path) override {
-    return std::make_unique<File>(files_.create(path), awaited_);
+    return std::make_unique<File>(files_.create(path), *this);
   }
   void make_folder(const std::string& path) override { files_.make_folder(path); }
   void rename(const std::string& from, const std::string& to) override { files_.rename(from, to); }
@@ -109,14 +111,13 @@ class PacedFiles : public FileSystem {
   using Clock = std::chrono::steady_clock;
   class File : public WritableFile {
    public:
-    File(std::unique_ptr<WritableFile> file, const std::atomic<bool>& awaited)
-        : file_(std::move(file)), awaited_(awaited) {}
+    File(std::unique_ptr<WritableFile> file, const PacedFiles& pace) : file_(std::move(file)), pace_(pace) {}
     void write(const void* data, size_t bytes) override {
       file_->write(data, bytes);
       written_ += double(bytes);
-      const auto due =
-          begun_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(written_ / most_rate));
-      while (!awaited_ && Clock::now() < due)
+      const std::chrono::duration<double> time(written_ / most_rate);
+      const auto due = std::min(pace_.end_, begun_ + std::chrono::duration_cast<Clock::duration>(time));
+      while (!pace_.awaited_ && Clock::now() < due)
         std::this_thread::sleep_until(std::min(due, Clock::now() + std::chrono::milliseconds(2)));
     }
     void close() override { file_->close(); }
@@ -124,12 +125,13 @@ class PacedFiles : public FileSystem {
    private:
     static constexpr double most_rate = 5e8;  // bytes a second
     std::unique_ptr<WritableFile> file_;
-    const std::atomic<bool>& awaited_;
+    const PacedFiles& pace_;
     const Clock::time_point begun_ = Clock::now();
     double written_ = 0;
   };
   FileSystem& files_;
   const std::atomic<bool>& awaited_;
+  const Clock::time_point end_;
 };
 
 // Owners' pieces must cover every tensor. The save checks this, so that no later load has to fail.
@@ -313,7 +315,7 @@ void Checkpoints::finish(Save& save) {
       if (save.awaited == nullptr) {
         mine = write_pieces(save.entries, context_, folder, files_);
       } else {
-        PacedFiles paced(files_, *save.awaited);
+        PacedFiles paced(files_, *save.awaited, timeout_of(context_.config.launch.collective) / 4);
         mine = write_pieces(save.entries, context_, folder, paced);
       }
     });

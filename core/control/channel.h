@@ -191,7 +191,7 @@ inline constexpr char progress[] = "progress";    // JSON of a Record plus {step
 inline constexpr char resources[] = "resources";  // JSON of resource_report: each rank, every few seconds
 inline constexpr char metrics[] = "metrics";      // JSON of a Record: rank 0, at each evaluation
 inline constexpr char log_line[] = "log";         // JSON {rank, host, line}
-inline constexpr char signalled[] = "signalled";  // {signal}: a rank or an agent received a signal that requests a stop
+inline constexpr char signalled[] = "signalled";  // {signal, at_once}: a rank or an agent received a request to stop
 inline constexpr char first_step[] = "first_step";  // JSON {seconds}: rank 0, when the first step is done
 
 // Exit code of a rank process that only lost a peer; never the job's (core/control/exit_codes.h).

@@ -83,7 +83,8 @@ class Run {
   //   state already, calls of step() and accumulate() make no second one. They return `updated` as before, and a
   //   gradient norm of NaN; log() then adds nothing. So the body changes objects of the program only if they are kept
   //   (keep): these, and learning rates, return to their values at the beginning of the body. The body must not catch
-  //   the exception. Evaluate after step(), since a metric from before step() would be written twice.
+  //   the exception. Evaluate after step(), since a metric from before step() would be written twice; save()
+  //   before step() is then postponed to the end of the body.
   // - job.rank(), job.size() and job.world() change between two calls of `body`; do not keep them.
   // - Call it once, with all epochs. Before and after it a lost peer ends the job, as without launch.min_ranks.
   // - A rank that joins runs the program from main() on. The others are in the body, so the program does not

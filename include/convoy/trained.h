@@ -115,7 +115,7 @@ class Trained {
   // Returns the learning rate of the first parameter group.
   double learning_rate() const;
   // Sets the learning rate of a fused optimizer from the next update on; the rates of its groups change in proportion.
-  // Error(config) for a torch optimizer: set the rate there.
+  // A checkpoint has this rate. Error(config) for a torch optimizer: set the rate there.
   void set_learning_rate(double rate);
   int64_t updates() const;  // number so far, with skipped ones
   // Returns the module that the constructor received.

@@ -33,6 +33,8 @@ JobSupervisor::JobSupervisor(EventLoop& loop, const JobRequest& request, JobEven
       events_(std::move(events)),
       tasks_(loop),
       participants_(static_cast<size_t>(request.processes)) {
+  CONVOY_CHECK(request_.hosts.size() <= participants_.size(), request_.hosts.size(), " hosts for ",
+               participants_.size(), " processes");
   for (size_t process = 0; process < request_.hosts.size(); ++process)
     participants_[process].host = request_.hosts[process];
   ChannelServerOptions options;
@@ -268,12 +270,10 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
   } else if (topic == job_topic::launcher_gone) {
     launcher_gone(body.at("process").get<int>(), body.at("why").get<std::string>());
   } else if (topic == protocol::signalled) {
-    const int signal = body.at("signal").get<int>();
-    if (request_.under_mpirun && signal == SIGTERM) return;
     if (retired_)
       events_.on_report(topic, body);
     else
-      request_stop(signal);
+      request_stop(body.at("signal").get<int>(), body.value("at_once", false));
   } else if (topic == protocol::log_line) {
     events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(),
                     readable_line(body.at("line").get<std::string>()));
@@ -497,14 +497,14 @@ void JobSupervisor::aborted(Abort reason) {
 
 void JobSupervisor::stop(int signal) {
   const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
-  if (kind == StopRequests::Kind::first || cause_) return request_stop(signal);
-  if (kind == StopRequests::Kind::again)
-    fail({Failure::stopped, -1, -1, 0, "",
-          str("stop requested ", stop_signal_ != 0 ? "twice" : "at once", ": ranks were killed")});
+  if (kind != StopRequests::Kind::echo || cause_) request_stop(signal, kind == StopRequests::Kind::again);
 }
 
-void JobSupervisor::request_stop(int signal) {
+void JobSupervisor::request_stop(int signal, bool at_once) {
   if (cause_) return loop_.keep_signal(signal);  // ends the pause before the next attempt
+  if (at_once)
+    return fail({Failure::stopped, -1, -1, 0, "",
+                 str("stop requested ", stop_signal_ != 0 ? "twice" : "at once", ": ranks were killed")});
   if (stop_signal_ != 0) return;
   stop_signal_ = signal;
   if (!assignment_) return fail({Failure::stopped, -1, -1, 0, "", "asked to stop before the ranks had started"});

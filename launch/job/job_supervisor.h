@@ -36,7 +36,6 @@ struct JobRequest {
   int processes = 0;                    // processes of the job; one rank each if agents join
   bool joins = false;                   // agents start the processes; else the caller does
   bool has_agents = false;              // agents joined an earlier membership, and report ends of processes there
-  bool under_mpirun = false;            // ours, which sends SIGTERM to all agents after a failure
   std::vector<std::string> hosts = {};  // of each process; empty: agents report theirs, or all are on this one
   bool resumes = true;                  // a stop leaves a checkpoint from which the same command resumes
   bool stops_at_once = false;           // ranks have nothing to save, and are killed on a request to stop
@@ -95,8 +94,9 @@ class JobSupervisor {
   bool lost_after_results(int process);
   // Ends the job because the launcher of this process or its host is gone; `signal`: that ended the launcher.
   void fail_launcher(int process, const std::string& why, int signal = 0);
-  void stop(int signal);          // signal of this process; a repeated request kills
-  void request_stop(int signal);  // signal that an agent reports; all may report the same one
+  void stop(int signal);  // signal of this process; a repeated request kills
+  // A signal that a rank or an agent reports; all may report the same one. `at_once`: repeated, or SIGQUIT.
+  void request_stop(int signal, bool at_once = false);
   bool stopping() const { return stop_signal_ != 0; }
   bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }

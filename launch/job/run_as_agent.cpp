@@ -126,21 +126,30 @@ class RankAgent : public SupervisedAgent {
     ending_ = fails_ = true;
     const milliseconds grace = reason.kind == Failure::stopped ? milliseconds(0) : grace_;
     agent_.kill_after(grace);
-    tasks_.after(grace + milliseconds(3000), [this, reason] {
+    tasks_.after(grace + longest_end, [this, reason] {
       if (!code_) code_ = exit_code_of(reason);
     });
   }
 
   void signalled(int signal) override {
-    const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
-    if (channel_ && kind == StopRequests::Kind::echo) return;
-    if (!channel_ || kind == StopRequests::Kind::again) {
+    if (!channel_) {
       agent_.kill_all();
       if (!code_) code_ = exit_code::stopped;
       return;
     }
+    // The mpirun that convoy started sends SIGTERM to all agents after a failure, which is no request to stop.
+    if (signal == SIGTERM && request_.as.launcher == Launcher::open_mpi && !request_.as.channel.empty()) return;
+    const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
+    if (kind == StopRequests::Kind::echo) return;
+    const bool at_once = kind == StopRequests::Kind::again;
     // Without ranks, only this process was asked to stop. The supervisor may restart a job that fails.
-    if (!ending_ || fails_) channel_->post(protocol::signalled, {{"signal", signal}});
+    if (!ending_ || fails_) channel_->post(protocol::signalled, {{"signal", signal}, {"at_once", at_once}});
+    if (!at_once) return;
+    ending_ = true;
+    agent_.kill_all();
+    tasks_.after(longest_end, [this] {
+      if (!code_) code_ = exit_code::stopped;
+    });
   }
 
   // Ends the ranks after mpirun, srun or the remote shell was killed. The supervisor usually knows the reason better.
@@ -173,6 +182,7 @@ class RankAgent : public SupervisedAgent {
                                          str(why, "; ", here(), " noticed it")});
   }
 
+  static constexpr milliseconds longest_end{3000};  // after the ranks: the supervisor sends the job's exit code
   const AgentRequest& request_;
   const std::vector<int> processes_;
   std::map<int, std::shared_ptr<Channel>> channels_;  // one per process, so that each leaves separately

@@ -176,7 +176,6 @@ class Mpirun {
     JobRequest request;
     request.processes = static_cast<int>(ranks_);
     request.joins = true;
-    request.under_mpirun = true;
     const std::string& address = run_.config.launch.address;
     if (!address.empty()) request.address = configured_address(address, interfaces_here());
     if (!hosts_.address.empty()) request.address = hosts_.address;

@@ -66,6 +66,7 @@ class HostsRun {
       if (stopped_) throw Error(Failure::stopped, "stop requested before the ranks had started");
       loop_.on_signal(nullptr);  // the next task receives later requests
     } catch (const Error& error) {
+      loop_.on_signal(nullptr);
       if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
       agent_.kill_all();
       return error;
@@ -91,14 +92,14 @@ class HostsRun {
   }
 
   AttemptEnd attempt(RestartPolicy& policy) {
-    serve(policy, address_, static_cast<int>(placed_.job.processes.size()));
+    serve(policy, address_);
     send_plans();
     return wait_for_end();
   }
 
   // Records a failure to start in the summary, with the host.
   AttemptEnd failed_attempt(RestartPolicy& policy, const Error& problem) {
-    serve(policy, "127.0.0.1", static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1)));
+    serve(policy, "127.0.0.1");
     attempt_->supervisor().fail({problem.kind(), -1, -1, 0, failed_host_, problem.what()});
     return wait_for_end();
   }
@@ -264,9 +265,11 @@ class HostsRun {
 
   // --- Running ---
 
-  void serve(RestartPolicy& policy, const std::string& address, int processes) {
+  void serve(RestartPolicy& policy, const std::string& address) {
     JobRequest request;
-    request.processes = processes;
+    // Without a placement, hosts and their number of ranks are unknown.
+    request.processes = placed_.job.processes.empty() ? static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1))
+                                                      : static_cast<int>(placed_.job.processes.size());
     request.joins = true;
     request.address = address;
     for (const ProcessPlan& process : placed_.job.processes)

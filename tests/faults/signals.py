@@ -123,6 +123,35 @@ def ends_it(folder, name):
     run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not continue")
 
 
+def at_once_under_mpirun(folder, *names):
+    """To the convoy of another rank than that of the supervisor."""
+    run = started(folder, f"{' and '.join(names)} to the convoy of rank 1 under mpirun", under=_faults.MPIRUN)
+    convoy = parent_of(run.ranks()[1])
+    if len(names) > 1:
+        run.signal(run.ranks()[0], signal.SIGSTOP)  # no rank can end its step
+    for name in names:
+        with contextlib.suppress(ProcessLookupError):
+            run.signal(convoy, number(name))
+        time.sleep(0.7 if len(names) > 1 else 0)
+    runs.wait_for(lambda: run.process.poll() is not None and not run.marked(), 15, f"{run.title}: all gone")
+    stopped(run, within=_faults.GRACE + 4, code=None)
+
+
+def in_own_mpirun(folder):
+    """convoy's own mpirun sends TERM to the other convoys after a failure, so there it is no request to stop."""
+    run = _faults.Run(folder, "mpi", title="SIGTERM to the convoy of rank 1 in convoy's mpirun, then to the rank")
+    run.start()
+    goes_on(run)
+    rank = run.ranks()[1]
+    for _ in range(2):
+        os.kill(parent_of(rank), signal.SIGTERM)
+        time.sleep(0.7)
+    goes_on(run)
+    run.signal(rank, signal.SIGTERM)
+    stopped(run)
+    saved(run)
+
+
 def halts(folder):
     run = started(folder, "SIGTSTP and SIGCONT to convoy")
     os.kill(run.process.pid, signal.SIGTSTP)
@@ -176,3 +205,6 @@ with runs.workspace() as folder:
     if "gloo" not in sys.argv[1:]:
         for name, to in (("INT", "mpirun"), ("INT", "all"), ("HUP", "the convoy of rank 1")):
             under_mpirun(folder, name, to)
+        at_once_under_mpirun(folder, "QUIT")
+        at_once_under_mpirun(folder, "TERM", "TERM")
+        in_own_mpirun(folder)

@@ -195,7 +195,15 @@ def refusals(folder):
     runs.check("are the same host" in said, said)
     said = whole("too few ranks", folder / "few", [*sets[:-2], "launch.ranks=1", RSH], expect=64, hosts="nodea1,nodea2")
     runs.check("one rank" in said and "--ranks 2" in said, said)
-    print("refusals: told", flush=True)
+    lonely = folder / "lonely"
+    lonely.write_text("#!/bin/sh\nhost=$1; shift\nexec unshare -n -u sh -c \"hostname $host; $*\"\n")
+    lonely.chmod(0o755)
+    # The mesh gives the number of ranks, not launch.ranks.
+    said = whole("a host without a network", folder / "lonely-run",
+                 [*SHORT[1:], "backend=gloo", "launch.rendezvous=5s", f"launch.remote_shell=[{lonely}]",
+                  "strategy={name: hybrid, mesh: {data: 4}}"], expect=75, hosts="nodea1,elsewhere")
+    runs.check("no address that all hosts can reach" in said and "elsewhere no network" in said, said)
+    print("refusals: reported", flush=True)
 
 
 # Seconds in which a run ends after a host is lost: the time limit of a heartbeat, the grace period and a margin.

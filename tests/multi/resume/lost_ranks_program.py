@@ -99,6 +99,46 @@ def kinds(folder):
             continues(folder, f"{title}-{moment}", arguments, expected, [fault], 1)
 
 
+# The body of step 19 is interrupted after its update: the state is one update ahead until the body is repeated.
+AHEAD = "kill:rank=1@evaluate=2"
+
+
+def saves(folder):
+    """Each checkpoint has as many updates as steps, also if the body that is repeated saves at its beginning."""
+    output = folder / "saves"
+    ended(output, ["--do", "save"], ["train.checkpoint_every=never", "train.keep_last=100"], faults=[AHEAD])
+    runs.check(len(runs.summary(output)["membership"]) == 1, f"saves: {runs.summary(output)['membership']}")
+    steps = sorted(int(path.name[len("step-"):]) for path in (output / "checkpoints").glob("step-*"))
+    runs.check(len(steps) >= 29, f"saves: {steps}")
+    for step in steps:
+        updates = int.from_bytes(checkpoints.numbers(output / "checkpoints" / f"step-{step}")["counter/updates"], "little")
+        runs.check(updates == step, f"saves: step-{step} has {updates} updates")
+    print("saves: as many updates as steps")
+
+
+def stopped(folder):
+    """A stop request while the state is one update ahead waits for the repeated body. The same command ends as an
+    undisturbed run."""
+    tries = (("", []), ("-every", ["--every", 2]), ("-accumulate", ["--accumulate", 2]), ("-fused", ["--optimizer", "fused"]))
+    for title, arguments in tries:
+        expected = undisturbed(folder, f"not-stopped{title}", arguments)
+        output = folder / f"stopped{title}"
+        process = subprocess.Popen(command(output, arguments, faults=[AHEAD]), env=runs.environment(),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        runs.training(output)
+        ranks = runs.named(runs.descendants(process.pid), PROGRAM.name)
+        runs.wait_for(lambda: len(runs.alive(ranks)) < 4 or process.poll() is not None, 30, f"{output}: a lost rank")
+        process.terminate()
+        code = process.wait(timeout=60)
+        # A request that arrives before the loss is known ends the run without a checkpoint.
+        runs.check(code in (143, 137), f"{output}: exit {code}")
+        again = ended(output, arguments)
+        runs.check(objects(again, 4) == expected[1], f"{output}: {objects(again, 4)}, not {expected[1]}")
+        difference = checkpoints.difference(output, expected[0])
+        runs.check(not difference, f"{output}: {difference}")
+        print(f"stopped{title}: exit {code}, and resumed with equal weights")
+
+
 def replaced(folder):
     """Rank 0 sleeps after the loss, so that the replacement is ready before the training ends."""
     expected = undisturbed(folder, "not-replaced", [])
@@ -169,6 +209,8 @@ with runs.workspace() as folder:
         refusals(folder)
         moments(folder)
         kinds(folder)
+        saves(folder)
+        stopped(folder)
         replaced(folder)
         joins_that_fail(folder)
         outside(folder)

@@ -5,7 +5,7 @@
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
 // unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of
 // the program), before and after (rank 1 dies outside of the loop), unwritten (rank 0 dies before it has written a
-// record that the others have).
+// record that the others have), save (Run::save at the beginning of each body).
 #include <ATen/ATen.h>
 #include <convoy/convoy.h>
 #include <torch/data/datasets/base.h>
@@ -118,6 +118,7 @@ void train(convoy::Job& job) {
   if (action == "before" && job.rank() == 1) raise(SIGKILL);
   const int64_t accumulate = std::stol(options["--accumulate"]);
   const auto body = [&](convoy::ShareBatch& batch) {
+    if (action == "save") run.save();
     for (int64_t pass = 0; pass < accumulate; ++pass) {
       const auto [begin, end] = std::pair(batch.rows * pass / accumulate, batch.rows * (pass + 1) / accumulate);
       const auto loss = loss_of(net, batch.data.slice(0, begin, end), batch.target.slice(0, begin, end));
