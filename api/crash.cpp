@@ -434,13 +434,14 @@ void report_stop_signals(const std::shared_ptr<Channel>& channel) {
     ssize_t got = 0;
     while ((got = read(stop_signal_pipe[0], &number, 1)) != 0) {
       if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return;
       std::shared_ptr<Channel> alive;
-      {
+      for (int tries = 0; !alive && tries < 100; ++tries) {  // for a moment, there is none between two memberships
+        if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
         const std::lock_guard<std::mutex> lock(mutex);
         alive = current.lock();
       }
-      if (got < 0 || !alive) return;
-      alive->post(protocol::signalled, {{"signal", static_cast<int>(number)}});
+      if (alive) alive->post(protocol::signalled, {{"signal", static_cast<int>(number)}});
     }
   }).detach();
 }

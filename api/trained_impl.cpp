@@ -178,14 +178,18 @@ void Trained::Impl::attach(const Context& job) {
 }
 
 std::vector<double> Trained::Impl::learning_rates() const {
-  if (optimizer_ == nullptr) return {end_of_step().rate()};
   std::vector<double> rates;
+  if (optimizer_ == nullptr) {
+    if (const std::optional<double> set = end_of_step().base_rate()) rates.push_back(*set);
+    return rates;
+  }
   for (const auto& group : optimizer_->param_groups()) rates.push_back(group.options().get_lr());
   return rates;
 }
 
 void Trained::Impl::set_learning_rates(const std::vector<double>& rates) {
-  if (optimizer_ == nullptr) return end_of_step().set_base_rate(rates.at(0));
+  if (optimizer_ == nullptr)
+    return end_of_step().set_base_rate(rates.empty() ? std::nullopt : std::make_optional(rates.front()));
   for (size_t group = 0; group < rates.size(); ++group)
     optimizer_->param_groups().at(group).options().set_lr(rates[group]);
 }

@@ -73,7 +73,7 @@ struct Trained::Impl : public Strategy {
   // Skips the next calls of `run`: their update is part of the state already. `done` is called after the last one.
   void skip_calls(int64_t calls, std::function<void()> done);
   bool skips() const { return skips_ > 0; }
-  // Learning rates of the optimizer's groups, or that of a fused optimizer.
+  // Learning rates of the optimizer's groups. Of a fused optimizer: the rate that the program has set, if any.
   std::vector<double> learning_rates() const;
   void set_learning_rates(const std::vector<double>& rates);
 

@@ -89,9 +89,12 @@ void Run::Impl::begin_progress() {
 
 void Run::Impl::restore(const CheckpointInfo& info) {
   progress->load(strategy, info, nullptr);
-  if (const auto rate = info.trainer.find(rate_key);
-      rate != info.trainer.end() && !trained.impl().has_torch_optimizer())
-    trained.impl().end_of_step().set_base_rate(*rate);
+  if (!trained.impl().has_torch_optimizer()) {
+    const double before = trained.learning_rate();
+    trained.impl().set_learning_rates(info.trainer.value(rate_key, std::vector<double>()));
+    if (context.rank == 0 && trained.learning_rate() != before)
+      log::info(str("learning rate ", trained.learning_rate(), ", from ", info.path, ", and not ", before));
+  }
   from_ = info;
 }
 
@@ -157,7 +160,8 @@ void Run::Impl::save_after(int64_t steps, bool last) {
   SavedState more;
   more.last = last;
   more.trainer = {{share_section, settings->batches()}};
-  if (const std::optional<double> rate = trained.impl().end_of_step().base_rate()) more.trainer[rate_key] = *rate;
+  if (!trained.impl().has_torch_optimizer())  // a torch optimizer's rates are part of its state
+    if (const auto rates = trained.impl().learning_rates(); !rates.empty()) more.trainer[rate_key] = rates;
   for (const auto& [name, object] : kept_) {
     const std::string text = object.save();
     more.rank[kept_section][name] = hex_text(reinterpret_cast<const unsigned char*>(text.data()), text.size());

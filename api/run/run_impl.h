@@ -23,7 +23,7 @@ namespace convoy {
 // Keys in a checkpoint's trainer section.
 inline constexpr char share_section[] = "share";  // LoopSettings::batches
 inline constexpr char kept_section[] = "kept";    // objects of a rank, by name
-inline constexpr char rate_key[] = "set_rate";    // of Trained::set_learning_rate
+inline constexpr char rate_key[] = "set_rates";   // of a fused optimizer, if the program has set one
 
 // Settings of a loop of `share`: its options with the settings of the job.
 struct LoopSettings {

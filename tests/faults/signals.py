@@ -125,7 +125,8 @@ def ends_it(folder, name):
 
 def at_once_under_mpirun(folder, *names):
     """To the convoy of another rank than that of the supervisor."""
-    run = started(folder, f"{' and '.join(names)} to the convoy of rank 1 under mpirun", under=_faults.MPIRUN)
+    run = started(folder, f"{' and '.join(names)} to the convoy of rank 1 under mpirun", under=_faults.MPIRUN,
+                  sets=["launch.grace=30s"])
     convoy = parent_of(run.ranks()[1])
     if len(names) > 1:
         run.signal(run.ranks()[0], signal.SIGSTOP)  # no rank can end its step
@@ -134,7 +135,9 @@ def at_once_under_mpirun(folder, *names):
             run.signal(convoy, number(name))
         time.sleep(0.7 if len(names) > 1 else 0)
     runs.wait_for(lambda: run.process.poll() is not None and not run.marked(), 15, f"{run.title}: all gone")
-    stopped(run, within=_faults.GRACE + 4, code=None)
+    summary = stopped(run, within=_faults.GRACE + 4, code=None)
+    wanted = "requested twice" if len(names) > 1 else "requested at once"
+    run.check(wanted in summary["failure"]["message"], f"it says {summary['failure']['message']}")
 
 
 def in_own_mpirun(folder):

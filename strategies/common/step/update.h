@@ -75,12 +75,12 @@ class Update {
   // Sets the learning rate of the next update. Once it is called, it must be called before each update. Then `finish`
   // depends on no changing value of the host and may be recorded (core/context.h).
   void set_rate();
-  // Replaces the configured rate, from the next update on.
-  void set_base_rate(double rate) { base_rate_ = rate; }
-  std::optional<double> base_rate() const { return base_rate_; }  // nothing: set_base_rate was not called
-  double rate() const;                                            // learning rate of the next update
-  void reduced(int bucket);                                       // for FlatParameters
-  void reduced_slot(int slot);                                    // for FlatParameters or the caller
+  // Replaces the configured rate, from the next update on; nothing: it holds again.
+  void set_base_rate(std::optional<double> rate) { base_rate_ = rate; }
+  std::optional<double> base_rate() const { return base_rate_; }
+  double rate() const;          // learning rate of the next update
+  void reduced(int bucket);     // for FlatParameters
+  void reduced_slot(int slot);  // for FlatParameters or the caller
   // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
   // sums are surely `finite` (equal on all ranks) and the norm is unused: no clipping and no logged step.
   void reduced_rows(bool finite = false, bool log_step = true);

@@ -5,7 +5,7 @@
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
 // unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of
 // the program), before and after (rank 1 dies outside of the loop), unwritten (rank 0 dies before it has written a
-// record that the others have), save (Run::save at the beginning of each body).
+// record that the others have), save (Run::save at the beginning of each body), constant (never sets a learning rate).
 #include <ATen/ATen.h>
 #include <convoy/convoy.h>
 #include <torch/data/datasets/base.h>
@@ -126,10 +126,10 @@ void train(convoy::Job& job) {
       pass + 1 < accumulate ? replicas.accumulate(loss, end - begin) : (void)replicas.step(loss, end - begin);
     }
     ++batches;
-    if (fused)
-      replicas.set_learning_rate(replicas.learning_rate() * 0.999);
-    else
+    if (!fused)
       scheduler.step();
+    else if (action != "constant")
+      replicas.set_learning_rate(replicas.learning_rate() * 0.999);
     if ((batch.step + 1) % 10 == 0) evaluate(run, replicas, net);
     if (action == "unwritten" && job.rank() == 0 && batch.step == 19)
       die_without_last_record(run.folder() + "/metrics.jsonl");
