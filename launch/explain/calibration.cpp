@@ -410,7 +410,9 @@ Calibration calibration_from_json(const Json& json, const std::string& path) {
   calibration.host = host.text("name");
   calibration.processor = host.text("processor");
   calibration.cores = host.whole("cores", 1);
-  calibration.memory = static_cast<int64_t>(host.number("memory", 0));
+  const double memory = host.number("memory", 0);
+  if (memory > 1e18) host.fail("memory", "must be at most 1e18 bytes");
+  calibration.memory = static_cast<int64_t>(memory);
   if (!host.at("gpus").is_array()) host.fail("gpus", "must be a list");
   for (const Json& gpu : host.at("gpus")) {
     if (!gpu.is_string()) host.fail("gpus", "must be a list of texts");

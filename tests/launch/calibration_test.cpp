@@ -155,6 +155,7 @@ TEST_F(Calibrations, CheckEveryField) {
   EXPECT_THAT(changed("/exchanges/0/kind", "gossip"), HasSubstr("'gossip' is no kind of exchange"));
   EXPECT_THAT(changed("/exchanges/0/busy", 2), HasSubstr("exchanges.0.busy must be at most 1"));
   EXPECT_THAT(changed("/load", 1.5), HasSubstr("load must be at most 1"));
+  EXPECT_THAT(changed("/host/memory", 2.5e22), HasSubstr("host.memory must be at most"));
   EXPECT_THAT(changed("/host/gpus", {1}), HasSubstr("host.gpus must be a list of texts"));
   EXPECT_THAT(changed("/device", "tpu"), HasSubstr("device must be cpu or cuda"));
   for (const auto& [key, value] : good.items()) {

@@ -139,7 +139,7 @@ TEST_F(ResumeTest, ReportsARandomSplitOfChangedData) {
   };
   for (const char* name : {"table", "images"}) {
     EXPECT_THAT(note(fraction(name, 0.1), 120, "b2"), HasSubstr("data: 100 rows -> 120 rows: other rows are held out"));
-    EXPECT_THAT(note(fraction(name, 0.1), 120, "b2"), HasSubstr("give the data of the checkpoint; or hold out new"));
+    EXPECT_THAT(note(fraction(name, 0.1), 120, "b2"), HasSubstr("give the data of the checkpoint; or evaluate on new"));
     EXPECT_THAT(note(fraction(name, 0.1), 100, "b2"), HasSubstr("data: its contents differ: other rows"));
     EXPECT_EQ(note(fraction(name, 0.1), 100, "a1"), "");
     EXPECT_EQ(note(fraction(name, 0.1), 120, ""), "") << "unknown contents";
