@@ -56,7 +56,7 @@ with runs.workspace() as folder:
     took = time.monotonic() - start
     runs.check(took <= 30, f"explain --compare took {took:.1f} s")
     header, sent, step = (next(line for line in text.splitlines() if line.startswith(word))
-                          for word in ("of the rank", "sent a step", "predicted step"))
+                          for word in ("largest of all ranks", "sent a step", "predicted step"))
     titles = ["single", "single, dense tables", "ddp", "ddp, sharded rows", "ddp, dense tables"]
     runs.check(re.split("  +", header)[1:] == titles and "0  " in sent, text)
     runs.check(len(re.findall(" [µm]?s( |$)", step)) == 5 and "— " not in step, text)
