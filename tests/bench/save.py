@@ -81,17 +81,17 @@ class Stall:
 
     The trace has the duration of each save on the rank's thread; a difference of whole runs would be mostly noise."""
 
-    SAVES = 8
-
     def __init__(self, folder, overrides, steps_a_second):
         self.folder = folder
+        every = max(2, int(SPACING * steps_a_second))
+        saves = 8 if every < 500 else 4
         # A trace has at most 1,000 steps. It begins after the first save, which allocates memory for the copy, and ends
         # before the last save, for which the run waits.
-        every = min(max(2, int(SPACING * steps_a_second)), 330)
-        last = min(every * self.SAVES - 1, every + 1000)
-        self.traced = last // every - 1
+        first = 2 * every - min(every - 1, 400)
+        last = min(first + 999, every * saves - 1)
+        self.traced = last // every - (first - 1) // every
         self.sets = overrides + ["train.checkpoint_async=true", "train.keep_last=1", f"train.checkpoint_every={every} steps",
-                                 f"train.max_steps={every * self.SAVES}", f"profile.steps={every + 1}-{last}"]
+                                 f"train.max_steps={every * saves}", f"profile.steps={first}-{last}"]
         self.part = self.ranks = None
 
     def measure(self):
