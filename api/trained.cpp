@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
+#include <cmath>
 
 #include <exception>
 
@@ -118,7 +119,8 @@ void Trained::set_learning_rate(double rate) {
     throw Error(Failure::config,
                 "set_learning_rate needs a FusedOptimizer, but this object has a torch optimizer; set "
                 "the rate in its options, or use a torch::optim::LRScheduler");
-  if (!(rate >= 0)) throw Error(Failure::config, "set_learning_rate(", rate, "): a rate is at least 0");
+  if (!(rate >= 0 && std::isfinite(rate)))
+    throw Error(Failure::config, "set_learning_rate(", rate, "): a rate is finite and at least 0");
   impl_->end_of_step().set_base_rate(rate);
 }
 

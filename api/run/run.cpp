@@ -89,10 +89,11 @@ void Run::Impl::begin_progress() {
 
 void Run::Impl::restore(const CheckpointInfo& info) {
   progress->load(strategy, info, nullptr);
-  if (!trained.impl().has_torch_optimizer()) {
+  const auto rates = info.trainer.find(rate_key);
+  if (rates != info.trainer.end() && !trained.impl().has_torch_optimizer()) {
     const double before = trained.learning_rate();
-    trained.impl().set_learning_rates(info.trainer.value(rate_key, std::vector<double>()));
-    if (context.rank == 0 && trained.learning_rate() != before)
+    trained.impl().set_learning_rates(rates->get<std::vector<double>>());
+    if (context.rank == 0 && !progress->owns(info) && trained.learning_rate() != before)
       log::info(str("learning rate ", trained.learning_rate(), ", from ", info.path, ", and not ", before));
   }
   from_ = info;

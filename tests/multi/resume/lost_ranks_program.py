@@ -123,6 +123,11 @@ def rates(folder):
         ended(folder / action, ["--optimizer", "fused", "--do", action], faults=[AHEAD])
         trainer = json.loads((runs.newest_checkpoint(folder / action) / "manifest.json").read_text())["trainer"]
         runs.check(("set_rates" in trainer) == stored, f"{action}: {trainer.get('set_rates')}")
+    # Another run that begins from these weights keeps its rate where the checkpoint has none.
+    for action, rate in (("constant", "0.001"), ("rates", "0.00970")):
+        text = ended(folder / f"from-{action}", ["--optimizer", "fused", "--do", "constant", "--rate", 0.001],
+                     [f"train.resume={folder / action}"])
+        runs.check(f"rate {rate}" in objects(text, 4), f"from {action}: {objects(text, 4)}")
 
 
 def stopped(folder):
@@ -140,7 +145,7 @@ def stopped(folder):
         runs.wait_for(lambda: runs.summary(output)["membership"], 30, f"{output}: a change of the ranks")
         process.terminate()
         code = process.wait(timeout=60)
-        runs.check(code == 143, f"{output}: exit {code}")
+        runs.check(code == 143 and runs.newest_checkpoint(output).name == "step-20", f"{output}: exit {code}")
         again = ended(output, arguments)
         runs.check(objects(again, 4) == expected[1], f"{output}: {objects(again, 4)}, not {expected[1]}")
         difference = checkpoints.difference(output, expected[0])

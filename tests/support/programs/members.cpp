@@ -1,6 +1,7 @@
 // A program of a user that trains by Run::each_batch, for tests of launch.min_ranks.
 //
-//   members [--steps N] [--pause SECONDS] [--every STEPS] [--accumulate PASSES] [--optimizer fused] [--do ACTION]
+//   members [--steps N] [--pause SECONDS] [--every STEPS] [--accumulate PASSES] [--optimizer fused [--rate RATE]]
+//           [--do ACTION]
 //
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
 // unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of
@@ -61,7 +62,7 @@ class Descent : public torch::optim::Optimizer {
 
 std::map<std::string, std::string> options_of(const std::vector<std::string>& words) {
   std::map<std::string, std::string> options{
-      {"--steps", "30"}, {"--pause", "0"}, {"--every", "1"}, {"--accumulate", "1"}};
+      {"--steps", "30"}, {"--pause", "0"}, {"--every", "1"}, {"--accumulate", "1"}, {"--rate", "1e-2"}};
   for (size_t i = 1; i + 1 < words.size(); i += 2) options[words[i]] = words[i + 1];
   return options;
 }
@@ -106,8 +107,9 @@ void train(convoy::Job& job) {
   replicated.sync.every = std::stol(options["--every"]);
   if (action == "local") replicated.sync.what = "parameters";
   const bool fused = options["--optimizer"] == "fused";
-  convoy::Replicas replicas = fused ? convoy::Replicas(job, net, convoy::FusedOptimizer("adamw", 1e-2), replicated)
-                                    : convoy::Replicas(job, net, adam, replicated);
+  convoy::Replicas replicas =
+      fused ? convoy::Replicas(job, net, convoy::FusedOptimizer("adamw", std::stod(options["--rate"])), replicated)
+            : convoy::Replicas(job, net, adam, replicated);
   if (action == "two") convoy::Replicas(job, net, adam);
   convoy::Run run = job.resume("run", replicas);
   torch::optim::StepLR scheduler(adam, 5, 0.995);
