@@ -66,7 +66,7 @@ class HostsRun {
       if (stopped_) throw Error(Failure::stopped, "stop requested before the ranks had started");
       loop_.on_signal(nullptr);  // the next task receives later requests
     } catch (const Error& error) {
-      loop_.on_signal(nullptr);
+      loop_.on_signal(nullptr);  // this object may be destroyed before the next signal
       if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
       agent_.kill_all();
       return error;
