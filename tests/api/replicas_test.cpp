@@ -7,6 +7,7 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 
+#include <limits>
 #include <sstream>
 
 #include "tests/api/training.h"
@@ -132,6 +133,7 @@ TEST(Replicas, AcceptFusedOptimizers) {
     steps_on(job, replicas, net.forward, {});
     EXPECT_SAME(parameters_of(*net.module), plain, fp64_tolerance);
     EXPECT_EQ(replicas.learning_rate(), 3e-3);
+    EXPECT_THROW(replicas.set_learning_rate(std::numeric_limits<double>::infinity()), Error);
     replicas.set_learning_rate(1e-4);
     EXPECT_EQ(replicas.learning_rate(), 1e-4);
     EXPECT_EQ(replicas.updates(), int64_t(Schedule().batches.size()));

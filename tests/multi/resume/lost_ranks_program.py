@@ -124,8 +124,8 @@ def rates(folder):
         trainer = json.loads((runs.newest_checkpoint(folder / action) / "manifest.json").read_text())["trainer"]
         runs.check(("set_rates" in trainer) == stored, f"{action}: {trainer.get('set_rates')}")
     # Another run that begins from these weights keeps its rate where the checkpoint has none.
-    for action, rate in (("constant", "0.001"), ("rates", "0.00970")):
-        text = ended(folder / f"from-{action}", ["--optimizer", "fused", "--do", "constant", "--rate", 0.001],
+    for action, rate in (("constant", "0.003"), ("rates", "0.00970")):
+        text = ended(folder / f"from-{action}", ["--optimizer", "fused", "--do", "preset"],
                      [f"train.resume={folder / action}"])
         runs.check(f"rate {rate}" in objects(text, 4), f"from {action}: {objects(text, 4)}")
 

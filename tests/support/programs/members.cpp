@@ -1,12 +1,12 @@
 // A program of a user that trains by Run::each_batch, for tests of launch.min_ranks.
 //
-//   members [--steps N] [--pause SECONDS] [--every STEPS] [--accumulate PASSES] [--optimizer fused [--rate RATE]]
-//           [--do ACTION]
+//   members [--steps N] [--pause SECONDS] [--every STEPS] [--accumulate PASSES] [--optimizer fused] [--do ACTION]
 //
 // ACTION: share (the range-based loop), twice (two loops), shards, two (two Replicas), local (averages parameters),
 // unknown (an optimizer of a class that convoy does not know), sum (communicates before the loop), throw (an error of
 // the program), before and after (rank 1 dies outside of the loop), unwritten (rank 0 dies before it has written a
-// record that the others have), save (Run::save at the beginning of each body), constant (never sets a learning rate).
+// record that the others have), save (Run::save at the beginning of each body), constant (never sets a learning rate),
+// preset (sets one before the training only).
 #include <ATen/ATen.h>
 #include <convoy/convoy.h>
 #include <torch/data/datasets/base.h>
@@ -62,7 +62,7 @@ class Descent : public torch::optim::Optimizer {
 
 std::map<std::string, std::string> options_of(const std::vector<std::string>& words) {
   std::map<std::string, std::string> options{
-      {"--steps", "30"}, {"--pause", "0"}, {"--every", "1"}, {"--accumulate", "1"}, {"--rate", "1e-2"}};
+      {"--steps", "30"}, {"--pause", "0"}, {"--every", "1"}, {"--accumulate", "1"}};
   for (size_t i = 1; i + 1 < words.size(); i += 2) options[words[i]] = words[i + 1];
   return options;
 }
@@ -107,10 +107,10 @@ void train(convoy::Job& job) {
   replicated.sync.every = std::stol(options["--every"]);
   if (action == "local") replicated.sync.what = "parameters";
   const bool fused = options["--optimizer"] == "fused";
-  convoy::Replicas replicas =
-      fused ? convoy::Replicas(job, net, convoy::FusedOptimizer("adamw", std::stod(options["--rate"])), replicated)
-            : convoy::Replicas(job, net, adam, replicated);
+  convoy::Replicas replicas = fused ? convoy::Replicas(job, net, convoy::FusedOptimizer("adamw", 1e-2), replicated)
+                                    : convoy::Replicas(job, net, adam, replicated);
   if (action == "two") convoy::Replicas(job, net, adam);
+  if (action == "preset") replicas.set_learning_rate(0.003);
   convoy::Run run = job.resume("run", replicas);
   torch::optim::StepLR scheduler(adam, 5, 0.995);
   int64_t batches = 0;
@@ -130,7 +130,7 @@ void train(convoy::Job& job) {
     ++batches;
     if (!fused)
       scheduler.step();
-    else if (action != "constant")
+    else if (action != "constant" && action != "preset")
       replicas.set_learning_rate(replicas.learning_rate() * 0.999);
     if ((batch.step + 1) % 10 == 0) evaluate(run, replicas, net);
     if (action == "unwritten" && job.rank() == 0 && batch.step == 19)
