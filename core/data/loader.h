@@ -42,7 +42,7 @@ class Loader {
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
          int64_t first_step, int64_t end_step, const LoaderOptions& options);
   // Evaluation: every row of the split once, in order, without the transforms of training. A global batch has `rows`
-  // rows, of which each rank reads its share.
+  // rows. Each rank reads its share of them.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
          const LoaderOptions& options, Split split = Split::evaluate);
   // Held-out evaluation: every held-out row of the training split once. With `samples` each member has its fold, and

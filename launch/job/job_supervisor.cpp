@@ -273,7 +273,7 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
     if (retired_)
       events_.on_report(topic, body);
     else
-      request_stop(body.at("signal").get<int>(), body.value("at_once", false));
+      signalled(body);
   } else if (topic == protocol::log_line) {
     events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(),
                     readable_line(body.at("line").get<std::string>()));
@@ -498,6 +498,10 @@ void JobSupervisor::aborted(Abort reason) {
 void JobSupervisor::stop(int signal) {
   const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
   if (kind != StopRequests::Kind::echo || cause_) request_stop(signal, kind == StopRequests::Kind::again);
+}
+
+void JobSupervisor::signalled(const Json& body) {
+  request_stop(body.at("signal").get<int>(), body.value("at_once", false));
 }
 
 void JobSupervisor::request_stop(int signal, bool at_once) {

@@ -94,9 +94,8 @@ class JobSupervisor {
   bool lost_after_results(int process);
   // Ends the job because the launcher of this process or its host is gone; `signal`: that ended the launcher.
   void fail_launcher(int process, const std::string& why, int signal = 0);
-  void stop(int signal);  // signal of this process; a repeated request kills
-  // A signal that a rank or an agent reports; all may report the same one. `at_once`: repeated, or SIGQUIT.
-  void request_stop(int signal, bool at_once = false);
+  void stop(int signal);             // signal of this process; a repeated request kills
+  void signalled(const Json& body);  // protocol::signalled; all ranks and agents may report the same signal
   bool stopping() const { return stop_signal_ != 0; }
   bool has_agents() const { return request_.joins; }  // on its channel
   bool failed() const { return cause_.has_value(); }
@@ -129,6 +128,7 @@ class JobSupervisor {
   void stalled(const StallWatch::Finding& found);
   std::string host_of(int rank) const;
   void aborted(Abort reason);
+  void request_stop(int signal, bool at_once);  // at_once: repeated, or SIGQUIT
   void watch_results();
   void await_exits();
   void ended_by_agent(int process, const ProcessEnd& end);

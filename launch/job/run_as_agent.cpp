@@ -126,8 +126,13 @@ class RankAgent : public SupervisedAgent {
     ending_ = fails_ = true;
     const milliseconds grace = reason.kind == Failure::stopped ? milliseconds(0) : grace_;
     agent_.kill_after(grace);
-    tasks_.after(grace + longest_end, [this, reason] {
-      if (!code_) code_ = exit_code_of(reason);
+    end_after(grace, exit_code_of(reason));
+  }
+
+  // Usually the supervisor sends the job's exit code before that, because it sees the end of the ranks.
+  void end_after(milliseconds grace, int code) {
+    tasks_.after(grace + milliseconds(3000), [this, code] {
+      if (!code_) code_ = code;
     });
   }
 
@@ -147,9 +152,7 @@ class RankAgent : public SupervisedAgent {
     if (!at_once) return;
     ending_ = true;
     agent_.kill_all();
-    tasks_.after(longest_end, [this] {
-      if (!code_) code_ = exit_code::stopped;
-    });
+    end_after(milliseconds(0), exit_code::stopped);
   }
 
   // Ends the ranks after mpirun, srun or the remote shell was killed. The supervisor usually knows the reason better.
@@ -182,7 +185,6 @@ class RankAgent : public SupervisedAgent {
                                          str(why, "; ", here(), " noticed it")});
   }
 
-  static constexpr milliseconds longest_end{3000};  // after the ranks: the supervisor sends the job's exit code
   const AgentRequest& request_;
   const std::vector<int> processes_;
   std::map<int, std::shared_ptr<Channel>> channels_;  // one per process, so that each leaves separately

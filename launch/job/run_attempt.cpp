@@ -97,8 +97,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     if (topic == injected_topic) injected(body);
     if (topic == failed_saves_topic) summary_["failed_saves"] = ++policy_.failed_saves();
     if (topic == protocol::continued) continued(body);
-    if (topic == protocol::signalled)
-      supervisor_->request_stop(body.at("signal").get<int>(), body.value("at_once", false));
+    if (topic == protocol::signalled) supervisor_->signalled(body);
     if (topic == protocol::checked_data) checked_data_ = body;
     if (topic == bench_topic) console_.result(bench_line(body));
   };

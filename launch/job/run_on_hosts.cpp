@@ -53,25 +53,27 @@ class HostsRun {
                         is_call(child) ? ended(call(child), end) : joining_ended(child, end);
                       }}) {}
 
+  ~HostsRun() { loop_.on_signal(nullptr); }  // its task refers to this object
+
   // Collects the hosts' resources and plans. Returns the error if hosts cannot be reached or if the run was stopped
   // before; throws errors of the run itself.
   std::optional<Error> ask() {
     if (rendezvous_ != nullptr) rendezvous_->begin_attempt();
     loop_.on_signal([this](int) { stopped_ = true; });
     const std::vector<int> wanted = wanted_hosts();
+    std::optional<Error> problem;
     try {
       ask_hosts();
       placed_ = planned(wanted);
       address_ = placed_.job.backend == "local" ? "127.0.0.1" : chosen_address();
       if (stopped_) throw Error(Failure::stopped, "stop requested before the ranks had started");
-      loop_.on_signal(nullptr);  // the next task receives later requests
     } catch (const Error& error) {
-      loop_.on_signal(nullptr);  // this object may be destroyed before the next signal
       if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
       agent_.kill_all();
-      return error;
+      problem = error;
     }
-    return std::nullopt;
+    loop_.on_signal(nullptr);  // the next task receives later requests
+    return problem;
   }
 
   bool by_mpirun() const { return placed_.job.backend == "mpi"; }

@@ -20,7 +20,6 @@ with runs.workspace() as folder:
         run.start(under=_faults.MPIRUN)
         pids = run.ranks()
         run.training(20)
-        parent = int(open(f"/proc/{pids[victim]}/stat").read().rsplit(")", 1)[1].split()[1])
-        run.signal(parent, signal.SIGKILL)
+        run.signal(runs.parent(pids[victim]), signal.SIGKILL)
         run.ends(137, within=5)
         print(f"{run.title}: all ended")

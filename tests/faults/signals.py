@@ -127,9 +127,10 @@ def at_once_under_mpirun(folder, *names):
     """To the convoy of another rank than that of the supervisor."""
     run = started(folder, f"{' and '.join(names)} to the convoy of rank 1 under mpirun", under=_faults.MPIRUN,
                   sets=["launch.grace=30s"])
-    convoy = parent_of(run.ranks()[1])
+    pids = run.ranks()
+    convoy = runs.parent(pids[1])
     if len(names) > 1:
-        run.signal(run.ranks()[0], signal.SIGSTOP)  # no rank can end its step
+        run.signal(pids[0], signal.SIGSTOP)  # no rank can end its step
     for name in names:
         with contextlib.suppress(ProcessLookupError):
             run.signal(convoy, number(name))
@@ -147,7 +148,7 @@ def in_own_mpirun(folder):
     goes_on(run)
     rank = run.ranks()[1]
     for _ in range(2):
-        os.kill(parent_of(rank), signal.SIGTERM)
+        os.kill(runs.parent(rank), signal.SIGTERM)
         time.sleep(0.7)
     goes_on(run)
     run.signal(rank, signal.SIGTERM)
@@ -172,14 +173,10 @@ def nobody_reads():
     runs.check(done.stderr == "0\n", f"convoy list models | true: {done.stderr}")
 
 
-def parent_of(pid):
-    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
 def under_mpirun(folder, name, to):
     run = started(folder, f"SIG{name} to {to} under mpirun", under=_faults.MPIRUN)
     pids = run.ranks()
-    convoys = [parent_of(pid) for pid in pids]
+    convoys = [runs.parent(pid) for pid in pids]
     for pid in {"mpirun": [run.process.pid], "the convoy of rank 1": convoys[1:], "all": [run.process.pid, *convoys]}[to]:
         with contextlib.suppress(ProcessLookupError):
             run.signal(pid, number(name))

@@ -12,17 +12,13 @@ PATIENCE = 4
 PATIENT = ["mpirun", "--mca", "odls_base_sigkill_timeout", str(PATIENCE), *_faults.MPIRUN[1:]]
 
 
-def parent_of(pid):
-    return int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
-
-
 def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     run = _faults.Run(folder, backend, title=f"{backend}: {signal.Signals(number).name} to "
                       f"{'the convoy of rank ' + str(to_rank) if to_rank is not None else 'mpirun' if under else 'convoy'}")
     run.start(under=under)
     pids = run.ranks()
     run.training(20)
-    run.signal(run.process.pid if to_rank is None else parent_of(pids[to_rank]), number)
+    run.signal(run.process.pid if to_rank is None else runs.parent(pids[to_rank]), number)
     # mpirun returns the code of its ranks, or 1 if it got the request itself.
     waits = 2 * PATIENCE if under == PATIENT else 0
     summary = run.ends(None if under else 143, within=waits + _faults.GRACE + (3 if under else 0), kind="stopped")

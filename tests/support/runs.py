@@ -144,6 +144,10 @@ def wait_for(condition, seconds, what):
     fail(f"waited {seconds} s in vain: {what}")
 
 
+def parent(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 def descendants(pid):
     """Returns process ids below `pid`, with their command names."""
     parents = {}

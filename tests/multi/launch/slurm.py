@@ -168,8 +168,7 @@ def hung_up(folder):
                                    cwd=runs.TOP, env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
     runs.training(output, step=20)
     for pid in rank_pids(2):
-        convoy = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        os.kill(convoy, signal.SIGHUP)
+        os.kill(runs.parent(pid), signal.SIGHUP)
     runs.end(process, 20)
     summary = runs.summary(output)
     said = pathlib.Path(f"{output}.console").read_text()[-2000:]
