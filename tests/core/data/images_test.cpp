@@ -255,13 +255,15 @@ TEST(Images, SeveralThreadsDecodeTheSameImages) {
   const at::Tensor all = at::arange(count, at::kLong);
   const at::Tensor alone = with(1).gather_once(Split::train, all, 0).at("features");
   const double process = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID), thread = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
-  const at::Tensor together = with(4).gather_once(Split::train, all, 0).at("features");
-  const double others =
-      cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - process - (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread);
+  at::Tensor together;
+  // On busy cores, the other threads may start too late for one decoding.
+  for (int round = 0; round < 8; ++round) together = with(4).gather_once(Split::train, all, 0).at("features");
+  const double own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread;
+  const double others = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - process - own;
   EXPECT_TRUE(at::equal(alone, together));
   EXPECT_TRUE(at::equal(alone, with(100).gather_once(Split::train, all, 0).at("features")));
   EXPECT_TRUE(at::equal(alone, with(0).gather_once(Split::train, all, 0).at("features")));
-  EXPECT_GT(others, 0.25 * (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread)) << "one thread has decoded nearly all";
+  EXPECT_GT(others, 0.25 * own) << "one thread has decoded nearly all";
   // The error names the first broken file in order, for any number of decoders.
   for (const int64_t i : {9, 10, 11, 40}) files.write(str("a/", 100 + i, ".png"), "broken");
   for (const int64_t decoders : {1, 2, 4, 4, 4, 4, 16})
