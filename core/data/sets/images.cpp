@@ -1,5 +1,6 @@
 #include "core/data/sets/images.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
@@ -26,6 +27,9 @@
 #include "core/data/sampler.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
+
+// OpenMP's function: LibTorch brings the library, but not its header. Null for a LibTorch with other threads.
+extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 
 namespace convoy {
 namespace {
@@ -121,6 +125,23 @@ int64_t usable_cores() {
   return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
+// While it lives, LibTorch's operators run on the calling thread alone. The image decoders are threads themselves, and
+// each would start a team of its own for each batch. Not at::set_num_threads, which also counts for other threads.
+class OneThreadPerOperator {
+ public:
+  OneThreadPerOperator() : before_(at::get_num_threads()) { set(1); }  // reading it also initialises a new thread
+  ~OneThreadPerOperator() { set(before_); }
+  OneThreadPerOperator(const OneThreadPerOperator&) = delete;
+  OneThreadPerOperator& operator=(const OneThreadPerOperator&) = delete;
+
+ private:
+  static void set(int threads) {
+    if (omp_set_num_threads != nullptr) omp_set_num_threads(threads);
+  }
+
+  const int before_;
+};
+
 // Runs action(0) … action(rows − 1) on `threads` threads, including this one. Throws the exception of the first failed
 // row.
 void for_rows(int64_t rows, int64_t threads, const std::function<void(int64_t)>& action) {
@@ -128,6 +149,7 @@ void for_rows(int64_t rows, int64_t threads, const std::function<void(int64_t)>&
   std::mutex mutex;  // guards the failure; `end` is its row
   std::exception_ptr failure;
   const auto work = [&] {
+    const OneThreadPerOperator one_thread;
     // Rows are taken in order: when one fails, all earlier rows are done or in progress.
     for (int64_t row = next++; row < end; row = next++) {
       try {
