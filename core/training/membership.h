@@ -1,8 +1,8 @@
 // KeptTraining: the state of a training in the memory of a rank, while the ranks of the job change (launch.min_ranks).
 //
 // A training that loses a peer keeps its state after the last update: parameters, buffers, moments, and the same
-// counters as a checkpoint. The next training in this process takes over the state, with other ranks. Ranks may be one
-// update apart, because some finished the interrupted step: all take the state of the rank that is furthest.
+// counters as a checkpoint. The next training in this process takes over the state, with other ranks. Some ranks may
+// have finished the interrupted step and others not: all take the state of the rank that is furthest.
 // Ranks along the axis `data` have equal states. Ranks with different indices on another axis hold different pieces.
 // Threads: one rank's thread.
 #pragma once

@@ -1,8 +1,8 @@
 // ReplicatedData: every rank of the axis `data` has the same parameters. Gradients are all-reduced in buckets during
 // the backward pass, and every rank makes the same update.
 //
-// Buckets first have the reverse order of creation. If a bucket would wait too long, all ranks lay out their storage in
-// the order in which rank 0's gradients become ready in the first step, before they send for the first time. So a
+// Buckets first have the reverse order of creation. If a bucket would wait too long, all ranks lay out their storage
+// in the order in which rank 0's gradients become ready. They do so in the first step, before they send anything. So a
 // resumed run reduces the same sums in the same order as an uninterrupted one.
 // The weight and the sum of the loss are at the front of bucket 0. So uneven shares and ranks without rows need no
 // extra message. With pipeline parallelism the ranks of the last stage send them along the axis `pipeline`.
