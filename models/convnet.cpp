@@ -46,7 +46,7 @@ class ConvHiddenBlock : public Block {
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
   }
   TensorList forward(const TensorList& inputs) override {
-    const at::Tensor h = at::relu(linear_->forward(inputs[0].flatten(-3)));
+    const at::Tensor h = linear_->forward_relu(inputs[0].flatten(-3));
     return {dropout_ ? dropout_->forward(h) : h};
   }
 

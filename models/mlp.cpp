@@ -34,7 +34,9 @@ class MlpHiddenBlock : public Block {
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
   }
   TensorList forward(const TensorList& inputs) override {
-    at::Tensor h = apply_activation(linear_->forward(inputs[0].to(dtype_)), activation_);
+    const at::Tensor input = inputs[0].to(dtype_);
+    const at::Tensor h =
+        activation_ == "relu" ? linear_->forward_relu(input) : apply_activation(linear_->forward(input), activation_);
     return {dropout_ ? dropout_->forward(h) : h};
   }
 

@@ -128,7 +128,7 @@ void product_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
   const bool gaps = fits && out.dim() == 3 && !out.is_contiguous();
   const bool plain = fits && is_plain(out) && (gaps ? out.select(0, 0) : out).is_contiguous();
   Library library = plain ? fastest(a, b) : Library::torch;
-  // Only large matrices are written to their places one by one. For small ones the calls cost as much as the product.
+  // Only large matrices are written into `out` one by one. For small ones the calls cost as much as the product.
   if (gaps && library != Library::torch && each_is_large(a, b))
     library = Library::onednn_each;
   else if (gaps)

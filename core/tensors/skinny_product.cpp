@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 
+#include "core/base/error.h"
 #include "core/tensors/vectorised.h"
 
 // Vectors are never parameters or results of functions with external linkage.
@@ -46,7 +47,7 @@ struct FloatsOf {
 // `rows` rows at once share the loads of the vector.
 template <int bytes, int rows>
 inline __attribute__((always_inline)) void matrix_rows(const float* matrix, const float* vector, const float* first,
-                                                       float* out, int64_t depth, int64_t apart) {
+                                                       float* out, int64_t depth, int64_t stride) {
   using V = typename FloatsOf<bytes>::type;
   constexpr int64_t lanes = bytes / int64_t(sizeof(float));
   const auto load = [](const float* from) __attribute__((always_inline)) { return *reinterpret_cast<const V*>(from); };
@@ -54,7 +55,7 @@ inline __attribute__((always_inline)) void matrix_rows(const float* matrix, cons
   int64_t k = 0;
   for (; k + lanes <= depth; k += lanes) {
     const V x = load(vector + k);
-    for (int r = 0; r < rows; ++r) sums[r] += x * load(matrix + r * apart + k);
+    for (int r = 0; r < rows; ++r) sums[r] += x * load(matrix + r * stride + k);
   }
   for (int r = 0; r < rows; ++r) {
     float lane[lanes];
@@ -62,7 +63,7 @@ inline __attribute__((always_inline)) void matrix_rows(const float* matrix, cons
     for (int64_t half = lanes / 2; half > 0; half /= 2)
       for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
     float sum = lane[0];
-    for (int64_t rest = k; rest < depth; ++rest) sum += matrix[r * apart + rest] * vector[rest];
+    for (int64_t rest = k; rest < depth; ++rest) sum += matrix[r * stride + rest] * vector[rest];
     out[r] = first == nullptr ? sum : sum + first[r];
   }
 }
@@ -70,18 +71,18 @@ inline __attribute__((always_inline)) void matrix_rows(const float* matrix, cons
 template <int bytes>
 inline __attribute__((always_inline)) void matrix_vector_body(const float* matrix, const float* vector,
                                                               const float* first, float* out, int64_t rows,
-                                                              int64_t depth, int64_t apart) {
+                                                              int64_t depth, int64_t stride) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4)
-    matrix_rows<bytes, 4>(matrix + r * apart, vector, first == nullptr ? nullptr : first + r, out + r, depth, apart);
+    matrix_rows<bytes, 4>(matrix + r * stride, vector, first == nullptr ? nullptr : first + r, out + r, depth, stride);
   for (; r < rows; ++r)
-    matrix_rows<bytes, 1>(matrix + r * apart, vector, first == nullptr ? nullptr : first + r, out + r, depth, apart);
+    matrix_rows<bytes, 1>(matrix + r * stride, vector, first == nullptr ? nullptr : first + r, out + r, depth, stride);
 }
 
 #define CONVOY_MATRIX_VECTOR(name, target, bytes)                                                          \
   target void name(const float* matrix, const float* vector, const float* first, float* out, int64_t rows, \
-                   int64_t depth, int64_t apart) {                                                         \
-    matrix_vector_body<bytes>(matrix, vector, first, out, rows, depth, apart);                             \
+                   int64_t depth, int64_t stride) {                                                        \
+    matrix_vector_body<bytes>(matrix, vector, first, out, rows, depth, stride);                            \
   }
 
 CONVOY_MATRIX_VECTOR(matrix_vector_any, , 16)
@@ -144,7 +145,7 @@ CONVOY_INLINE const V& as(const T* memory) {
 // which is written later.
 template <class T, int bytes, int rows, int vectors>
 CONVOY_INLINE void product_block(const T* __restrict a, const T* __restrict b, const T* first, T* __restrict out,
-                                 const T* end, int64_t depth, int64_t apart, int64_t width, int64_t columns,
+                                 const T* end, int64_t depth, int64_t stride, int64_t width, int64_t columns,
                                  bool relu) {
   using V = Vector<T, bytes>;
   constexpr int64_t lanes = bytes / int64_t(sizeof(T));
@@ -155,7 +156,7 @@ CONVOY_INLINE void product_block(const T* __restrict a, const T* __restrict b, c
   }
   for (int64_t k = 0; k < depth; ++k) {
     V w[vectors];
-    for (int v = 0; v < vectors; ++v) w[v] = as<V>(b + k * apart + v * lanes);
+    for (int v = 0; v < vectors; ++v) w[v] = as<V>(b + k * stride + v * lanes);
     for (int r = 0; r < rows; ++r)
       for (int v = 0; v < vectors; ++v) sums[r][v] += a[r * depth + k] * w[v];
   }
@@ -172,13 +173,13 @@ CONVOY_INLINE void product_block(const T* __restrict a, const T* __restrict b, c
 
 template <class T, int bytes, int rows, int vectors>
 CONVOY_INLINE void product_columns(const T* a, const T* b, const T* first, T* out, const T* end, int64_t n,
-                                   int64_t depth, int64_t apart, int64_t width, int64_t columns, bool relu) {
+                                   int64_t depth, int64_t stride, int64_t width, int64_t columns, bool relu) {
   int64_t r = 0;
   for (; r + rows <= n; r += rows)
-    product_block<T, bytes, rows, vectors>(a + r * depth, b, first, out + r * width, end, depth, apart, width, columns,
+    product_block<T, bytes, rows, vectors>(a + r * depth, b, first, out + r * width, end, depth, stride, width, columns,
                                            relu);
   for (; r < n; ++r)
-    product_block<T, bytes, 1, vectors>(a + r * depth, b, first, out + r * width, end, depth, apart, width, columns,
+    product_block<T, bytes, 1, vectors>(a + r * depth, b, first, out + r * width, end, depth, stride, width, columns,
                                         relu);
 }
 
@@ -187,16 +188,16 @@ template <class T, int bytes, int rows>
 CONVOY_INLINE void product_body(const T* a, const T* b, const T* first, T* out, int64_t n, int64_t depth, int64_t width,
                                 bool relu) {
   constexpr int64_t lanes = bytes / int64_t(sizeof(T));
-  const int64_t apart = padded_width<T>(width);
+  const int64_t stride = padded_width<T>(width);
   const T* const end = out + n * width;
   for (int64_t column = (width - 1) / (2 * lanes) * 2 * lanes; column >= 0; column -= 2 * lanes) {
     const int64_t columns = std::min(width - column, 2 * lanes);
     const T* const start = first == nullptr ? nullptr : first + column;
     if (columns > lanes)
-      product_columns<T, bytes, rows, 2>(a, b + column, start, out + column, end, n, depth, apart, width, columns,
+      product_columns<T, bytes, rows, 2>(a, b + column, start, out + column, end, n, depth, stride, width, columns,
                                          relu);
     else
-      product_columns<T, bytes, rows, 1>(a, b + column, start, out + column, end, n, depth, apart, width, columns,
+      product_columns<T, bytes, rows, 1>(a, b + column, start, out + column, end, n, depth, stride, width, columns,
                                          relu);
   }
 }
@@ -206,7 +207,7 @@ CONVOY_INLINE void product_body(const T* a, const T* b, const T* first, T* out, 
 // rows allow this; later rows are copied first, because the vector would reach beyond the end of `right`.
 template <class T, int bytes, int rows, int vectors>
 CONVOY_INLINE void outer_block(const T* __restrict left, const T* __restrict right, T* __restrict out, int64_t n,
-                               int64_t whole, int64_t apart, int64_t width, int64_t columns, bool add) {
+                               int64_t whole, int64_t stride, int64_t width, int64_t columns, bool add) {
   using V = Vector<T, bytes>;
   constexpr int64_t lanes = bytes / int64_t(sizeof(T));
   V sums[rows][vectors] = {};
@@ -216,11 +217,11 @@ CONVOY_INLINE void outer_block(const T* __restrict left, const T* __restrict rig
     for (int m = 0; m < rows; ++m)
       for (int v = 0; v < vectors; ++v) sums[m][v] += l[m] * x[v];
   };
-  for (int64_t r = 0; r < whole; ++r) add_row(left + r * apart, right + r * width);
+  for (int64_t r = 0; r < whole; ++r) add_row(left + r * stride, right + r * width);
   for (int64_t r = whole; r < n; ++r) {
     T copy[vectors * lanes] = {};
     std::memcpy(copy, right + r * width, size_t(columns) * sizeof(T));
-    add_row(left + r * apart, copy);
+    add_row(left + r * stride, copy);
   }
   for (int m = 0; m < rows; ++m) {
     T row[vectors * lanes];
@@ -230,34 +231,34 @@ CONVOY_INLINE void outer_block(const T* __restrict left, const T* __restrict rig
 }
 
 template <class T, int bytes, int rows, int vectors>
-CONVOY_INLINE void outer_columns(const T* left, const T* right, T* out, int64_t n, int64_t whole, int64_t apart,
+CONVOY_INLINE void outer_columns(const T* left, const T* right, T* out, int64_t n, int64_t whole, int64_t stride,
                                  int64_t height, int64_t width, int64_t columns, bool add) {
   int64_t m = 0;
   for (; m + rows <= height; m += rows)
-    outer_block<T, bytes, rows, vectors>(left + m, right, out + m * width, n, whole, apart, width, columns, add);
+    outer_block<T, bytes, rows, vectors>(left + m, right, out + m * width, n, whole, stride, width, columns, add);
   for (; m < height; ++m)
-    outer_block<T, bytes, 1, vectors>(left + m, right, out + m * width, n, whole, apart, width, columns, add);
+    outer_block<T, bytes, 1, vectors>(left + m, right, out + m * width, n, whole, stride, width, columns, add);
 }
 
 template <class T, int bytes, int rows>
-CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, int64_t apart, int64_t height,
+CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, int64_t stride, int64_t height,
                               int64_t width, bool add) {
   constexpr int64_t lanes = bytes / int64_t(sizeof(T));
   if (n == 0 && !add) std::fill_n(out, height * width, T(0));
   for (int64_t begin = 0; begin < n; begin += together) {
     const int64_t some = std::min(together, n - begin);
-    const T *const l = left + begin * apart, *const r = right + begin * width;
+    const T *const l = left + begin * stride, *const r = right + begin * width;
     for (int64_t column = 0; column < width;) {
       const int64_t rest = width - column;
       const int64_t vectors = rest > lanes ? 2 : 1, columns = std::min(rest, vectors * lanes);
       // Number of rows from which vectors · lanes elements can be read, from `column` on.
-      const int64_t behind = (n - begin) * width - column - vectors * lanes;
-      const int64_t whole = behind < 0 ? 0 : std::min(some, behind / width + 1);
+      const int64_t spare = (n - begin) * width - column - vectors * lanes;
+      const int64_t whole = spare < 0 ? 0 : std::min(some, spare / width + 1);
       if (vectors == 2)
-        outer_columns<T, bytes, rows, 2>(l, r + column, out + column, some, whole, apart, height, width, columns,
+        outer_columns<T, bytes, rows, 2>(l, r + column, out + column, some, whole, stride, height, width, columns,
                                          add || begin > 0);
       else
-        outer_columns<T, bytes, rows, 1>(l, r + column, out + column, some, whole, apart, height, width, columns,
+        outer_columns<T, bytes, rows, 1>(l, r + column, out + column, some, whole, stride, height, width, columns,
                                          add || begin > 0);
       column += columns;
     }
@@ -270,9 +271,9 @@ CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, 
                              bool relu) {                                                                             \
     product_body<T, bytes, rows>(a, b, first, out, n, depth, width, relu);                                            \
   }                                                                                                                   \
-  target void name##_outer(const T* left, const T* right, T* out, int64_t n, int64_t apart, int64_t height,           \
+  target void name##_outer(const T* left, const T* right, T* out, int64_t n, int64_t stride, int64_t height,          \
                            int64_t width, bool add) {                                                                 \
-    outer_body<T, bytes, rows>(left, right, out, n, apart, height, width, add);                                       \
+    outer_body<T, bytes, rows>(left, right, out, n, stride, height, width, add);                                      \
   }                                                                                                                   \
   constexpr SkinnyLoops<T> name = {name##_product, name##_outer};
 
@@ -309,7 +310,18 @@ constexpr int64_t widest = 64;      // features; weights of wider layers do not 
 constexpr int64_t grain = 1 << 16;  // minimal number of products per thread
 constexpr int64_t summed = 256;     // rows whose sum is a term of the total, as in the loops
 
-int64_t rows_of(const at::Tensor& tensor) { return tensor.numel() / tensor.size(-1); }
+// A matrix [rows, columns], or one for each of K members [K, rows, columns] that may have gaps between them.
+int64_t members_of(const at::Tensor& weight) { return weight.dim() == 3 ? weight.size(0) : 1; }
+bool is_whole(const at::Tensor& weight) { return (weight.dim() == 3 ? weight.select(0, 0) : weight).is_contiguous(); }
+// Part of member `member`; the first for operands without members.
+template <class T>
+const T* part(const at::Tensor& tensor, int64_t member) {
+  return tensor.const_data_ptr<T>() + member * tensor.stride(0);
+}
+template <class T>
+T* part_to_write(const at::Tensor& tensor, int64_t member) {
+  return tensor.mutable_data_ptr<T>() + member * tensor.stride(0);
+}
 
 int64_t rows_a_thread(int64_t depth, int64_t width) { return std::max<int64_t>(1, grain / (depth * width)); }
 
@@ -318,19 +330,17 @@ template <class T>
 struct Padded {
   alignas(64) std::array<T, widest * widest> values;
   Padded(const T* from, int64_t depth, int64_t width, bool turned) {
-    const int64_t apart = padded_width<T>(width);
+    const int64_t stride = padded_width<T>(width);
     for (int64_t k = 0; k < depth; ++k)
-      for (int64_t c = 0; c < width; ++c) values[k * apart + c] = turned ? from[c * depth + k] : from[k * width + c];
-    for (int64_t k = 0; k < depth; ++k) std::fill_n(&values[k * apart + width], apart - width, T(0));
+      for (int64_t c = 0; c < width; ++c) values[k * stride + c] = turned ? from[c * depth + k] : from[k * width + c];
+    for (int64_t k = 0; k < depth; ++k) std::fill_n(&values[k * stride + width], stride - width, T(0));
   }
 };
 
 template <class T>
-void product(const at::Tensor& rows, const Padded<T>& weights, const T* first, const at::Tensor& out, bool relu) {
-  const int64_t depth = rows.size(-1), width = out.size(-1);
-  const T* const from = rows.const_data_ptr<T>();
-  T* const to = out.mutable_data_ptr<T>();
-  at::parallel_for(0, rows_of(rows), rows_a_thread(depth, width), [&](int64_t begin, int64_t end) {
+void product(const T* from, const Padded<T>& weights, const T* first, T* to, int64_t rows, int64_t depth, int64_t width,
+             bool relu) {
+  at::parallel_for(0, rows, rows_a_thread(depth, width), [&](int64_t begin, int64_t end) {
     skinny_loops(T()).front().product(from + begin * depth, weights.values.data(), first, to + begin * width,
                                       end - begin, depth, width, relu);
   });
@@ -373,28 +383,39 @@ bool is_skinny_operand(const at::Tensor& gradient, at::ScalarType dtype) {
 
 bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {
   const auto dtype = weight.scalar_type();
-  return (dtype == at::kFloat || dtype == at::kDouble) && weight.is_cpu() && weight.dim() == 2 &&
-         weight.is_contiguous() && weight.numel() > 0 && weight.size(0) <= widest && weight.size(1) <= widest &&
-         input.dim() > 0 && input.size(-1) == weight.size(1) && input.numel() > 0 && is_skinny_operand(input, dtype) &&
+  if ((dtype != at::kFloat && dtype != at::kDouble) || !weight.is_cpu() || weight.dim() < 2 || weight.dim() > 3 ||
+      weight.numel() == 0 || weight.size(-2) > widest || weight.size(-1) > widest || !is_whole(weight))
+    return false;
+  const bool fits = weight.dim() == 2 ? input.dim() > 0 : input.dim() == 3 && input.size(0) == weight.size(0);
+  return fits && input.size(-1) == weight.size(-1) && input.numel() > 0 && is_skinny_operand(input, dtype) &&
          !at::autocast::is_autocast_enabled(at::kCPU);
 }
 
 bool is_skinny_sum(const at::Tensor& rows, const at::Tensor& out) {
   const auto dtype = out.scalar_type();
-  return (dtype == at::kFloat || dtype == at::kDouble) && is_skinny_operand(rows, dtype) && out.is_contiguous() &&
-         out.numel() <= widest && rows.dim() == 2 && rows.numel() > 0;
+  const bool fits = ((out.dim() == 1 && rows.dim() == 2) ||
+                     (out.dim() == 2 && rows.dim() == 3 && out.size(0) == rows.size(0) && out.stride(1) == 1)) &&
+                    out.size(-1) == rows.size(-1);
+  return fits && (dtype == at::kFloat || dtype == at::kDouble) && is_skinny_operand(rows, dtype) &&
+         (out.dim() == 2 || out.is_contiguous()) && out.size(-1) <= widest && rows.numel() > 0;
 }
 
 at::Tensor skinny_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, bool relu) {
   const at::Tensor rows = input.contiguous();
   std::vector<int64_t> shape = input.sizes().vec();
-  const int64_t depth = shape.back(), width = shape.back() = weight.size(0);
+  const int64_t depth = shape.back(), width = shape.back() = weight.size(-2);
   at::Tensor out = at::empty(shape, weight.options().requires_grad(false));
+  const int64_t members = members_of(weight), each = rows.numel() / depth / members;
+  CONVOY_CHECK(!bias.defined() || (bias.numel() == members * width && bias.stride(-1) == 1), "a bias of shape ",
+               bias.sizes(), " for weights of shape ", weight.sizes());
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "skinny_linear", [&] {
-    const Padded<scalar_t> weights(weight.const_data_ptr<scalar_t>(), depth, width, true);
-    std::array<scalar_t, widest> first{};
-    if (bias.defined()) std::copy_n(bias.const_data_ptr<scalar_t>(), width, first.begin());
-    product<scalar_t>(rows, weights, bias.defined() ? first.data() : nullptr, out, relu);
+    for (int64_t member = 0; member < members; ++member) {
+      const Padded<scalar_t> weights(part<scalar_t>(weight, member), depth, width, true);
+      std::array<scalar_t, widest> first{};
+      if (bias.defined()) std::copy_n(part<scalar_t>(bias, member), width, first.begin());
+      product<scalar_t>(part<scalar_t>(rows, member), weights, bias.defined() ? first.data() : nullptr,
+                        part_to_write<scalar_t>(out, member), each, depth, width, relu);
+    }
   });
   return out;
 }
@@ -415,32 +436,41 @@ at::Tensor skinny_relu_gradient(const at::Tensor& gradient, const at::Tensor& ou
 
 at::Tensor skinny_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
   const at::Tensor rows = gradient.contiguous();
-  at::Tensor out = at::empty({rows.size(0), weight.size(1)}, rows.options());
+  std::vector<int64_t> shape = rows.sizes().vec();
+  const int64_t depth = shape.back(), width = shape.back() = weight.size(-1);
+  at::Tensor out = at::empty(shape, rows.options());
+  const int64_t members = members_of(weight), each = rows.numel() / depth / members;
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "skinny_input_gradient", [&] {
-    const Padded<scalar_t> weights(weight.const_data_ptr<scalar_t>(), weight.size(0), weight.size(1), false);
-    product<scalar_t>(rows, weights, nullptr, out, false);
+    for (int64_t member = 0; member < members; ++member) {
+      const Padded<scalar_t> weights(part<scalar_t>(weight, member), depth, width, false);
+      product<scalar_t>(part<scalar_t>(rows, member), weights, nullptr, part_to_write<scalar_t>(out, member), each,
+                        depth, width, false);
+    }
   });
   return out;
 }
 
 void skinny_weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& out, bool add) {
   const at::Tensor left = gradient.contiguous(), right = input.contiguous();
-  const int64_t n = left.size(0), height = left.size(1), width = right.size(1);
+  const int64_t n = left.size(-2), height = left.size(-1), width = right.size(-1);
   AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "skinny_weight_gradient", [&] {
-    const auto* l = left.const_data_ptr<scalar_t>();
-    const auto* r = right.const_data_ptr<scalar_t>();
-    auto* to = out.mutable_data_ptr<scalar_t>();
-    // Parallel over rows of the result, so that no sum depends on the number of threads.
-    at::parallel_for(0, height, std::max<int64_t>(1, grain / (n * width)), [&](int64_t begin, int64_t end) {
-      skinny_loops(scalar_t()).front().outer(l + begin, r, to + begin * width, n, height, end - begin, width, add);
-    });
+    for (int64_t member = 0; member < members_of(out); ++member) {
+      const auto *l = part<scalar_t>(left, member), *r = part<scalar_t>(right, member);
+      auto* to = part_to_write<scalar_t>(out, member);
+      // Parallel over rows of the result, so that no sum depends on the number of threads.
+      at::parallel_for(0, height, std::max<int64_t>(1, grain / (n * width)), [&](int64_t begin, int64_t end) {
+        skinny_loops(scalar_t()).front().outer(l + begin, r, to + begin * width, n, height, end - begin, width, add);
+      });
+    }
   });
 }
 
 void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, bool add) {
   const at::Tensor rows = gradient.contiguous();
+  const int64_t n = rows.size(-2), width = rows.size(-1);
   AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "skinny_bias_gradient", [&] {
-    sum_loop(rows.const_data_ptr<scalar_t>(), out.mutable_data_ptr<scalar_t>(), rows.size(0), rows.size(1), add);
+    for (int64_t member = 0; member < rows.numel() / (n * width); ++member)
+      sum_loop(part<scalar_t>(rows, member), part_to_write<scalar_t>(out, member), n, width, add);
   });
 }
 

@@ -32,17 +32,20 @@ struct SkinnyLoops {
   // to the result.
   void (*product)(const T* rows, const T* weights, const T* first, T* out, int64_t n, int64_t depth, int64_t width,
                   bool relu);
-  // Computes out [height, width] = left [n, height]ᵀ · right [n, width]; with `add`, adds to `out`. `apart`: distance
+  // Computes out [height, width] = left [n, height]ᵀ · right [n, width]; with `add`, adds to `out`. `stride`: distance
   // between rows of `left`.
-  void (*outer)(const T* left, const T* right, T* out, int64_t n, int64_t apart, int64_t height, int64_t width,
+  void (*outer)(const T* left, const T* right, T* out, int64_t n, int64_t stride, int64_t height, int64_t width,
                 bool add);
 };
 // Returns the loops that this machine can run, widest first. The argument selects the type.
 const std::vector<SkinnyLoops<float>>& skinny_loops(float);
 const std::vector<SkinnyLoops<double>>& skinny_loops(double);
 
-// True if the functions below support: an input [.., in] and a weight [out, in]; a gradient of that dtype (not an
-// expanded one); the sum of `rows` [n, out] into `out` [out].
+// Each function also multiplies K members at once, whose tensors have a first dimension K: weights [K, out, in], biases
+// [K, out], rows [K, n, ..]. There may be gaps between the members' weights, biases and gradients.
+
+// True if the functions below support: an input [.., in] and a weight [out, in], or [K, n, in] and [K, out, in]; a
+// gradient of that dtype (not an expanded one); the sum of `rows` [n, out] into `out` [out].
 bool is_skinny(const at::Tensor& input, const at::Tensor& weight);
 bool is_skinny_operand(const at::Tensor& gradient, at::ScalarType dtype);
 bool is_skinny_sum(const at::Tensor& rows, const at::Tensor& out);
@@ -54,7 +57,7 @@ at::Tensor skinny_linear(const at::Tensor& input, const at::Tensor& weight, cons
 at::Tensor skinny_relu_gradient(const at::Tensor& gradient, const at::Tensor& output);
 // gradient [n, out] · weight [out, in] → [n, in].
 at::Tensor skinny_input_gradient(const at::Tensor& gradient, const at::Tensor& weight);
-// gradientᵀ · input → `out` [out, in], contiguous; with `add`, adds to `out`.
+// gradientᵀ · input → `out` [out, in], without gaps in a member; with `add`, adds to `out`.
 void skinny_weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& out, bool add);
 // Sums rows → `out` [out]; with `add`, adds to `out`.
 void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, bool add);
@@ -64,10 +67,10 @@ void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, boo
 // It is bound by memory: every weight is read once. A library's call costs more than the product for the layers of a
 // small model. fp32, with the widest instructions of the machine, as the loops above.
 
-// out [rows] = matrix [rows, depth] · vector [depth] + first [rows]; null: without `first`. `apart`: distance between
+// out [rows] = matrix [rows, depth] · vector [depth] + first [rows]; null: without `first`. `stride`: distance between
 // rows of the matrix.
 using MatrixVector = void (*)(const float* matrix, const float* vector, const float* first, float* out, int64_t rows,
-                              int64_t depth, int64_t apart);
+                              int64_t depth, int64_t stride);
 // Loops that this machine can run, widest first.
 const std::vector<MatrixVector>& matrix_vector_loops();
 

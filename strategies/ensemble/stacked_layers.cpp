@@ -1,7 +1,6 @@
 #include "strategies/ensemble/stacked_layers.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
@@ -10,12 +9,10 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 
 #include "core/base/error.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
-#include "core/tensors/products.h"
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
@@ -53,7 +50,11 @@ struct StackedLinear : WeightedLayer {
       : WeightedLayer(std::move(weight), std::move(bias)), name_(std::move(name)), state_(std::move(state)) {}
   at::Tensor forward(const at::Tensor& input) override {
     check_members(input, weight_->value.size(0), name_);
-    return stacked_linear(input, weight_, bias_, state_);
+    return convoy::linear(input, weight_, bias_, state_);
+  }
+  at::Tensor forward_relu(const at::Tensor& input) override {
+    check_members(input, weight_->value.size(0), name_);
+    return convoy::linear(input, weight_, bias_, state_, true);
   }
 
  private:
@@ -295,63 +296,6 @@ Layer StackedLayers::dropout(const std::string& name, double p) {
 std::unique_ptr<ParameterHandle> StackedLayers::parameter(const std::string& name, at::IntArrayRef shape,
                                                           const Init& init) {
   return std::make_unique<WholeParameter>(make(name, shape.vec(), init)->value);
-}
-
-namespace {
-
-// [K, …, size] → [K, N, size]
-at::Tensor by_member(const at::Tensor& tensor) {
-  return tensor.dim() == 3 ? tensor : tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
-}
-
-at::Tensor member_weight_gradients(Parameter& weight, const ForwardState& state, const at::Tensor& output,
-                                   const at::Tensor& input) {
-  const at::Tensor turned = output.transpose(1, 2);
-  if (!writes_gradient(weight, state)) return product(turned, input);
-  product_into(weight.gradient, turned, input, weight.written);
-  weight.written = true;
-  return {};
-}
-
-at::Tensor member_bias_gradients(Parameter& bias, const ForwardState& state, const at::Tensor& output) {
-  if (!writes_gradient(bias, state)) return output.sum(1);
-  if (bias.written)
-    bias.gradient.add_(output.sum(1));
-  else
-    at::sum_out(bias.gradient, output, 1);
-  bias.written = true;
-  return {};
-}
-
-class StackedLinearBackward : public ProductNode {
- public:
-  using ProductNode::ProductNode;
-  std::string name() const override { return "ConvoyStackedLinearBackward"; }
-
- protected:
-  void differentiate(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
-                     torch::autograd::variable_list& results) override {
-    const at::Tensor output = by_member(gradient);
-    if (wants_weight()) results[1] = member_weight_gradients(*weight_, *state_, output, by_member(input));
-    if (wants_bias()) results[2] = member_bias_gradients(*bias_, *state_, output);
-    if (wants_input()) results[0] = product(output, weight).view(input.sizes());
-  }
-};
-
-}  // namespace
-
-at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                          const StatePtr& state) {
-  const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  const std::vector<int64_t> shape = with_last(input.sizes(), weight->value.size(1));
-  if (without_node(input, weight->value))
-    return batched_linear_product(by_member(input), weight->value, bias_value).view(shape);
-  at::Tensor output;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    output = batched_linear_product(by_member(input), weight->value, bias_value).view(shape);
-  }
-  return recorded<StackedLinearBackward>(std::move(output), input, weight, bias, state);
 }
 
 }  // namespace convoy

@@ -2,9 +2,8 @@
 //
 // Parameters are [K, …] tensors, member first, without memory at first. A StackedStorage provides memory and the values
 // that each member would have alone (core/tensors/init.h, with the member's seed). Random draws are keyed in the same
-// way. Row k of a tensor is the tensor of the same name in a run of member k alone. Linear products write their
-// gradients to Parameter::gradient (stacked_linear). Convolutions and batch norms run member by member, or grouped: one
-// convolution with K times the channels.
+// way. Row k of a tensor is the tensor of the same name in a run of member k alone. Convolutions and batch norms run
+// member by member, or grouped: one convolution with K times the channels.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <memory>
@@ -56,11 +55,5 @@ class StackedLayers : public DefaultLayers {
 
   std::shared_ptr<Stack> stack_;
 };
-
-// Linear products of K members as one batched product. Gradients are written to the strategy's memory.
-
-// input [K, …, in], weight [K, out, in] (rows of members need not be adjacent), bias [K, out] or null → [K, …, out].
-at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                          const StatePtr& state);
 
 }  // namespace convoy

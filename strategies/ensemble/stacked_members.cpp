@@ -294,8 +294,7 @@ StepResult StackedMembers::trained(const StepInput& input) {
     run_single(batch, input.step);
   context_.state->phase("optimizer");
   const TimeBreakdown::Scope counted(*context_.times, TimePart::update);
-  update_->begin();
-  update_->add_loss(step_loss_);
+  update_->set_loss(step_loss_);
   const UpdateStatistics statistics = update_->finish(nominal_of(batch));
   report_gradients();
   StepResult result;

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -150,15 +149,10 @@ void StackedUpdate::make_scalars(int64_t active) {
   }
 }
 
-void StackedUpdate::begin() {
-  weight_.zero_();
-  sum_.zero_();
-}
-
-void StackedUpdate::add_loss(const Loss& loss) {
+void StackedUpdate::set_loss(const Loss& loss) {
   at::NoGradGuard no_grad;
-  weight_.add_(loss.weight.reshape({-1}).to(real_));
-  sum_.add_(loss.sum.detach().reshape({-1}).to(real_));
+  weight_.copy_(loss.weight.reshape({-1}));
+  sum_.copy_(loss.sum.detach().reshape({-1}));
 }
 
 at::Tensor StackedUpdate::square_sums(at::Tensor& finite) const {
@@ -188,7 +182,8 @@ UpdateStatistics StackedUpdate::finish(double nominal) {
   // A member without weighted rows has zero gradients, so a zero scale is right.
   mean_scale_.copy_(at::where(weight_ > 0, nominal / weight_, at::zeros_like(weight_)));
   scalars_.gradient_scale.copy_(mean_scale_);
-  at::Tensor finite = at::isfinite(sum_).logical_and(at::isfinite(weight_));
+  // 0 for each finite number, else NaN: three operators instead of nine.
+  at::Tensor finite = (sum_ - sum_).eq(weight_ - weight_);
   const at::Tensor norm = square_sums(finite).sqrt_().mul_(scalars_.gradient_scale);
   scalars_.apply.copy_(finite);
   // As torch's clip_grad_norm_: the epsilon covers a norm of zero.

@@ -3,7 +3,7 @@
 //
 // All scalars are tensors on the device with one element per row; the host reads none. A member with a non-finite loss
 // or gradient stays unchanged. strategies/common/step/update.h does the same for one model.
-// Call order: attach; then for each update begin → add_loss … → finish. Threads: the rank's thread.
+// Call order: attach; then for each update set_loss → finish. Threads: the rank's thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <memory>
@@ -57,8 +57,7 @@ class StackedUpdate {
   // Moments and counts move along.
   void attach(int64_t active, const std::vector<int64_t>& order);
 
-  void begin();
-  void add_loss(const Loss& loss);  // sums and weights [active]
+  void set_loss(const Loss& loss);  // sums and weights [active]
   // Sets the rates of the next update. Once it is called, it must be called before each update. Then `finish` has no
   // changing work on the host, and may be recorded (core/context.h).
   void set_rates();

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -11,9 +12,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
 #include "strategies/common/layers/default_layers.h"
+#include "strategies/common/layers/linear_function.h"
 #include "strategies/common/step/gradient_collector.h"
 #include "tests/support/errors.h"
 #include "tests/support/torch/random_tensors.h"
@@ -105,6 +108,51 @@ TEST(DefaultLayers, LinearGradientsEqualAutograds) {
     EXPECT_TRUE(bias.gradient.allclose(wanted[2] * use, 1e-12, 1e-12)) << use;
     EXPECT_FALSE(weight.value.grad().defined());
   }
+}
+
+// Three members, with and without relu, by the loops of skinny layers and by products.
+TEST(DefaultLayers, AStackOfLinearLayersEqualsItsMembers) {
+  const auto state = std::make_shared<ForwardState>();
+  const auto parameter = [](at::IntArrayRef shape, const char* name) {
+    auto made = std::make_shared<Parameter>();
+    made->value = normal(shape, name).set_requires_grad(true);
+    return made;
+  };
+  for (const int64_t in : {4, 70})
+    for (const bool relu : {false, true})
+      for (const std::vector<int64_t>& rows : std::vector<std::vector<int64_t>>{{5}, {2, 5}, {}, {0}}) {
+        SCOPED_TRACE(str(in, relu ? " relu " : " ", rows.size(), " dimensions of rows"));
+        state->collecting = false;
+        const ParameterPtr weight = parameter({3, 6, in}, "w"), bias = parameter({3, 6}, "b");
+        std::vector<int64_t> shape{3}, wide{3};
+        shape.insert(shape.end(), rows.begin(), rows.end());
+        wide = shape;
+        shape.push_back(in);
+        wide.push_back(6);
+        const at::Tensor x = normal(shape, "x").set_requires_grad(true), seed = normal(wide, "seed");
+        TensorList members;
+        for (int64_t m = 0; m < 3; ++m) {
+          const at::Tensor own = at::linear(x[m], weight->value[m], bias->value[m]);
+          members.push_back(relu ? own.relu() : own);
+        }
+        const TensorList leaves{x, weight->value, bias->value};
+        const auto wanted = torch::autograd::grad({at::stack(members)}, leaves, {seed});
+        const at::Tensor output = linear(x, weight, bias, state, relu);
+        ASSERT_TRUE(output.allclose(at::stack(members), 1e-13, 1e-13));
+        const auto returned = torch::autograd::grad({output}, leaves, {seed});
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(returned[i].allclose(wanted[i], 1e-12, 1e-12)) << i;
+        // With create_graph: LibTorch's operators instead of loops.
+        const auto graph = torch::autograd::grad({linear(x, weight, bias, state, relu)}, leaves, {seed}, true, true);
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(graph[i].allclose(wanted[i], 1e-12, 1e-12)) << i;
+        weight->gradient = at::full({3, 6, in}, 9.0, at::kDouble);
+        bias->gradient = at::full({3, 6}, 9.0, at::kDouble);
+        state->collecting = true;
+        for (int use = 1; use <= 2; ++use) {
+          torch::autograd::backward({linear(x, weight, bias, state, relu)}, {seed});
+          EXPECT_TRUE(weight->gradient.allclose(wanted[1] * use, 1e-12, 1e-12)) << use;
+          EXPECT_TRUE(bias->gradient.allclose(wanted[2] * use, 1e-12, 1e-12)) << use;
+        }
+      }
 }
 
 TEST(DefaultLayers, LinearHasASecondDerivative) {

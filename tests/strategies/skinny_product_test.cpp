@@ -120,6 +120,40 @@ TEST(SkinnyProduct, AcceptsInputsOfLayers) {
   EXPECT_TRUE(skinny_relu_gradient(turned, out.reshape({-1, 5})).equal(at::threshold_backward(flat, flat, 0)));
 }
 
+// Each member of a stack gets the bits that it would have alone.
+TEST(SkinnyProduct, MultipliesMembersWithGapsBetweenThem) {
+  constexpr int64_t members = 3, n = 40, in = 17, out = 9;
+  const auto with_gaps = [](at::IntArrayRef shape, uint64_t key) {
+    return numbers({members, 400}, key, at::kFloat).narrow(1, 64, c10::multiply_integers(shape)).unflatten(1, shape);
+  };
+  const at::Tensor weight = with_gaps({out, in}, 1), bias = with_gaps({out}, 2);
+  const at::Tensor x = numbers({members, in, n}, 3, at::kFloat).transpose(1, 2);
+  const at::Tensor gradient = numbers({members, n, out}, 4, at::kFloat);
+  ASSERT_TRUE(is_skinny(x, weight));
+  ASSERT_TRUE(is_skinny_sum(gradient, bias));
+  const at::Tensor result = skinny_linear(x, weight, bias, true), to_input = skinny_input_gradient(gradient, weight);
+  for (const bool add : {false, true}) {
+    const at::Tensor weights = with_gaps({out, in}, 5), biases = with_gaps({out}, 6);
+    const at::Tensor weights_before = weights.clone(), biases_before = biases.clone();
+    skinny_weight_gradient(gradient, x, weights, add);
+    skinny_bias_gradient(gradient, biases, add);
+    for (int64_t m = 0; m < members; ++m) {
+      EXPECT_TRUE(result[m].equal(skinny_linear(x[m], weight[m], bias[m], true))) << m;
+      EXPECT_TRUE(to_input[m].equal(skinny_input_gradient(gradient[m], weight[m]))) << m;
+      at::Tensor one_weight = weights_before[m].clone(), one_bias = biases_before[m].clone();
+      skinny_weight_gradient(gradient[m], x[m], one_weight, add);
+      skinny_bias_gradient(gradient[m], one_bias, add);
+      EXPECT_TRUE(weights[m].equal(one_weight)) << m;
+      EXPECT_TRUE(biases[m].equal(one_bias)) << m;
+    }
+    // Memory between the members is untouched.
+    const at::Tensor all = weights.as_strided({members, 400}, {400, 1}, 0).clone(),
+                     before = numbers({members, 400}, 5, at::kFloat);
+    EXPECT_TRUE(all.narrow(1, 0, 64).equal(before.narrow(1, 0, 64)));
+    EXPECT_TRUE(all.narrow(1, 64 + in * out, 64).equal(before.narrow(1, 64 + in * out, 64)));
+  }
+}
+
 TEST(SkinnyProduct, KeepsNaNInItsRow) {
   at::Tensor x = at::ones({40, 7});
   x[9][2] = std::numeric_limits<float>::quiet_NaN();
@@ -142,6 +176,12 @@ TEST(SkinnyProduct, LeavesOtherShapesToLibTorch) {
   EXPECT_FALSE(is_skinny(at::ones({0, 8}), weight));
   EXPECT_FALSE(is_skinny(x, at::ones({8, 3}).t()));
   EXPECT_FALSE(is_skinny(at::ones({4, 7}), weight));
+  // Members: as many inputs as weights, and no gap within a member.
+  EXPECT_TRUE(is_skinny(at::ones({2, 4, 8}), at::ones({2, 3, 8})));
+  EXPECT_FALSE(is_skinny(at::ones({4, 8}), at::ones({2, 3, 8})));
+  EXPECT_FALSE(is_skinny(at::ones({1, 4, 8}), at::ones({2, 3, 8})));
+  EXPECT_FALSE(is_skinny(at::ones({2, 4, 8}), at::ones({2, 8, 3}).transpose(1, 2)));
+  EXPECT_FALSE(is_skinny_sum(at::ones({2, 4, 8}), at::ones({8})));
 }
 
 }  // namespace

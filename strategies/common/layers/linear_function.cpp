@@ -45,6 +45,12 @@ void ProductNode::release_variables() {
 
 namespace {
 
+// Rows of a gradient or an input, as the weight's matrix takes them: [rows, size], or [K, rows, size] of a stack.
+at::Tensor rows_for(const at::Tensor& weight, const at::Tensor& tensor) {
+  if (weight.dim() == 3) return tensor.dim() == 3 ? tensor : tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
+  return tensor.reshape({-1, tensor.size(-1)});
+}
+
 class LinearBackward : public ProductNode {
  public:
   using ProductNode::ProductNode;
@@ -65,15 +71,16 @@ class LinearBackward : public ProductNode {
  protected:
   void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                      torch::autograd::variable_list& results) override {
-    at::Tensor flat = output.reshape({-1, weight.size(0)});
+    at::Tensor flat = rows_for(weight, output);
+    // A copy, if the input has gaps; only the weight's gradient and skinny products need it.
+    const at::Tensor rows = wants_weight() || weight.dim() == 3 ? rows_for(weight, input) : input;
     const bool loops =
-        !at::GradMode::is_enabled() && is_skinny(input, weight) && is_skinny_operand(output, weight.scalar_type());
+        !at::GradMode::is_enabled() && is_skinny(rows, weight) && is_skinny_operand(output, weight.scalar_type());
     if (relu_) {
       const at::Tensor positive = positive_.unpack(shared_from_this()).reshape(flat.sizes());
       flat = loops ? skinny_relu_gradient(flat, positive) : at::threshold_backward(flat, positive, 0);
     }
     if (wants_weight()) {
-      const at::Tensor rows = input.reshape({-1, weight.size(1)});
       const auto gradient = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
       if (!later(weight_, double(flat.nbytes() + rows.nbytes()), gradient))
         results[1] = weight_gradient(*weight_, *state_, flat, rows);
@@ -112,24 +119,23 @@ class LinearBackward : public ProductNode {
 
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input) {
-  if (!writes_gradient(weight, state)) return product(output.t(), input);
-  if (is_skinny(input, weight.value) && is_skinny_operand(output, input.scalar_type()) &&
-      weight.gradient.is_contiguous())
+  if (!writes_gradient(weight, state)) return product(output.mT(), input);
+  if (is_skinny(input, weight.gradient) && is_skinny_operand(output, input.scalar_type()))
     skinny_weight_gradient(output, input, weight.gradient, weight.written);
   else
-    product_into(weight.gradient, output.t(), input, weight.written);
+    product_into(weight.gradient, output.mT(), input, weight.written);
   weight.written = true;
   return {};
 }
 
 at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output) {
-  if (!writes_gradient(bias, state)) return output.sum(0);
+  if (!writes_gradient(bias, state)) return output.sum(-2);
   if (is_skinny_sum(output, bias.gradient))
     skinny_bias_gradient(output, bias.gradient, bias.written);
   else if (bias.written)
-    bias.gradient.add_(output.sum(0));
+    bias.gradient.add_(output.sum(-2));
   else
-    at::sum_out(bias.gradient, output, 0);
+    at::sum_out(bias.gradient, output, -2);
   bias.written = true;
   return {};
 }
@@ -137,10 +143,16 @@ at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::T
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
                   bool relu) {
   const auto result = [&] {
+    const at::Tensor& matrix = weight->value;
     const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-    if (is_skinny(input, weight->value)) return skinny_linear(input, weight->value, bias_value, relu);
-    at::Tensor output = linear_product(input, weight->value, bias_value);
-    return relu ? output.relu_() : output;
+    const bool stack = matrix.dim() == 3;
+    const at::Tensor rows = stack ? rows_for(matrix, input) : input;
+    const bool skinny = is_skinny(rows, matrix);
+    at::Tensor output = skinny  ? skinny_linear(rows, matrix, bias_value, relu)
+                        : stack ? batched_linear_product(rows, matrix, bias_value)
+                                : linear_product(rows, matrix, bias_value);
+    if (relu && !skinny) output.relu_();
+    return stack ? output.view(with_last(input.sizes(), matrix.size(1))) : output;
   };
   if (without_node(input, weight->value)) return result();  // has a graph only under autocast, which is never skinny
   at::Tensor output;

@@ -14,9 +14,8 @@
 
 namespace convoy {
 
-// ProductNode: base class of the autograd nodes of linear products, whole (linear_function.h), stacked
-// (stacked_layers.h) or sharded (strategies/tensor/group_functions.h). Gradients of weight and bias are written to
-// memory of the strategy.
+// ProductNode: base class of the autograd nodes of linear products, whole or stacked (linear_function.h) or sharded
+// (strategies/tensor/group_functions.h). Gradients of weight and bias are written to memory of the strategy.
 //
 // A subclass differentiates; its edges are input, weight, bias. Include this header in sources only, because it
 // includes autograd.
@@ -67,12 +66,13 @@ at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterP
 }
 
 // input [.., in], weight [out, in], bias [out] or null → [.., out]. `relu` applies to the result, in the same node.
+// A stack of K members has one product for all: input [K, .., in], weight [K, out, in], bias [K, out] → [K, .., out].
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
                   bool relu = false);
 
 // For nodes of other products, in their backward. `output` [rows, out] is a gradient. The first returns the gradient of
 // the weight [out, in], with the input [rows, in]; the second that of the bias [out]. If the strategy collects, they
-// write it to Parameter::gradient and return an undefined tensor.
+// write it to Parameter::gradient and return an undefined tensor. All tensors of a stack have a first dimension K.
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input);
 at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output);
