@@ -294,6 +294,25 @@ configure_and_build() {
   ninja -C "$build" -j "$jobs" $quiet "$@"
 }
 
+# This project may not redistribute the ratings, so they are fetched from where they are published: inside a wheel.
+fetch_movielens() {
+  local to=.data/ml-100k.inter
+  [ ! -s $to ] || return 0
+  say "data: MovieLens-100K, from the wheel of RecBole (2 MB to fetch), into $to"
+  make_venv
+  rm -rf .deps/recbole
+  mkdir -p .data
+  quietly .deps/log/recbole.log $venv/bin/python3 -m pip download --disable-pip-version-check --no-deps \
+    --only-binary=:all: --dest .deps/recbole recbole==1.2.1
+  $venv/bin/python3 - .deps/recbole/*.whl $to.part <<'PYTHON'
+import sys, zipfile
+with open(sys.argv[2], "wb") as out:
+    out.write(zipfile.ZipFile(sys.argv[1]).read("recbole/dataset_example/ml-100k/ml-100k.inter"))
+PYTHON
+  mv $to.part $to
+  rm -rf .deps/recbole
+}
+
 # A long text in the public domain, from a package of Debian: the King James Version of the Bible, one verse per line.
 # configs/gpt_*.yaml train on it; NeuMF of ./quickstart does not need it, so a machine without the package continues.
 fetch_text() {

@@ -81,6 +81,7 @@ def draw(results, title):
     axes.set_xlabel("better than the gate, times (log scale); the line is the gate, red misses it")
     axes.set_title(title, fontsize=9)
     figure.savefig(CHART, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def write(results):

@@ -1,4 +1,5 @@
 """Predicted step times against measured ones: models × strategies × one and two ranks, and whether the choice is right"""
+# needs data: movielens
 import os
 import re
 import statistics

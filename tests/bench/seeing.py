@@ -1,4 +1,5 @@
 """CPU time of event files, Prometheus' file, resources and the time breakdown, as a fraction of NCF's"""
+# needs data: movielens
 # The time breakdown has no switch. `--baseline BUILD` compares with a build of an earlier commit, which has neither the
 # breakdown nor these files. Without `--baseline`, runs with and without the files are compared.
 # On a virtual machine equal runs need up to a fifth more CPU time than the fastest one. So a round makes several short

@@ -1,4 +1,5 @@
 """CPU time of supervision (heartbeats, state files, collective checks) as a fraction of the rank's"""
+# needs data: movielens
 import sys
 
 import harness

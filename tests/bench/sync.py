@@ -1,4 +1,5 @@
 """Costs of synchronisation frequency: loss and HR@10 against samples and time, every = 1, 4, 16, 64 of each kind"""
+# needs data: movielens
 import argparse
 import json
 import pathlib
