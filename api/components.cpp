@@ -41,8 +41,8 @@ void flatten(const Json& values, const std::string& path, std::map<std::string, 
   }
 }
 
-// Place of the key in the message; npos if it does not name the key, or only a longer one.
-size_t place_of(const std::string& key, const std::string& message) {
+// Position of the key in the message; npos if it does not name the key, or only a longer one.
+size_t position_of(const std::string& key, const std::string& message) {
   const size_t at = message.find(key);
   if (at == std::string::npos) return at;
   const char next = at + key.size() < message.size() ? message[at + key.size()] : ' ';
@@ -60,9 +60,9 @@ std::string key_of(const ConfigLocation& location, const std::string& message) {
   std::map<std::string, Json> options;
   flatten(values, location.section, options);
   const auto first = std::min_element(options.begin(), options.end(), [&](const auto& one, const auto& other) {
-    return place_of(one.first, message) < place_of(other.first, message);
+    return position_of(one.first, message) < position_of(other.first, message);
   });
-  if (first != options.end() && place_of(first->first, message) != std::string::npos) return first->first;
+  if (first != options.end() && position_of(first->first, message) != std::string::npos) return first->first;
   for (const auto& [key, value] : options)
     if (value.is_string() && !value.get_ref<const std::string&>().empty() &&
         message.rfind(value.get<std::string>() + ":", 0) == 0)

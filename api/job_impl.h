@@ -45,7 +45,7 @@ struct Job::Impl {
   bool joins() const { return joined && !in_loop; }
   // Collective. Connects this rank if it is not connected yet. A process that joins connects in Replicas.
   virtual void connect() {}
-  // After a lost peer: takes the place of this process in the next membership, and replaces `context` by one without
+  // After a lost peer: takes the rank of this process in the next membership, and replaces `context` by one without
   // groups; `connect` follows. Nothing else may refer to groups of the old `context`. Returns false if the job ends.
   virtual bool leave_membership() { return false; }
   // Records that this rank enters or leaves Run::each_batch. Reports the entry to the supervisor.

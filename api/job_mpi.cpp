@@ -121,11 +121,11 @@ class EmbeddedServer {
 };
 
 // Address of rank 0 that every host reaches. `texts`: the interfaces of each rank.
-std::string serving_address_of(const std::string& configured, const MpiPlace& place,
+std::string serving_address_of(const std::string& configured, const MpiRank& mpi,
                                const std::vector<std::string>& texts) {
   const std::vector<Interface> here = interfaces_here();
   if (!configured.empty()) return configured_address(configured, here);
-  if (place.local_size == place.size) return "127.0.0.1";
+  if (mpi.local_size == mpi.size) return "127.0.0.1";
   std::vector<std::vector<Interface>> others;
   for (const std::string& text : texts) others.push_back(Json::parse(text).get<std::vector<Interface>>());
   others.erase(others.begin());
@@ -145,12 +145,12 @@ Job Job::over_mpi(int fortran_communicator, const std::vector<std::string>& sett
   rank.arguments = process_arguments();
   const RunConfig config = embedded_config(rank.arguments, settings);
   const auto limit = timeout_of(config.launch.rendezvous);
-  const MpiPlace place = mpi_place(fortran_communicator);
-  rank.rank = place.rank;
-  rank.size = place.size;
-  rank.local_rank = place.local_rank;
-  rank.local_size = place.local_size;
-  if (place.size == 1) {
+  const MpiRank mpi = mpi_rank(fortran_communicator);
+  rank.rank = mpi.rank;
+  rank.size = mpi.size;
+  rank.local_rank = mpi.local_rank;
+  rank.local_size = mpi.local_size;
+  if (mpi.size == 1) {
     rank.channel = make_local_channel();
     return embedded_job(rank);
   }
@@ -158,13 +158,13 @@ Job Job::over_mpi(int fortran_communicator, const std::vector<std::string>& sett
       mpi_exchange_texts(fortran_communicator, Json(interfaces_here()).dump(), limit);
   std::shared_ptr<EmbeddedServer> server;
   std::string address;
-  if (place.rank == 0) {
-    server = std::make_shared<EmbeddedServer>(serving_address_of(config.launch.address, place, interfaces), place.size,
+  if (mpi.rank == 0) {
+    server = std::make_shared<EmbeddedServer>(serving_address_of(config.launch.address, mpi, interfaces), mpi.size,
                                               config.launch);
     address = to_string(server->address());
   }
   address = mpi_exchange_texts(fortran_communicator, address, limit).front();
-  rank.channel = connect_channel(channel_address(address), place.rank, str("rank ", place.rank), limit);
+  rank.channel = connect_channel(channel_address(address), mpi.rank, str("rank ", mpi.rank), limit);
   if (server) server->watch(rank.channel);
   rank.holds = server;
   rank.backend = "mpi";

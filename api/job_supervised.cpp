@@ -60,21 +60,21 @@ std::string installed_convoy() {
                            "the program convoy"));
   }
   Dl_info info{};
-  std::vector<std::string> places;
+  std::vector<std::string> candidates;
   char path[4096];
   if (dladdr(reinterpret_cast<const void*>(&started_by_convoy), &info) != 0 &&
       realpath(info.dli_fname, path) != nullptr) {
     const std::string folder = folder_of(path);
-    places = {folder_of(folder) + "/bin/convoy", folder + "/convoy", folder_of(folder) + "/convoy"};
+    candidates = {folder_of(folder) + "/bin/convoy", folder + "/convoy", folder_of(folder) + "/convoy"};
   }
   const char* search = std::getenv("PATH");
   for (const std::string& folder : split(search != nullptr ? search : "", ':'))
-    if (!folder.empty()) places.push_back(folder + "/convoy");
-  for (const std::string& place : places)
-    if (is_executable(place)) return place;
+    if (!folder.empty()) candidates.push_back(folder + "/convoy");
+  for (const std::string& candidate : candidates)
+    if (is_executable(candidate)) return candidate;
   refuse_start(exit_code::not_found,
                str("the program convoy, which supervises this one, is not in the installation of libconvoy",
-                   places.empty() ? "" : str(" (", places.front(), ")"),
+                   candidates.empty() ? "" : str(" (", candidates.front(), ")"),
                    " nor in PATH; name it by the variable CONVOY=/path/to/convoy"));
 }
 

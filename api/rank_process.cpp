@@ -94,7 +94,7 @@ std::shared_ptr<Channel> connect_to_supervisor(const ChannelAddress& address, in
 // Threads: the channel's, and the one that waits.
 class RankProcess::NextMembership {
  public:
-  struct Place {
+  struct NewRank {
     ChannelAddress channel;
     int rank = 0;
     int staying = 0;  // number of ranks from the previous membership; they have the first numbers
@@ -109,7 +109,8 @@ class RankProcess::NextMembership {
       const std::lock_guard<std::mutex> lock(next->mutex_);
       const auto staying = std::count_if(ranks.begin(), ranks.end(), [](const Json& to) { return to.get<int>() >= 0; });
       if (there >= 0)
-        next->place_ = Place{channel_address(json.at("channel").get<std::string>()), there, static_cast<int>(staying)};
+        next->new_rank_ =
+            NewRank{channel_address(json.at("channel").get<std::string>()), there, static_cast<int>(staying)};
       next->decided_ = true;
       next->changed_.notify_all();
     });
@@ -122,17 +123,17 @@ class RankProcess::NextMembership {
     return next;
   }
 
-  std::optional<Place> wait(Timeout limit) {
+  std::optional<NewRank> wait(Timeout limit) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, limit, [this] { return decided_; });
-    return place_;
+    return new_rank_;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool decided_ = false;
-  std::optional<Place> place_;
+  std::optional<NewRank> new_rank_;
 };
 
 RankProcess::RankProcess() : variables_(rank_variables()) {
@@ -148,11 +149,11 @@ bool RankProcess::join_next() {
   const auto limit = timeout_of(launch.heartbeat + launch.failure_grace);
   const std::shared_ptr<Injector> injector = ranks_.front()->injector();
   std::exception_ptr failed;
-  while (const std::optional<NextMembership::Place> place = next_->wait(limit)) {
+  while (const std::optional<NextMembership::NewRank> new_rank = next_->wait(limit)) {
     ranks_.clear();
     opened_.clear();
     stall_reporter_.reset();
-    variables_ = {place->channel, place->rank, place->rank};
+    variables_ = {new_rank->channel, new_rank->rank, new_rank->rank};
     try {
       channel_ = connect_to_supervisor(variables_.channel, variables_.rank);
       next_ = NextMembership::watch(*channel_, variables_.rank);
@@ -161,7 +162,7 @@ bool RankProcess::join_next() {
       // State files are named by rank. A rank that is still in the previous membership could replace the file of
       // another rank, so all ranks leave it first.
       const auto rendezvous = timeout_of(launch.rendezvous);
-      channel_->agree("left the membership before", place->rank, place->staying, "", rendezvous);
+      channel_->agree("left the membership before", new_rank->rank, new_rank->staying, "", rendezvous);
       open(starting_phase);
       if (injector) ranks_.front()->keep_injector(injector);
       return true;

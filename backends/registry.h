@@ -30,13 +30,13 @@ std::unique_ptr<DeviceGraph> make_device_graph(at::Device device);
 // --- MPI that an application has started ---
 
 // Rank of this process in a communicator, given by its Fortran handle. Error(config) if MPI is not running.
-struct MpiPlace {
+struct MpiRank {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // among the processes of this host
   int local_size = 1;
 };
-MpiPlace mpi_place(int fortran_communicator);
+MpiRank mpi_rank(int fortran_communicator);
 // Collective. Exchanges a text of each process; returns them by rank. CommError(rendezvous) at the time limit.
 std::vector<std::string> mpi_exchange_texts(int fortran_communicator, const std::string& text,
                                             std::chrono::milliseconds limit);

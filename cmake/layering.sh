@@ -63,6 +63,10 @@ while read -r where kind target; do
   complain "$where" "includes $target; launch/rank is a program of its own, convoy-rank: move the shared part into \
 another folder of launch"
 done < <(grep -E '^launch/' <<<"$includes" | grep -vE '^launch/rank/' | grep ' " launch/rank/' || true)
+while read -r where kind target; do
+  complain "$where" "includes $target; only launch/cli and launch/main.cpp use the commands: move the shared part into \
+another folder of launch"
+done < <(grep -E '^launch/' <<<"$includes" | grep -vE '^launch/(cli/|main\.cpp:)' | grep ' " launch/cli/' || true)
 
 # Headers that an installation has: include/convoy and what they include of core (cmake/install_headers.cmake). Programs
 # of others compile them, so they need LibTorch and the standard library only.

@@ -17,7 +17,6 @@
 #include "core/files/files.h"
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
-#include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 #include "launch/diagnose/reports.h"
 #include "launch/generate/generate.h"
@@ -25,6 +24,7 @@
 #include "launch/prepare/describe.h"
 #include "launch/process/event_loop.h"
 #include "launch/process/process.h"
+#include "launch/text/text_table.h"
 
 namespace {
 

@@ -314,7 +314,7 @@ ModelPtr make_gpt(const Options& options, const Schema& schema) {
 ModelPtr make_llama(const Options& options, const Schema& schema) {
   TransformerSizes sizes = transformer_sizes(options, schema, "llama");
   llama_entry().check(options);
-  sizes.key_heads = options.has("kv_heads") ? options.integer("kv_heads") : sizes.heads;
+  sizes.key_heads = llama_key_heads(options);
   sizes.mlp = llama_mlp_dim(options);
   sizes.rotary = true;
   sizes.bias = false;

@@ -6,6 +6,7 @@
 //   mlp convnet ncf  the modules of docs/python.md
 #include "core/checkpoint/weight_names.h"
 
+#include "models/catalogue/catalogue.h"
 #include "models/registry.h"
 
 namespace convoy {
@@ -84,8 +85,6 @@ WeightNames gpt_names(const Options& options) {
   return names;
 }
 
-int64_t key_heads_of(const Options& options) { return options.integer(options.has("kv_heads") ? "kv_heads" : "heads"); }
-
 PythonConfig llama_config(const Options& options) {
   const int64_t heads = options.integer("heads"), head_size = options.integer("dim") / heads;
   const double base = options.real("rotary_base");
@@ -93,7 +92,7 @@ PythonConfig llama_config(const Options& options) {
   config.keys = {{"model_type", "llama", "", ""},
                  {"num_hidden_layers", options.integer("layers"), 32, "layers"},
                  {"num_attention_heads", heads, 32, "heads"},
-                 {"num_key_value_heads", key_heads_of(options), heads, "kv_heads"},
+                 {"num_key_value_heads", llama_key_heads(options), heads, "kv_heads"},
                  {"head_dim", head_size, head_size, ""},
                  {"hidden_size", options.integer("dim"), 4096, "dim"},
                  {"rms_norm_eps", options.real("norm_eps"), 1e-6, "norm_eps"},
@@ -117,7 +116,7 @@ WeightNames llama_names(const Options& options) {
   WeightNames names;
   names.prefix = "model.";
   const std::string ours = "blocks.#.", theirs = names.prefix + "layers.#.", attention = theirs + "self_attn.";
-  const int64_t keys = key_heads_of(options), queries = options.integer("heads") / keys;
+  const int64_t keys = llama_key_heads(options), queries = options.integer("heads") / keys;
   names.table = {{token_embedding, {names.prefix + "embed_tokens.weight"}},
                  {ours + "attention_norm.weight", {theirs + "input_layernorm.weight"}},
                  // For each head of keys: the heads of queries that it serves, itself, and its head of values.

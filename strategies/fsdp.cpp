@@ -19,16 +19,16 @@ namespace convoy {
 
 std::unique_ptr<Strategy> make_fsdp(const Options& options) {
   const ShardedOptions sharded{sharded_step_options(options)};
-  MeshComponents parts{sharded};
-  parts.runner = [sharded](const Context& context, ModelPtr model, LossPtr loss) {
+  MeshComponents components{sharded};
+  components.runner = [sharded](const Context& context, ModelPtr model, LossPtr loss) {
     PartRequest request = part_request(context, sharded);
     request.deferred = sharded.shard == Shard::parameters;
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
   };
-  parts.data = [sharded](const Context& context, const std::vector<ModelPart*>& model_parts) {
+  components.data = [sharded](const Context& context, const std::vector<ModelPart*>& model_parts) {
     return std::make_unique<ShardedData>(context, model_parts, sharded);
   };
-  return make_mesh_strategy(std::move(parts));
+  return make_mesh_strategy(std::move(components));
 }
 
 }  // namespace convoy

@@ -11,6 +11,7 @@
 
 #include "strategies/common/step/mesh_strategy.h"
 #include "strategies/common/step/start_checks.h"
+#include "strategies/plans/options/data_axis.h"
 #include "strategies/replicas/replicated_data.h"
 #include "strategies/shards/sharded_data.h"
 #include "strategies/stages/runners.h"
@@ -19,12 +20,12 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_hybrid(const Options& options) {
-  const Json data = options.section("mesh").at("data");
-  const bool shards = data.is_object() && data.value("how", "ddp") == "fsdp";
+  const bool shards = mesh_data(options.section("mesh")).sharded;
   const ShardedOptions sharded{sharded_step_options(options)};
-  MeshComponents parts{sharded};
+  MeshComponents components{sharded};
   const bool deferred = shards && sharded.shard == Shard::parameters;
-  parts.runner = [options, step = parts.options, deferred](const Context& context, ModelPtr model, LossPtr loss) {
+  components.runner = [options, step = components.options, deferred](const Context& context, ModelPtr model,
+                                                                     LossPtr loss) {
     PartRequest request = part_request(context, step);
     request.deferred = deferred;
     TensorOptions tensor = tensor_options_of(options);
@@ -34,13 +35,13 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
       return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
     return make_pipeline_runner(context, std::move(model), std::move(loss), options, request);
   };
-  parts.data = [shards, sharded](const Context& context,
-                                 const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {
+  components.data = [shards, sharded](const Context& context,
+                                      const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {
     share_foreign_values(model_parts, *context.axis("tensor"));
     if (shards) return std::make_unique<ShardedData>(context, model_parts, sharded);
     return std::make_unique<ReplicatedData>(context, model_parts, ReplicatedOptions{sharded});
   };
-  return make_mesh_strategy(std::move(parts));
+  return make_mesh_strategy(std::move(components));
 }
 
 }  // namespace convoy

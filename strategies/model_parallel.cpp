@@ -82,14 +82,15 @@ void LocalData::visit_state(const StateVisitor& visit) { visit_parts(parts_, *fl
 }  // namespace
 
 std::unique_ptr<Strategy> make_model_parallel(const Options& options) {
-  MeshComponents parts{step_options(options)};
-  parts.runner = [options, step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
+  MeshComponents components{step_options(options)};
+  components.runner = [options, step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
     return make_device_runner(context, std::move(model), std::move(loss), options, part_request(context, step));
   };
-  parts.data = [every = parts.options.sync.every](const Context& context, const std::vector<ModelPart*>& model_parts) {
+  components.data = [every = components.options.sync.every](const Context& context,
+                                                            const std::vector<ModelPart*>& model_parts) {
     return std::make_unique<LocalData>(context, model_parts, every);
   };
-  return make_mesh_strategy(std::move(parts));
+  return make_mesh_strategy(std::move(components));
 }
 
 }  // namespace convoy

@@ -23,17 +23,17 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_pipeline(const Options& options) {
-  MeshComponents parts{step_options(options)};
-  parts.runner = [options, step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
+  MeshComponents components{step_options(options)};
+  components.runner = [options, step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
     return make_pipeline_runner(context, std::move(model), std::move(loss), options, part_request(context, step));
   };
   // No other rank has this stage: one bucket, and no message for it.
-  ReplicatedOptions whole{parts.options};
+  ReplicatedOptions whole{components.options};
   whole.first_bytes = whole.cap_bytes = std::numeric_limits<double>::infinity();
-  parts.data = [whole](const Context& context, const std::vector<ModelPart*>& model_parts) {
+  components.data = [whole](const Context& context, const std::vector<ModelPart*>& model_parts) {
     return std::make_unique<ReplicatedData>(context, model_parts, whole);
   };
-  return make_mesh_strategy(std::move(parts));
+  return make_mesh_strategy(std::move(components));
 }
 
 }  // namespace convoy

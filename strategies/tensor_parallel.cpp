@@ -23,19 +23,19 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
-  MeshComponents parts{step_options(options)};
-  parts.runner = [options, step = parts.options](const Context& context, ModelPtr model, LossPtr loss) {
+  MeshComponents components{step_options(options)};
+  components.runner = [options, step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
     return make_whole_runner(context, std::move(model), std::move(loss),
                              sharded_part(context, tensor_options_of(options), part_request(context, step)));
   };
-  ReplicatedOptions replicated{parts.options};
+  ReplicatedOptions replicated{components.options};
   // A data axis of size one reduces nothing. One bucket gives the optimizer the longest range.
   replicated.first_bytes = replicated.cap_bytes = std::numeric_limits<double>::max();
-  parts.data = [replicated](const Context& context, const std::vector<ModelPart*>& model_parts) {
+  components.data = [replicated](const Context& context, const std::vector<ModelPart*>& model_parts) {
     share_foreign_values(model_parts, *context.axis("tensor"));
     return std::make_unique<ReplicatedData>(context, model_parts, replicated);
   };
-  return make_mesh_strategy(std::move(parts));
+  return make_mesh_strategy(std::move(components));
 }
 
 }  // namespace convoy

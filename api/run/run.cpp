@@ -131,8 +131,8 @@ void Run::Impl::restore_kept(const std::string& name, const Stored& object) {
   }
   if (!from_) return;
   const bool same_ranks = from_->trainer.value("world_size", context.size) == context.size;
-  const Json::json_pointer place(str("/ranks/", same_ranks ? context.rank : 0, "/", kept_section));
-  const Json values = from_->trainer.value(place, Json::object());
+  const Json::json_pointer pointer(str("/ranks/", same_ranks ? context.rank : 0, "/", kept_section));
+  const Json values = from_->trainer.value(pointer, Json::object());
   if (const auto found = values.find(name); found != values.end())
     object.load(from_hex_text(found->get<std::string>(), name, from_->path));
   else if (context.rank == 0)

@@ -1,4 +1,4 @@
-// The training loop of Run: its settings, its place after a resume, and the steps.
+// The training loop of Run: its settings, its step after a resume, and the steps.
 #include <ATen/ops/scalar_tensor.h>
 
 #include <utility>

@@ -136,19 +136,19 @@ void require_running() {
 
 }  // namespace
 
-MpiPlace mpi_place(int fortran_communicator) {
+MpiRank mpi_rank(int fortran_communicator) {
   require_running();
   const MPI_Comm comm = MPI_Comm_f2c(fortran_communicator);
-  MpiPlace place;
-  MPI_Comm_rank(comm, &place.rank);
-  MPI_Comm_size(comm, &place.size);
+  MpiRank result;
+  MPI_Comm_rank(comm, &result.rank);
+  MPI_Comm_size(comm, &result.size);
   MPI_Comm here = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &here),
+  check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, result.rank, MPI_INFO_NULL, &here),
             "processes of this host");
-  MPI_Comm_rank(here, &place.local_rank);
-  MPI_Comm_size(here, &place.local_size);
+  MPI_Comm_rank(here, &result.local_rank);
+  MPI_Comm_size(here, &result.local_size);
   MPI_Comm_free(&here);
-  return place;
+  return result;
 }
 
 std::vector<std::string> mpi_exchange_texts(int fortran_communicator, const std::string& text,

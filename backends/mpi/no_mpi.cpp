@@ -5,7 +5,7 @@ namespace convoy {
 
 BackendFactory mpi_backend() { return absent_backend("mpi"); }
 
-MpiPlace mpi_place(int) {
+MpiRank mpi_rank(int) {
   mpi_backend()({});  // throws the reason
   return {};
 }

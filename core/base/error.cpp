@@ -26,7 +26,7 @@ constexpr std::array<std::pair<Failure, const char*>, 16> names{{
     {Failure::internal, "internal"},
 }};
 
-std::string located(const SourceLocation& location, const std::string& key, const std::string& reason) {
+std::string message_with_location(const SourceLocation& location, const std::string& key, const std::string& reason) {
   std::string message;
   if (!location.file.empty()) message += to_string(location) + ": ";
   if (!key.empty()) message += key + ": ";
@@ -57,7 +57,7 @@ std::string to_string(const SourceLocation& location) {
 
 ConfigError::ConfigError(const SourceLocation& location, const std::string& key, const std::string& reason,
                          Failure kind)
-    : Error(kind, located(location, key, reason)), location_(location), key_(key), reason_(reason) {}
+    : Error(kind, message_with_location(location, key, reason)), location_(location), key_(key), reason_(reason) {}
 
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::string what = str("defect of convoy: ", message);

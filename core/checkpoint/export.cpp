@@ -137,7 +137,7 @@ class Destination {
  public:
   // `path`: the result of destination_path.
   Destination(std::string path, FileSystem& files)
-      : files_(files), token_(random_token()), final_(std::move(path)), temporary_(beside("tmp")) {
+      : files_(files), token_(random_token()), final_(std::move(path)), temporary_(temporary_path("tmp")) {
     sweep();
     files_.make_folder(temporary_);
   }
@@ -169,7 +169,7 @@ class Destination {
     files_.sync_folder(temporary_);
     std::error_code none;
     const bool replaces = fs::exists(final_, none);
-    const std::string old = beside("old");
+    const std::string old = temporary_path("old");
     if (replaces) files_.rename(final_, old);
     try {
       files_.rename(temporary_, final_);
@@ -184,7 +184,7 @@ class Destination {
  private:
   std::string parent() const { return fs::path(final_).parent_path().string(); }
   std::string prefix(const char* what) const { return str(".", fs::path(final_).filename().string(), ".", what, "-"); }
-  std::string beside(const char* what) const { return str(parent(), "/", prefix(what), token_); }
+  std::string temporary_path(const char* what) const { return str(parent(), "/", prefix(what), token_); }
   // Removes what a killed export left.
   void sweep() {
     for (const std::string& name : names_in(parent()))

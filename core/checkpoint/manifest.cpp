@@ -197,14 +197,14 @@ void check_config(const Json& config) {
 
 // A positive integer of the configuration; 0 if it is missing or null.
 int64_t limit_in(const Json& config, const char* pointer) {
-  const Json::json_pointer place(pointer);
-  const Json value = config.contains(place) ? config[place] : Json();
+  const Json::json_pointer key(pointer);
+  const Json value = config.contains(key) ? config[key] : Json();
   return value.is_number_integer() ? std::max<int64_t>(value.get<int64_t>(), 0) : 0;
 }
 
 // Compares the length of the run in the trainer section with the configuration and the data in the same manifest. With
 // a wrong length, a resumed run would continue at another row. A run that resumed with another batch has the new batch
-// in both places.
+// in both sections.
 void check_length(const Manifest& manifest) {
   const Json &trainer = manifest.trainer, &config = manifest.config;
   const int64_t batch = trainer.value("global_rows", int64_t{0}), steps = trainer.value("steps_per_epoch", int64_t{0});

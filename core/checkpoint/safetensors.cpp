@@ -227,7 +227,7 @@ SafetensorsFile::Mapping::StoredTensor SafetensorsFile::Mapping::read_entry(cons
   }
   stored.begin = offsets[0].get<uint64_t>();
   stored.end = offsets[1].get<uint64_t>();
-  if (stored.begin > stored.end || stored.end > data_bytes) corrupt(name, " lies outside the file");
+  if (stored.begin > stored.end || stored.end > data_bytes) corrupt(name, " is outside the file");
   if (overflow || stored.end - stored.begin != size) corrupt(name, " has another size than its shape and dtype give");
   return stored;
 }

@@ -120,9 +120,9 @@ std::vector<std::vector<int64_t>> stored_shapes(const WeightName& name, const st
 Json config_json(const PythonConfig& config, const std::function<std::vector<int64_t>(const std::string&)>& shape_of) {
   Json file = Json::object();
   for (const PythonKey& key : config.keys) {
-    Json* place = &file;
-    for (const std::string& part : split(split(key.key, '|').front(), '.')) place = &(*place)[part];
-    *place = key.value;
+    Json* entry = &file;
+    for (const std::string& part : split(split(key.key, '|').front(), '.')) entry = &(*entry)[part];
+    *entry = key.value;
   }
   for (const PythonConfig::Size& size : config.sizes) file[size.key] = shape_of(size.tensor)[size_t(size.dimension)];
   file.update(config.rest);

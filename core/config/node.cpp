@@ -91,13 +91,13 @@ void SourceLocationWriter::add(const std::string& key, const SourceLocation& loc
   const auto found = std::find(files_.begin(), files_.end(), location.file);
   const auto index = found - files_.begin();
   if (found == files_.end()) files_.push_back(location.file);
-  Json::array_t place;
-  place.reserve(3);
-  place.emplace_back(index);
-  place.emplace_back(location.line);
-  place.emplace_back(location.column);
+  Json::array_t numbers;
+  numbers.reserve(3);
+  numbers.emplace_back(index);
+  numbers.emplace_back(location.line);
+  numbers.emplace_back(location.column);
   // Keys are unique, so append without a search.
-  at_.Container::emplace_back(key, std::move(place));
+  at_.Container::emplace_back(key, std::move(numbers));
 }
 
 Json SourceLocationWriter::json() { return {{"files", files_}, {"at", std::move(at_)}}; }
@@ -108,8 +108,8 @@ SourceLocations locations_of(const Json& resolved) {
   if (kept == resolved.end()) return locations;
   const Json& files = kept->at("files");
   for (const auto& entry : kept->at("at").items()) {
-    const Json& place = entry.value();
-    locations[entry.key()] = {files.at(place.at(0).get<size_t>()), place.at(1), place.at(2)};
+    const Json& numbers = entry.value();  // index of the file, line, column
+    locations[entry.key()] = {files.at(numbers.at(0).get<size_t>()), numbers.at(1), numbers.at(2)};
   }
   return locations;
 }

@@ -55,8 +55,8 @@ Node& child_of(Node& parent, const std::string& key, const SourceLocation& locat
   if (parent.kind == Node::Kind::scalar) {
     // `strategy: ddp` is short for {name: ddp}.
     Node name = std::exchange(parent, map_node(location));
-    const SourceLocation place = name.location;
-    parent.fields.push_back({"name", place, std::move(name)});
+    const SourceLocation name_location = name.location;
+    parent.fields.push_back({"name", name_location, std::move(name)});
   }
   if (parent.kind == Node::Kind::null) parent = map_node(location);
   if (Node* found = parent.find(key)) return *found;
@@ -140,15 +140,15 @@ bool is_plain(const std::string& text) {
 }
 
 // ${VAR} is replaced in values, not in keys.
-enum class Place { key, value };
+enum class ScalarRole { key, value };
 
-std::string text_of(const std::string& text, Place place) {
+std::string text_of(const std::string& text, ScalarRole role) {
   if (is_plain(text)) return text;
   std::string out = "\"";
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '"' || c == '\\') out += '\\';
-    if (place == Place::value && c == '$' && i + 1 < text.size() && text[i + 1] == '{') out += '$';
+    if (role == ScalarRole::value && c == '$' && i + 1 < text.size() && text[i + 1] == '{') out += '$';
     out += printable(std::string(1, c));
   }
   return out + "\"";
@@ -158,7 +158,7 @@ bool is_scalar(const Json& value) { return !value.is_structured() || value.empty
 
 std::string scalar_of(const Json& value) {
   if (value.is_null()) return "~";
-  if (value.is_string()) return text_of(value.get_ref<const std::string&>(), Place::value);
+  if (value.is_string()) return text_of(value.get_ref<const std::string&>(), ScalarRole::value);
   if (value.is_object() && !value.empty()) return interval_text(value);
   return value.dump();  // numbers, booleans, {} and []
 }
@@ -197,7 +197,7 @@ void emit_value(const Json& value, const std::string& indent, std::string& out) 
 }
 
 void emit_entry(const std::string& key, const Json& value, const std::string& indent, std::string& out) {
-  out += indent + text_of(key, Place::key) + ":";
+  out += indent + text_of(key, ScalarRole::key) + ":";
   emit_value(value, indent, out);
 }
 

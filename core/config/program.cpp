@@ -96,13 +96,13 @@ void add_program_name(Node& root) {
 }
 
 Node program_tree(const std::vector<std::string>& words, const std::vector<std::string>& overrides,
-                  const SourceLocation& place) {
-  Node root = map_node(place);
+                  const SourceLocation& location) {
+  Node root = map_node(location);
   Node list;
   list.kind = Node::Kind::list;
-  list.location = place;
-  for (const std::string& word : words) list.items.push_back(scalar_node(word, place, true));
-  root.fields.push_back({"program", place, std::move(list)});
+  list.location = location;
+  for (const std::string& word : words) list.items.push_back(scalar_node(word, location, true));
+  root.fields.push_back({"program", location, std::move(list)});
   for (const std::string& override_text : overrides) apply_override(root, override_text);
   return root;
 }

@@ -18,8 +18,8 @@ Node without_excluded_keys(Node root, std::vector<ConfigError>& mistakes);
 void add_program_name(Node& root);
 
 // Returns the configuration of a run without a file, from the words of a command line and overrides in the form of
-// --set. `place`: origin of the words, for messages.
+// --set. `location`: origin of the words, for messages.
 Node program_tree(const std::vector<std::string>& words, const std::vector<std::string>& overrides,
-                  const SourceLocation& place);
+                  const SourceLocation& location);
 
 }  // namespace convoy

@@ -66,7 +66,7 @@ class SourceLocator {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(const SourceLocator& places) : locator_(places) {}
+  explicit TreeBuilder(const SourceLocator& locator) : locator_(locator) {}
 
   Node take() { return std::move(root_); }
 
@@ -231,9 +231,9 @@ class TreeBuilder : public YAML::EventHandler {
 };
 
 // Returns false if there is no document.
-bool parse(const std::string& text, const SourceLocation& place, Node& root) {
-  const SourceLocator places(text, place);
-  TreeBuilder builder(places);
+bool parse(const std::string& text, const SourceLocation& location, Node& root) {
+  const SourceLocator locator(text, location);
+  TreeBuilder builder(locator);
   try {
     std::istringstream in(text);
     YAML::Parser parser(in);
@@ -244,15 +244,15 @@ bool parse(const std::string& text, const SourceLocation& place, Node& root) {
     std::string reason = "not valid YAML: " + printable(error.msg);
     if (text.find("${") != std::string::npos && error.msg.find("flow") != std::string::npos)
       reason += "; between { } or [ ] write \"${VAR}\" in quotes";
-    throw ConfigError(places.at(error.mark), "", reason);
+    throw ConfigError(locator.at(error.mark), "", reason);
   }
   root = builder.take();
   return true;
 }
 
 std::string contents_of(const std::string& path) {
-  const SourceLocation place{path, 0, 0};
-  const auto refuse = [&](const std::string& reason) { throw ConfigError(place, "", reason); };
+  const SourceLocation location{path, 0, 0};
+  const auto refuse = [&](const std::string& reason) { throw ConfigError(location, "", reason); };
   // O_NONBLOCK: otherwise opening a pipe without a writer blocks for ever.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, path, ": ", error_text(errno));
@@ -291,8 +291,8 @@ std::string contents_of(const std::string& path) {
 
 // --- Text checks before YAML is parsed: invalid bytes, tabs as indentation ---
 
-void check_encoding(const std::string& text, const SourceLocation& place) {
-  const auto refuse = [&](const char* reason) { throw ConfigError(place, "", reason); };
+void check_encoding(const std::string& text, const SourceLocation& location) {
+  const auto refuse = [&](const char* reason) { throw ConfigError(location, "", reason); };
   const std::string_view view = text;
   const auto starts_with = [&](std::string_view mark) { return view.substr(0, mark.size()) == mark; };
   if (starts_with("\xef\xbb\xbf")) refuse("starts with a byte order mark; save it as UTF-8 without one");
@@ -304,12 +304,12 @@ void check_encoding(const std::string& text, const SourceLocation& place) {
 
 }  // namespace
 
-void check_source(const std::string& text, const SourceLocation& place, bool fixed) {
-  check_encoding(text, place);
+void check_source(const std::string& text, const SourceLocation& location, bool fixed) {
+  check_encoding(text, location);
   int line = 1;
   int column = 1;
   const auto refuse = [&](const char* reason) {
-    throw ConfigError(fixed ? place : SourceLocation{place.file, line, column}, "", reason);
+    throw ConfigError(fixed ? location : SourceLocation{location.file, line, column}, "", reason);
   };
   bool indenting = true;
   for (size_t i = 0; i < text.size();) {

@@ -40,7 +40,8 @@ struct WatchConfig {
   std::string direction = "auto";  // auto | minimize | maximize; auto: the metric decides
   int64_t patience = 0;            // evaluations without improvement; 0: not counted
 };
-// Initial values in this file are also the defaults of the keys.
+// run_config.cpp takes the defaults of most keys from the initial values below, but sets those of intervals itself: an
+// interval that a run with a program does not read is `never`.
 
 struct TrainConfig {
   int64_t epochs = 1;     // 0: no limit; max_steps ends the run

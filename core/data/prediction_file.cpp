@@ -115,7 +115,7 @@ class ArrayPredictions : public PredictionFile {
   }
   void finish() override {
     // The header has the number of rows that `rows` announced before they were read.
-    CONVOY_CHECK(written_ == rows_, "the header of the array says ", rows_, " rows, and there are ", written_);
+    CONVOY_CHECK(written_ == rows_, "the header of the array has ", rows_, " rows, and ", written_, " were written");
     file_->commit();
   }
 

@@ -101,10 +101,10 @@ class HeldOutRanks {
   // ranks [.., B, P]; held_out [B] or [.., B].
   HeldOutRanks(at::Tensor ranks, const at::Tensor& held_out)
       : ranks_(std::move(ranks)), held_out_(held_out.to(at::kDouble)) {
-    const at::Tensor places = ranks_.to(at::kDouble);
-    gain_ = at::log2(places + 2).reciprocal();
-    number_ = at::arange(1, ranks_.size(-1) + 1, places.options());
-    precision_ = number_ / (places + 1);
+    const at::Tensor real_ranks = ranks_.to(at::kDouble);
+    gain_ = at::log2(real_ranks + 2).reciprocal();
+    number_ = at::arange(1, ranks_.size(-1) + 1, real_ranks.options());
+    precision_ = number_ / (real_ranks + 1);
     best_gain_ = at::log2(number_ + 1).reciprocal().cumsum(0);
   }
 

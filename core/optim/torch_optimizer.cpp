@@ -267,9 +267,9 @@ void TorchOptimizer::add(Slot& slot, const ParameterPiece& given) {
   CONVOY_CHECK(piece.parameter < parameters_.size(), "a slot holds a tensor that is no parameter of the module");
   piece.offset = given.offset;
   const int64_t elements = given.end - given.begin;
-  const at::Tensor place = slot.values.narrow(0, given.offset, elements);
-  const bool itself = elements == given.parameter.numel() && place.is_alias_of(given.parameter);
-  piece.target = itself ? given.parameter : place.detach();
+  const at::Tensor range = slot.values.narrow(0, given.offset, elements);
+  const bool itself = elements == given.parameter.numel() && range.is_alias_of(given.parameter);
+  piece.target = itself ? given.parameter : range.detach();
   const at::Tensor before = targets_[piece.parameter].defined() ? targets_[piece.parameter] : given.parameter;
   targets_[piece.parameter] = piece.target;
   held_[piece.parameter] = 1;
@@ -291,10 +291,10 @@ void TorchOptimizer::take_state(const Slot& slot, const Piece& piece, const at::
   for (const auto& [name, flat] : slot.moments) {
     at::Tensor& moment = rule_->moment(*state, name);
     if (!moment.defined()) continue;
-    const at::Tensor place = slot.of(piece, flat);
+    const at::Tensor range = slot.of(piece, flat);
     const at::Tensor all = moment.reshape({-1});
-    place.copy_(all.narrow(0, all.numel() == place.numel() ? 0 : begin, place.numel()).view(place.sizes()));
-    moment = place;
+    range.copy_(all.narrow(0, all.numel() == range.numel() ? 0 : begin, range.numel()).view(range.sizes()));
+    moment = range;
   }
   states[key_of(piece.target)] = std::move(state);
 }
@@ -420,9 +420,9 @@ void TorchOptimizer::keep_state(const Slot& slot, const Piece& piece) {
   for (const auto& [name, flat] : slot.moments) {
     at::Tensor& moment = rule_->moment(*found->second, name);
     if (!moment.defined() || slot.has(piece, flat, moment)) continue;
-    const at::Tensor place = slot.of(piece, flat);
-    place.copy_(moment);
-    moment = place;
+    const at::Tensor range = slot.of(piece, flat);
+    range.copy_(moment);
+    moment = range;
   }
 }
 

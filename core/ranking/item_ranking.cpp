@@ -52,14 +52,14 @@ void merge_block(const TopItems& top, int64_t row, int64_t first, const T* block
   if (found.empty()) return;
   std::stable_sort(found.begin(), found.end(), above);
   // Equal scores stay in front: their ids are smaller.
-  const int64_t place =
+  const int64_t index =
       std::upper_bound(scores, scores + count, found.front().first, [](T a, T b) { return a > b; }) - scores;
-  std::vector<Entry> behind, merged;
-  for (int64_t i = place; i < count; ++i) behind.emplace_back(scores[i], ids[i]);
-  merged.reserve(behind.size() + found.size());
-  std::merge(behind.begin(), behind.end(), found.begin(), found.end(), std::back_inserter(merged), above);
-  count = std::min(k, place + static_cast<int64_t>(merged.size()));
-  for (int64_t i = place; i < count; ++i) std::tie(scores[i], ids[i]) = merged[static_cast<size_t>(i - place)];
+  std::vector<Entry> lower, merged;
+  for (int64_t i = index; i < count; ++i) lower.emplace_back(scores[i], ids[i]);
+  merged.reserve(lower.size() + found.size());
+  std::merge(lower.begin(), lower.end(), found.begin(), found.end(), std::back_inserter(merged), above);
+  count = std::min(k, index + static_cast<int64_t>(merged.size()));
+  for (int64_t i = index; i < count; ++i) std::tie(scores[i], ids[i]) = merged[static_cast<size_t>(i - index)];
 }
 
 template <class T>
@@ -72,12 +72,12 @@ void offer_block(const TopItems& top, int64_t row, int64_t first, const T* block
   const auto insert = [&](int64_t id, T score) {
     if (score != score || (count == k && !(score > scores[k - 1]))) return;
     // Equal scores stay in front: their ids are smaller.
-    int64_t place = std::upper_bound(scores, scores + count, score, [](T a, T b) { return a > b; }) - scores;
+    const int64_t index = std::upper_bound(scores, scores + count, score, [](T a, T b) { return a > b; }) - scores;
     count = std::min(count + 1, k);
-    std::copy_backward(scores + place, scores + count - 1, scores + count);
-    std::copy_backward(ids + place, ids + count - 1, ids + count);
-    scores[place] = score;
-    ids[place] = id;
+    std::copy_backward(scores + index, scores + count - 1, scores + count);
+    std::copy_backward(ids + index, ids + count - 1, ids + count);
+    scores[index] = score;
+    ids[index] = id;
   };
   for (int64_t begin = 0; begin < n; begin += scanned) {
     const int64_t end = std::min(begin + scanned, n);

@@ -203,7 +203,7 @@ class NpyWriter : public RecommendationWriter {
     for (int64_t row = 0; row < top.items.size(0); ++row) {
       record.clear();
       users_.append(record, users[row]);
-      for (int64_t place = 0; place < k; ++place) items_.append(record, items[row * k + place]);
+      for (int64_t index = 0; index < k; ++index) items_.append(record, items[row * k + index]);
       record.append(scores + size_t(row) * bytes, bytes);
       out_.write(record);
     }

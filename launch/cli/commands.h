@@ -163,12 +163,9 @@ std::vector<Option> common_options(const std::string& kind);     // options that
 
 // --- `convoy run CONFIG [--set k=v]… [--output DIR] [--ranks N]` ---
 
-// Runs CONFIG and returns the exit code. Throws errors that it finds before ranks start.
-int run_command(const RunArguments& arguments);
-
-// Plan for this host, and run without a launcher; for other commands that train.
-PlacedJob placed_here(const PreparedRun& run);
-int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
+// Runs CONFIG and returns the exit code. Throws errors that it finds before ranks start. `parsed`: the configuration
+// with the typed overrides, if the caller has parsed it.
+int run_command(const RunArguments& arguments, std::optional<Node> parsed = std::nullopt);
 
 // --- `convoy report RUN… [-o FILE] [--force] [--serve [--port N]]` ---
 
@@ -234,5 +231,29 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
 std::vector<std::string> reference_overrides(const RunConfig& config, int data_degree);
 // One line on batch norm that is not synchronised, if it explains different states; else "".
 std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps);
+
+// --- `convoy runs [DIR] [--metric M] [--json]` ---
+
+struct RunsArguments {
+  std::string folder = "runs";
+  std::string metric;  // the column; "": that of train.keep_best, else the first that is no loss, else the first
+  bool json = false;
+};
+
+// Lists the runs in a folder, newest first, with status, step, best metric and age, and the runs of farms in it.
+// Returns 0. Error(command_line) if there is no such folder.
+int runs_command(const RunsArguments& arguments, std::ostream& out);
+
+// --- `convoy compare RUN RUN… [--best] [--json]` ---
+
+struct CompareArguments {
+  std::vector<std::string> runs;  // run folders; a farm's folder means all its runs
+  bool best = false;              // compares the best values, not the last
+  bool json = false;
+};
+
+// Prints differing keys, metrics side by side, their differences, and whether these exceed the spread over seeds.
+// Returns 0. Error(command_line) if a folder holds no run, or if fewer than two remain.
+int compare_command(const CompareArguments& arguments, std::ostream& out);
 
 }  // namespace convoy

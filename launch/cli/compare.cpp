@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
+#include <optional>
 #include <ostream>
 #include <set>
 
@@ -9,84 +9,15 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "launch/cli/runs.h"
-#include "launch/cli/text_table.h"
+#include "launch/cli/commands.h"
+#include "launch/farm/report/report.h"
+#include "launch/report/listed_run.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-
-}  // namespace
-
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return values.empty() ? unknown : sum / double(values.size());
-}
-
-static int freedom_of(const std::vector<std::vector<double>>& groups) {
-  int freedom = 0;
-  for (const std::vector<double>& group : groups) freedom += std::max(0, int(group.size()) - 1);
-  return freedom;
-}
-
-double deviation_of(const std::vector<std::vector<double>>& groups) {
-  double squares = 0;
-  for (const std::vector<double>& group : groups) {
-    const double middle = mean_of(group);
-    for (const double value : group) squares += (value - middle) * (value - middle);
-  }
-  const int freedom = freedom_of(groups);
-  return freedom > 0 ? std::sqrt(squares / freedom) : unknown;
-}
-
-double student_quantile(int degrees_of_freedom) {
-  static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-                                 2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-                                 2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
-  constexpr int rows = sizeof table / sizeof *table;
-  if (degrees_of_freedom < 1) return unknown;
-  if (degrees_of_freedom <= rows) return table[degrees_of_freedom - 1];
-  return 1.960 + 2.5 / degrees_of_freedom;  // within 0.002 beyond the table
-}
-
-SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& b,
-                       const std::vector<std::vector<double>>& others) {
-  SpreadTest test;
-  test.runs_a = int(a.size());
-  test.runs_b = int(b.size());
-  test.difference = mean_of(b) - mean_of(a);
-  std::vector<std::vector<double>> groups = others;
-  groups.insert(groups.end(), {a, b});
-  const int freedom = freedom_of(groups);
-  test.deviation = deviation_of(groups);
-  test.limit = student_quantile(freedom) * test.deviation * std::sqrt(1.0 / double(a.size()) + 1.0 / double(b.size()));
-  return test;
-}
-
-std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std::vector<ListedRun>& runs) {
-  std::vector<Json> configs;
-  for (const ListedRun& run : runs) configs.push_back(without_locations(run.config));
-  std::vector<std::string> keys;
-  for (const Json& config : configs)
-    for (const Difference& difference : differences(configs.front(), config, {"name", "train.pause_after"}))
-      if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
-  std::vector<std::pair<std::string, std::vector<Json>>> table;
-  for (const std::string& key : keys) {
-    std::string pointer = "/" + key;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    const Json::json_pointer place(pointer);
-    std::vector<Json> values;
-    for (const Json& config : configs) values.push_back(config.contains(place) ? config[place] : Json());
-    table.emplace_back(key, values);
-  }
-  return table;
-}
-
-namespace {
 
 // Keys that change only random draws, rounding or names. Runs of one group may differ in them.
 const std::vector<std::string>& seed_keys() {
@@ -103,8 +34,8 @@ struct RunGroup {
 std::string seed_of(const ListedRun& run) {
   const Json config = without_locations(run.config);
   Json seeds = Json::array();
-  for (const char* place : {"/seed", "/data/seed", "/strategy/seed"}) {
-    const Json::json_pointer pointer(place);
+  for (const char* text : {"/seed", "/data/seed", "/strategy/seed"}) {
+    const Json::json_pointer pointer(text);
     seeds.push_back(config.contains(pointer) ? config[pointer] : Json());
   }
   return seeds.dump();
@@ -267,7 +198,7 @@ void print_comparison(const std::vector<ListedRun>& runs, const std::vector<RunG
     right.push_back(lines.front().size());
     lines.front().insert(lines.front().end(), {"difference", ""});
   }
-  double deviation_seen = unknown;
+  double deviation_seen = std::nan("");
   for (const ComparedMetric& metric : metrics) {
     std::vector<std::string> line{metric.name};
     for (size_t i = 0; i < groups.size(); ++i) {

@@ -69,15 +69,7 @@ void refuse_farm_on_nodes(const std::optional<NodeRole>& role) {
 
 }  // namespace
 
-PlacedJob placed_here(const PreparedRun& run) {
-  return plan_and_place(run, Topology{{this_host({may_use_gpus(run.config), false})}});
-}
-
-int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
-  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
-}
-
-int run_command(const RunArguments& arguments) {
+int run_command(const RunArguments& arguments, std::optional<Node> parsed) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
   std::optional<NodeRole> role = role_of(arguments, variables, as);
@@ -90,7 +82,7 @@ int run_command(const RunArguments& arguments) {
   // With a channel this process is an agent, and receives its job over it. All ranks find the same mistakes: rank 0
   // reports them.
   if (as.channel.empty()) try {
-      tree = configuration_tree(arguments);
+      tree = parsed ? *std::move(parsed) : configuration_tree(arguments);
       if (auto farm = read_farm(tree, arguments, variables, as)) {
         refuse_farm_on_nodes(role);
         return run_farm(std::move(*farm));

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iostream>
 #include <thread>
+#include <utility>
 
 #include "core/config/node.h"
 #include "core/config/reader.h"
@@ -20,9 +21,9 @@
 #include "core/files/output_file.h"
 #include "core/files/summary.h"
 #include "launch/cli/commands.h"
-#include "launch/cli/text_table.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"
+#include "launch/text/text_table.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -294,14 +295,18 @@ void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult
   if (arguments.complete) arguments.complete(result.run, options);
   const UseFolder folder(as, arguments.command);
   RunArguments job = run_arguments(arguments, result.run, options, folder.path());
-  const RunConfig config = read_run_tree(configuration_tree(job), all_catalogues());
+  Node tree = configuration_tree(job);
+  const RunConfig config = read_run_tree(tree, all_catalogues());
   keep_inputs(arguments, result.run, config);
   check_evaluated_path(arguments, config);
   const RankChoice choice = choose_ranks(arguments, result.run, config, as);
   if (!choice.note.empty()) result.run.notes.push_back(choice.note);
   job.ranks = choice.ranks;
-  job.overrides.insert(job.overrides.end(), choice.overrides.begin(), choice.overrides.end());
-  result.code = run_command(job);
+  for (const std::string& assignment : choice.overrides) {
+    apply_override(tree, assignment);
+    job.overrides.push_back(assignment);
+  }
+  result.code = run_command(job, std::move(tree));
   if (!result.reports) return;
   if (result.code != exit_code::done) return print_failure(arguments.command, folder.path());
   result.summary = read_summary(folder.path());

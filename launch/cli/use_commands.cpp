@@ -12,13 +12,12 @@
 #include "core/files/files.h"
 #include "core/files/output_file.h"
 #include "launch/cli/commands.h"
-#include "launch/cli/runs.h"
-#include "launch/cli/text_table.h"
 #include "launch/cli/use.h"
 #include "launch/init/init.h"
 #include "launch/prepare/describe.h"
 #include "launch/prepare/used_run.h"
 #include "launch/process/process.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 

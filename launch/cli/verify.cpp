@@ -8,6 +8,7 @@
 #include <iostream>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "core/base/text.h"
 #include "core/config/reader.h"
@@ -20,6 +21,7 @@
 #include "launch/diagnose/reports.h"
 #include "launch/explain/candidate.h"
 #include "launch/farm/config/farm.h"
+#include "launch/job/run_modes.h"
 #include "launch/machine/environment.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/process.h"
@@ -67,11 +69,13 @@ struct Prepared {
   PlacedJob placed;
 };
 
-Prepared prepared(const RunArguments& arguments, const std::vector<std::string>& overrides, const Variables& variables,
-                  const LaunchedAs& as) {
+// `tree`: the configuration with the overrides of `arguments`; gets `overrides` too.
+Prepared prepared(Node tree, const RunArguments& arguments, const std::vector<std::string>& overrides,
+                  const Variables& variables, const LaunchedAs& as) {
+  for (const std::string& assignment : overrides) apply_override(tree, assignment);
   RunArguments complete = arguments;
   complete.overrides.insert(complete.overrides.end(), overrides.begin(), overrides.end());
-  Prepared result{prepare(complete, variables, as), {}};
+  Prepared result{prepare(std::move(tree), complete, variables, as), {}};
   result.placed = placed_here(result.run);
   result.run.quiet = true;
   return result;
@@ -95,7 +99,7 @@ struct Division {
 Division division_of(const RunConfig& config, int data_degree) {
   const Options& strategy = config.strategy.options;
   Division division;
-  division.shares = data_degree * (strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1);
+  division.shares = data_degree * configured_micro_batches(strategy);
   if (strategy.has("sync")) division.steps = strategy.section("sync").integer("every");
   return division;
 }
@@ -247,7 +251,7 @@ int verify_command(const VerifyArguments& arguments) {
   check_comparable(written);
   std::vector<std::string> notes;
   const std::vector<std::string> common = common_overrides(written, arguments, notes);
-  Prepared configured = prepared(arguments.run, common, variables, as);
+  Prepared configured = prepared(tree, arguments.run, common, variables, as);
 
   RunArguments alone = arguments.run;
   alone.ranks = 0;
@@ -261,7 +265,7 @@ int verify_command(const VerifyArguments& arguments) {
   std::vector<Prepared> references;
   for (std::vector<std::string>& more : members) {
     more.insert(more.begin(), overrides.begin(), overrides.end());
-    references.push_back(prepared(alone, more, variables, as));
+    references.push_back(prepared(tree, alone, more, variables, as));
   }
   Prepared& reference = references.front();
 

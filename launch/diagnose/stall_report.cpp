@@ -5,7 +5,7 @@
 #include <functional>
 #include <map>
 
-#include "launch/cli/text_table.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {
@@ -136,7 +136,7 @@ std::string positions_of(const std::vector<int>& ranks, const std::vector<RankSt
 
 // Stalled ranks: those that match the first rule that matches any rank.
 std::vector<int> stalled_ranks(const std::vector<RankStatus>& statuses, const std::vector<int>& missing,
-                               const std::vector<int>& members) {
+                               const std::vector<int>& others) {
   const auto pick = [&](const std::vector<int>& among, const std::function<bool(const RankStatus&)>& rule) {
     std::vector<int> found;
     for (int rank : among) {
@@ -150,7 +150,7 @@ std::vector<int> stalled_ranks(const std::vector<RankStatus>& statuses, const st
   const std::vector<std::pair<const std::vector<int>*, std::function<bool(const RankStatus&)>>> rules = {
       {&missing, unresponsive},
       {&missing, [](const RankStatus& status) { return !waits(status); }},
-      {&members, unresponsive},
+      {&others, unresponsive},
       // Missing ranks wait elsewhere, so the cause is a rank for which they wait.
       {&all, unresponsive},
       {&all, [](const RankStatus& status) { return !waits(status) && status.report.position.phase != "done"; }},
@@ -162,17 +162,17 @@ std::vector<int> stalled_ranks(const std::vector<RankStatus>& statuses, const st
 
 StallDiagnosis diagnose_wait(const Stall& stall, const std::vector<RankStatus>& statuses) {
   if (StallDiagnosis mismatch = collective_mismatch(statuses); !mismatch.message.empty()) return mismatch;
-  std::vector<int> missing, members;
+  std::vector<int> missing, others;
   for (int rank : stall.members) {
     const RankStatus* status = status_of(statuses, rank);
     if (rank == stall.rank || status == nullptr) continue;
-    members.push_back(rank);
+    others.push_back(rank);
     const bool numbered = stall.number > 0;
     if (numbered ? last_call(*status, stall.group) < stall.number : !waits(*status) || stall.members.size() == 2)
       missing.push_back(rank);
   }
   StallDiagnosis diagnosis;
-  diagnosis.ranks = stalled_ranks(statuses, missing, members);
+  diagnosis.ranks = stalled_ranks(statuses, missing, others);
   const std::string what = short_call(stall.call), waited = human_seconds(stall.seconds);
   const bool not_reached = !diagnosis.ranks.empty() && std::all_of(diagnosis.ranks.begin(), diagnosis.ranks.end(),
                                                                    [&](int rank) { return contains(missing, rank); });

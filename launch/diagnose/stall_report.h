@@ -23,13 +23,13 @@ struct RankStatus {
 // The event that caused an inquiry.
 struct Stall {
   enum class Kind { collective, heartbeat, step, set_up } kind = Kind::collective;
-  int rank = -1;  // the rank that waits, sends no heartbeat or stays in one place
+  int rank = -1;  // the rank that waits, sends no heartbeat or stays in one position
   // For a wait, from SlowCollective (core/backend.h):
   std::string group;
   int64_t number = 0;
   std::string call;
   std::vector<int> members;
-  double seconds = 0;   // time of the wait, without heartbeat, or in one place
+  double seconds = 0;   // time of the wait, without heartbeat, or in one position
   double limit = 0;     // the exceeded limit; a warning comes at half of it
   std::string message;  // for a lost heartbeat
 };

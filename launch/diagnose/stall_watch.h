@@ -1,4 +1,4 @@
-// StallWatch: detects that a rank waits too long, sends no heartbeat or stays in one place. Then it reports the
+// StallWatch: detects that a rank waits too long, sends no heartbeat or stays in one position. Then it reports the
 // positions of all ranks and the stalled rank.
 //
 // It receives heartbeats (with positions), slow collectives and lost heartbeats. It reads the state files of ranks with

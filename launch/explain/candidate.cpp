@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/config/reader.h"
 #include "launch/machine/host_lists.h"
 #include "launch/prepare/describe.h"
 #include "strategies/plans/catalogue.h"
@@ -31,8 +33,6 @@ void plan_and_count(Candidate& candidate, const Topology& topology) {
   candidate.costs = rank_costs_of(strategy, job, description);
   candidate.schedule = strategy_report(strategy, job, description);
 }
-
-PreparedRun prepared(const RunArguments& arguments) { return prepare(arguments, {}, {}); }
 
 // True if the strategy refuses only the number of ranks.
 bool is_about_ranks(const ConfigError& error) { return error.key() == "launch.ranks" || error.key() == "--ranks"; }
@@ -153,7 +153,7 @@ double Candidate::update_rows() const {
 }
 
 PreparedRun described_run(const RunArguments& arguments) {
-  PreparedRun run = prepared(arguments);
+  PreparedRun run = prepare(arguments, {}, {});
   refuse_program(run.config, "explain");
   run.described = describe_run(run.rank_program, run.config.resolved, "activations");
   if (const std::string reason = run.described.value("unmeasured", ""); !reason.empty())
@@ -215,8 +215,11 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
     arguments.overrides.push_back(str("strategy=", section.dump()));
   }
   arguments.overrides.insert(arguments.overrides.end(), overrides.begin(), overrides.end());
+  const size_t applied = run.arguments.overrides.size();  // run.tree has these
   const auto attempt = [&] {
-    candidate.run = prepared(arguments);
+    Node tree = run.tree;
+    for (size_t i = applied; i < arguments.overrides.size(); ++i) apply_override(tree, arguments.overrides[i]);
+    candidate.run = prepare(std::move(tree), arguments, {}, {});
     candidate.run.described = run.described;
     plan_and_count(candidate, topology);
   };

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "core/base/text.h"
-#include "launch/cli/text_table.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/base/text.h"
-#include "launch/cli/text_table.h"
 #include "launch/machine/topology.h"
+#include "launch/text/text_table.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

@@ -14,7 +14,6 @@
 #include "core/config/reader.h"
 #include "core/control/exit_codes.h"
 #include "core/files/output_file.h"
-#include "launch/cli/commands.h"
 #include "launch/prepare/describe.h"
 #include "launch/prepare/prepare.h"
 #include "strategies/plans/catalogue.h"

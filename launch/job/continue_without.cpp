@@ -23,17 +23,17 @@ std::string ranks_and(size_t ranks, const std::string& verb) {
 
 bool RunAttempt::keeps_ranks() const { return assignment_ && continues_without_lost_ranks(*assignment_); }
 
-int RunAttempt::place_of(int process) const {
-  return places_.empty() ? process : places_.at(static_cast<size_t>(process));
+int RunAttempt::current_process(int process) const {
+  return current_processes_.empty() ? process : current_processes_.at(static_cast<size_t>(process));
 }
 
 void RunAttempt::line(int process, const std::string& text) {
-  const int place = place_of(process);
+  const int current = current_process(process);
   const bool before = std::exchange(direct_line_, true);
   if (joining_ && joining_->processes.count(process) > 0)
     joining_->supervisor->line(joining_->processes.at(process), text);
-  else if (place >= 0)
-    supervisor_->line(place, text);
+  else if (current >= 0)
+    supervisor_->line(current, text);
   else
     console_.rank_line("", process, text);
   direct_line_ = before;
@@ -43,29 +43,29 @@ void RunAttempt::ended(int process, const ProcessEnd& end) {
   if (joining_ && joining_->processes.count(process) > 0)
     return joining_failed(
         str("its process ", end_text(end), "; see logs/rank", joining_->processes.at(process), ".log"));
-  const int place = place_of(process);
-  if (place < 0) return;
-  const std::optional<Abort> loss = keeps_ranks() ? supervisor_->loss(place, end) : std::nullopt;
-  if (loss && continue_without(place, *loss)) return;
+  const int current = current_process(process);
+  if (current < 0) return;
+  const std::optional<Abort> loss = keeps_ranks() ? supervisor_->loss(current, end) : std::nullopt;
+  if (loss && continue_without(current, *loss)) return;
   drop_joining();  // the job ends
-  supervisor_->ended(place, end);
+  supervisor_->ended(current, end);
 }
 
 bool RunAttempt::is_silent(int process, bool started, const std::string& silence, Failure kind) {
-  const int place = started ? place_of(process) : process;
-  if (place < 0) return true;  // it has left already
-  if (started && supervisor_->lost_after_results(place)) return true;
+  const int current = started ? current_process(process) : process;
+  if (current < 0) return true;  // it has left already
+  if (started && supervisor_->lost_after_results(current)) return true;
   if (!keeps_ranks()) return false;
-  const std::optional<Abort> loss = supervisor_->loss(place, {0, SIGKILL}, silence);
-  if (loss && continue_without(place, *loss)) return true;
+  const std::optional<Abort> loss = supervisor_->loss(current, {0, SIGKILL}, silence);
+  if (loss && continue_without(current, *loss)) return true;
   // The supervisor that noticed the silence may be that of an earlier membership, which cannot end the job.
-  if (started && !retired_.empty()) supervisor_->fail_silent(place, silence, kind);
+  if (started && !retired_.empty()) supervisor_->fail_silent(current, silence, kind);
   return false;
 }
 
 bool RunAttempt::lost(int process, const std::string& message, int signal) {
   if (is_silent(process, true, ": " + message, Failure::rendezvous)) return true;
-  supervisor_->fail_launcher(place_of(process), message, signal);
+  supervisor_->fail_launcher(current_process(process), message, signal);
   return false;
 }
 
@@ -157,16 +157,17 @@ void RunAttempt::change_membership(std::unique_ptr<JobSupervisor> next, const Ra
   supervisor_ = std::move(next);
   assignment_ = assignment;
   std::vector<int> started_as(ranks.size(), -1);
-  for (size_t started = 0; started < places_.size(); ++started)
-    if (places_[started] >= 0) started_as.at(static_cast<size_t>(places_[started])) = static_cast<int>(started);
+  for (size_t started = 0; started < current_processes_.size(); ++started)
+    if (current_processes_[started] >= 0)
+      started_as.at(static_cast<size_t>(current_processes_[started])) = static_cast<int>(started);
   // The next ranks make new files for their positions.
   for (size_t rank = 0; rank < ranks.size(); ++rank) unlink(str(folder_.path, "/logs/rank", rank, ".state").c_str());
-  for (size_t started = 0; started < places_.size(); ++started) {
-    int& place = places_[started];
-    if (place < 0) continue;
-    place = ranks.at(static_cast<size_t>(place));
+  for (size_t started = 0; started < current_processes_.size(); ++started) {
+    int& current = current_processes_[started];
+    if (current < 0) continue;
+    current = ranks.at(static_cast<size_t>(current));
     // A process without a rank in the next membership must end: a suspended one, and the others of its replica.
-    if (place < 0 && on_left_) on_left_(static_cast<int>(started));
+    if (current < 0 && on_left_) on_left_(static_cast<int>(started));
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     if (ranks[rank] >= 0)
@@ -224,7 +225,7 @@ void RunAttempt::first_step_done() {
   if (!supervisor_->stopping() && !supervisor_->failed()) write_running();
   if (!changed) return;
   add_joining();
-  if (!joining_) replace_lost(0);  // further places may be vacant
+  if (!joining_) replace_lost(0);  // other lost ranks may need a replacement
 }
 
 }  // namespace convoy

@@ -75,12 +75,12 @@ void RunAttempt::begin_joining(const std::vector<RankPlan>& plans, bool replaces
   const std::string channel = to_string(joining_->supervisor->address());
   try {
     for (size_t rank = assignment_->job.ranks.size(); rank < joining_->assignment.job.ranks.size(); ++rank) {
-      const int number = static_cast<int>(rank), started = static_cast<int>(places_.size());
+      const int number = static_cast<int>(rank), started = static_cast<int>(current_processes_.size());
       logs_.write(number, str("convoy: a process starts for rank ", rank, " of membership ",
                               joining_->assignment.membership + 1));
       joining_->awaited.insert(number);
       joining_->processes[started] = number;
-      places_.push_back(-1);
+      current_processes_.push_back(-1);
       start_(started, joining_->assignment, number, channel);
     }
   } catch (const std::exception& error) {
@@ -156,7 +156,7 @@ void RunAttempt::add_joining() {
                 {joining->since, joining->asked});
   change_membership(std::move(joining->supervisor), joining->assignment, joining->request, ranks,
                     {Failure::peer_lost, -1, -1, 0, host_name(), joins + " the job"});
-  for (const auto& [started, process] : joining->processes) places_[static_cast<size_t>(started)] = process;
+  for (const auto& [started, process] : joining->processes) current_processes_[static_cast<size_t>(started)] = process;
   supervisor_->await_ranks();
 }
 
@@ -215,7 +215,7 @@ void RunAttempt::add_rank_for(const std::string& asked) {
     return requests_->answer(asked, {exit_code_of(Failure::config), reason});
   if (!supervisor_->may_change()) return requests_->answer(asked, answer_of_ending_run());
   const std::vector<RankPlan> plans =
-      vacant_.empty() ? std::vector<RankPlan>{place_of_next_rank(run_, hosts_, assignment_->job)} : vacant_.front();
+      vacant_.empty() ? std::vector<RankPlan>{placement_of_next_rank(run_, hosts_, assignment_->job)} : vacant_.front();
   begin_joining(plans, false, "requested by `convoy run --join`", asked);
 }
 

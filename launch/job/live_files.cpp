@@ -222,8 +222,8 @@ void LiveFiles::end(int exit_code, const Json& breakdown) {
     const bool removed = unlink(prometheus_.c_str()) == 0 || errno == ENOENT;  // which makes room for the new one
     if (const std::string failure = write_prometheus(); !failure.empty())
       warn_(str("log.prometheus: the end of the run cannot be written: ", failure, "; ",
-                removed ? "the file is removed, because it said that the run continues"
-                        : "the file still says that the run continues: remove it"));
+                removed ? "the file is removed, because it showed the run as running"
+                        : "the file still shows the run as running: remove it"));
   }
   unlink((folder_ + "/progress.json").c_str());  // its content is in the summary
 }

@@ -24,8 +24,8 @@ class LiveFiles {
   void progress(const Json& record);   // of rank 0; at most about once a second is written
   void evaluated(const Json& record);  // protocol::metrics
   void resources(const Json& report);  // protocol::resources
-  // `breakdown`: of the summary, or null. A file that cannot be written any more is removed, because it says that the
-  // job runs.
+  // `breakdown`: of the summary, or null. A file that cannot be written any more is removed, because it shows the run
+  // as running.
   void end(int exit_code, const Json& breakdown);
 
  private:

@@ -64,7 +64,7 @@ JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added) {
   return next;
 }
 
-RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job) {
+RankPlan placement_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job) {
   PreparedRun more = run;
   more.arguments.faults.clear();
   more.config = run.config.changed({{"launch", {{"ranks", job.ranks.size() + 1}, {"min_ranks", 0}}}});

@@ -28,7 +28,8 @@ NextMembership without_process(const PreparedRun& run, const Topology& topology,
 // before would get other numbers.
 JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added);
 
-// Place of a further rank: that of the last one, if the job is planned for one more. Throws ConfigError without one.
-RankPlan place_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job);
+// Plans the job with one more rank and returns the placement of its last rank. Throws ConfigError if the strategy or
+// the hosts cannot have that number of ranks.
+RankPlan placement_of_next_rank(const PreparedRun& run, const Topology& topology, const JobPlan& job);
 
 }  // namespace convoy

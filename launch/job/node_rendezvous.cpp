@@ -28,7 +28,7 @@ std::string secret_of(const Variables& variables) {
   return found == variables.end() ? "" : found->second;
 }
 
-std::string place_of(const NodeRole& role) { return str(role.host, " port ", role.port); }
+std::string address_text(const NodeRole& role) { return str(role.host, " port ", role.port); }
 
 // The address of this host that the other nodes reach. A host's own name may lead to its loopback.
 std::string address_of_node_0(const NodeRole& role) {
@@ -189,7 +189,7 @@ class NodeAgent {
     if (const auto code = find_node_0()) return *code;
     while (true) {
       post_host();
-      log::info(str(here(), ": joined at ", place_of(role_)));
+      log::info(str(here(), ": joined at ", address_text(role_)));
       const std::optional<Json> answer = next_answer();
       if (!answer) return last_code_;
       if (answer->contains("problem")) {
@@ -224,7 +224,7 @@ class NodeAgent {
       if (!refused_.empty()) problem = refused_;  // node 0 may end first
       const double waited = seconds_since(started);
       if (waited > limit) {
-        log::error(str(here(), ": node 0 does not answer at ", place_of(role_), " within ", human_seconds(limit),
+        log::error(str(here(), ": node 0 does not answer at ", address_text(role_), " within ", human_seconds(limit),
                        " (launch.rendezvous): ", problem,
                        refused_.empty() ? str("; is node 0 started, and does ", role_.host, " lead to it from here?")
                                         : str("; ", same_secret)));
@@ -276,7 +276,7 @@ class NodeAgent {
     loop_.run_until([this] { return stopped_ || lost_ || !answers_.empty(); });
     if (answers_.empty()) {
       if (!stopped_ && last_code_ == exit_code::done) last_code_ = exit_code::rendezvous;
-      if (!stopped_) log::error(str(here(), ": node 0 at ", place_of(role_), " is gone"));
+      if (!stopped_) log::error(str(here(), ": node 0 at ", address_text(role_), " is gone"));
       return std::nullopt;
     }
     Json answer = answers_.front();

@@ -34,10 +34,10 @@ std::string failure_line(const Abort& cause) {
   const bool names_it = named != std::string::npos &&
                         std::isdigit(static_cast<unsigned char>((cause.message + " ")[named + rank.size()])) == 0;
   if (cause.rank < 0 || names_it) return cause.message;
-  const std::string place = str(rank, cause.host.empty() ? "" : " on " + cause.host);
-  if (cause.kind == Failure::config) return str(cause.message, " (", place, ")");
+  const std::string rank_and_host = str(rank, cause.host.empty() ? "" : " on " + cause.host);
+  if (cause.kind == Failure::config) return str(cause.message, " (", rank_and_host, ")");
   const bool tells_step = cause.step < 0 || cause.message.find("step ") != std::string::npos;
-  return str(place, tells_step ? "" : str(", step ", cause.step), ": ", cause.message);
+  return str(rank_and_host, tells_step ? "" : str(", step ", cause.step), ": ", cause.message);
 }
 }  // namespace
 
@@ -86,7 +86,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {
     // An agent reports the number that a process had when it was started. With agents, a process is one rank.
-    if (!direct_line_ && !retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, place_of(rank));
+    if (!direct_line_ && !retired_.empty() && retired_.front()->has_agents()) rank = std::max(0, current_process(rank));
     logs_.write(rank, line);
     console_.rank_line(host, rank, line);
   };
@@ -200,8 +200,8 @@ void RunAttempt::begin(const PlacedJob& placed) {
     throw;
   }
   hosts_ = placed.hosts;
-  places_.resize(job.processes.size());
-  std::iota(places_.begin(), places_.end(), 0);
+  current_processes_.resize(job.processes.size());
+  std::iota(current_processes_.begin(), current_processes_.end(), 0);
   supervisor_->publish(*assignment_);
   if (!keeps_ranks()) return;
   requests_.emplace(folder_.path);

@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "launch/cli/console.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/join_requests.h"
 #include "launch/job/live_files.h"
 #include "launch/job/restart.h"
 #include "launch/prepare/prepare.h"
 #include "launch/prepare/run_folder.h"
+#include "launch/text/console.h"
 
 namespace convoy {
 
@@ -73,7 +73,7 @@ class RunAttempt {
   };
 
   bool keeps_ranks() const;
-  int place_of(int process) const;
+  int current_process(int process) const;
   bool continue_without(int process, const Abort& loss);
   bool is_silent(int process, bool started, const std::string& silence, Failure kind);
   JobRequest request_of(const JobPlan& job) const;
@@ -125,10 +125,10 @@ class RunAttempt {
   JobEvents events_;
   std::function<void(int process)> on_left_;
   bool direct_line_ = false;                  // `line` passes on a line of a process without an agent
-  std::vector<int> places_;                   // by process as started: its process in the job now; -1: it has left
+  std::vector<int> current_processes_;        // by process as started: its process in the job now; -1: it has left
   std::vector<UnfinishedChange> unfinished_;  // the last ones in memberships() of the policy
   std::function<void(int, const RankAssignment&, int, const std::string&)> start_;
-  std::vector<std::vector<RankPlan>> vacant_;  // places of lost ranks that were not replaced
+  std::vector<std::vector<RankPlan>> vacant_;  // plans of lost ranks that were not replaced
   std::unique_ptr<Joining> joining_;
   std::vector<std::unique_ptr<JobSupervisor>> dropped_;  // of ranks that did not join: a callback may still run
   int failed_joins_ = 0;                                 // in a row

@@ -8,7 +8,6 @@
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "launch/cli/commands.h"
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
@@ -318,6 +317,10 @@ int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob&
     remove_leftover_session(process);
     return end;
   });
+}
+
+int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
+  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
 }
 
 }  // namespace convoy

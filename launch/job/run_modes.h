@@ -23,6 +23,9 @@ struct MpirunHosts {
 };
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, const MpirunHosts& hosts = {});
 
+// Started alone: run_here, or run_through_mpirun with backend mpi.
+int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
+
 // Refuses a limit on the size of files with which MPI would wait for ever in MPI_Init. Error(io).
 void check_mpi_file_limit();
 

@@ -126,7 +126,7 @@ class RoleReader {
     if (!nodes_.value) return missing_nodes();
     if (*nodes_.value > 1 && !node_.value) missing("--node-rank", "NODE_RANK", "the number of this node, from 0");
     if (node_.value && *node_.value >= *nodes_.value)
-      throw Error(failure_of_source(node_.source), place(node_.source), "=", *node_.value, ": nodes are 0 to ",
+      throw Error(failure_of_source(node_.source), source_text(node_.source), "=", *node_.value, ": nodes are 0 to ",
                   *nodes_.value - 1, ", because ", nodes_.source, "=", *nodes_.value);
     role_.nodes = *nodes_.value;
     role_.from = nodes_.source;
@@ -143,7 +143,9 @@ class RoleReader {
   };
 
   static bool is_option(const std::string& source) { return failure_of_source(source) == Failure::command_line; }
-  static std::string place(const std::string& source) { return is_option(source) ? source : "environment: " + source; }
+  static std::string source_text(const std::string& source) {
+    return is_option(source) ? source : "environment: " + source;
+  }
 
   // Options win over variables; two variables must agree.
   void take(Number& known, const std::string& source, int value) {
@@ -224,7 +226,7 @@ class RoleReader {
 
   [[noreturn]] void missing(const char* option, const char* variable, const char* what) const {
     const std::string given = nodes_.value ? nodes_.source : typed_.node >= 0 ? "--node-rank" : "--rendezvous";
-    throw Error(failure_of_source(given), place(given), " is given, but not ", what, "; type ", option,
+    throw Error(failure_of_source(given), source_text(given), " is given, but not ", what, "; type ", option,
                 ", or set the variable ", variable);
   }
 

@@ -5,7 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "launch/cli/text_table.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {

@@ -228,11 +228,11 @@ const std::vector<Core>* nearest_with(const std::vector<std::vector<Core>>& doma
 }
 
 // Smallest number of cores per rank over the nodes or sockets that ranks prefer; `limit` if none is preferred.
-size_t least_near(const std::vector<Core>& cores, int Core::*place, const std::vector<Affinity>& ranks,
+size_t least_near(const std::vector<Core>& cores, int Core::*location, const std::vector<Affinity>& ranks,
                   int Affinity::*preferred, size_t limit) {
-  for (const std::vector<Core>& domain : grouped(cores, place)) {
+  for (const std::vector<Core>& domain : grouped(cores, location)) {
     const auto wanted = static_cast<size_t>(std::count_if(
-        ranks.begin(), ranks.end(), [&](const Affinity& near) { return near.*preferred == domain.front().*place; }));
+        ranks.begin(), ranks.end(), [&](const Affinity& near) { return near.*preferred == domain.front().*location; }));
     if (wanted > 0 && domain.size() >= wanted) limit = std::min(limit, domain.size() / wanted);
   }
   return limit;
@@ -304,15 +304,15 @@ std::vector<Core> split_hardware_threads(const std::vector<Core>& cores) {
   return threads;
 }
 
-std::vector<int> distinct(const std::vector<Core>& cores, int Core::*place) {
+std::vector<int> distinct(const std::vector<Core>& cores, int Core::*location) {
   std::set<int> numbers;
-  for (const Core& core : cores) numbers.insert(core.*place);
+  for (const Core& core : cores) numbers.insert(core.*location);
   return {numbers.begin(), numbers.end()};
 }
 
-std::vector<std::vector<Core>> grouped(const std::vector<Core>& cores, int Core::*place) {
+std::vector<std::vector<Core>> grouped(const std::vector<Core>& cores, int Core::*location) {
   std::map<int, std::vector<Core>> groups;
-  for (const Core& core : cores) groups[core.*place].push_back(core);
+  for (const Core& core : cores) groups[core.*location].push_back(core);
   std::vector<std::vector<Core>> in_order;
   for (auto& [number, group] : groups) in_order.push_back(std::move(group));
   return in_order;

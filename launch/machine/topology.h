@@ -41,10 +41,10 @@ std::vector<Core> restricted(const std::vector<Core>& cores, const std::vector<i
 std::vector<int> hardware_threads_of(const std::vector<Core>& cores);
 // One core per hardware thread.
 std::vector<Core> split_hardware_threads(const std::vector<Core>& cores);
-// Numbers of the cores' NUMA nodes (`place`: &Core::numa) or sockets (&Core::socket), each once, ascending.
-std::vector<int> distinct(const std::vector<Core>& cores, int Core::*place);
+// Numbers of the cores' NUMA nodes (`location`: &Core::numa) or sockets (&Core::socket), each once, ascending.
+std::vector<int> distinct(const std::vector<Core>& cores, int Core::*location);
 // Cores grouped by NUMA node or socket, in ascending order.
-std::vector<std::vector<Core>> grouped(const std::vector<Core>& cores, int Core::*place);
+std::vector<std::vector<Core>> grouped(const std::vector<Core>& cores, int Core::*location);
 
 class CorePool {
  public:

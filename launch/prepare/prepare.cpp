@@ -11,7 +11,6 @@
 #include "core/control/fault.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/catalogue/declared_schema.h"
-#include "launch/cli/text_table.h"
 #include "launch/farm/config/farm.h"
 #include "launch/machine/gpus.h"
 #include "launch/machine/topology.h"
@@ -155,8 +154,7 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
                         ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
     return notes;  // every rank with rows has one
   }
-  const Options& strategy = config.strategy.options;
-  const int64_t slices = strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1;
+  const int64_t slices = configured_micro_batches(config.strategy.options);
   const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
   if (rows < slices)
     notes.push_back(str("strategy.micro_batches: ", slices, " of the ", rows, rows == 1 ? " row" : " rows",
@@ -332,6 +330,7 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   run.variables = variables;
   gpu_memory_limit(variables);  // checks it before anything starts
   run.as = as;
+  run.tree = tree;
   if (arguments.ranks > 0) apply_override(tree, str("launch.ranks=", arguments.ranks));
   for (const std::string& assignment : arguments.fixed) apply_override(tree, assignment);
   refuse_several(tree, arguments.config);
@@ -367,6 +366,24 @@ void refuse_program(const RunConfig& config, const std::string& command) {
                     "(docs/extending.md), or type `convoy run`");
 }
 
+TypedCommand typed_command(const RunArguments& arguments) {
+  std::vector<std::string> words{"convoy"};
+  words.insert(words.end(), arguments.words.begin(), arguments.words.end());
+  if (!arguments.config.empty()) words.push_back(arguments.config);
+  for (const std::string& item : arguments.overrides)
+    if (item.rfind("train.resume=", 0) != 0) words.insert(words.end(), {"--set", item});
+  if (arguments.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.ranks)});
+  if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
+  if (arguments.nodes.nodes > 0) words.insert(words.end(), {"--nodes", std::to_string(arguments.nodes.nodes)});
+  if (arguments.nodes.node >= 0) words.insert(words.end(), {"--node-rank", std::to_string(arguments.nodes.node)});
+  if (!arguments.nodes.rendezvous.empty()) words.insert(words.end(), {"--rendezvous", arguments.nodes.rendezvous});
+  for (std::string& word : words) word = shell_word(word);
+  TypedCommand command{join(words, " ")};
+  if (!arguments.program.empty()) command.program = " --";
+  for (const std::string& word : arguments.program) command.program += " " + shell_word(word);
+  return command;
+}
+
 RunFolderRequest folder_request(const PreparedRun& run) {
   RunFolderRequest request;
   request.output = run.arguments.output;
@@ -385,6 +402,10 @@ PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const
     if (!error.location().file.empty()) throw;
     add_location(error, run);
   }
+}
+
+PlacedJob placed_here(const PreparedRun& run) {
+  return plan_and_place(run, Topology{{this_host({may_use_gpus(run.config), false})}});
 }
 
 PlacedJob plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_rank) {

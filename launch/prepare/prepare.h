@@ -47,6 +47,7 @@ struct PreparedRun {
   std::shared_ptr<std::set<std::string>> printed_before = nullptr;
   Json snapshots;  // null, or the snapshots that ranks take (launch/rank/snapshots.cpp)
   Json described;  // null, or the answer of `convoy-rank --describe blocks`
+  Node tree;       // the parsed configuration with the typed overrides, for variants of this run
 };
 
 // The tree of the typed configuration file or program, with the overrides.
@@ -67,6 +68,8 @@ void check_components(const RunConfig& config);
 // Refuses launch.min_ranks for a job that cannot continue without a rank. ConfigError at the key to change.
 void check_min_ranks(const PreparedRun& run, const JobPlan& job);
 
+// The typed command without --output, --inject and train.resume: hints append other values of these.
+TypedCommand typed_command(const RunArguments& arguments);
 RunFolderRequest folder_request(const PreparedRun& run);
 
 // True if the configuration may use GPUs, so that a search for them is worth its time.
@@ -85,6 +88,9 @@ struct PlacedJob {
 };
 PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},
                          const std::vector<std::vector<int>>& allowed = {});
+
+// The same for this host alone.
+PlacedJob placed_here(const PreparedRun& run);
 
 // The same from the host that each agent reports. A launcher may have bound ranks of one host to different cores.
 PlacedJob plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_rank);

@@ -146,9 +146,9 @@ std::string difference_lines(const std::vector<Difference>& found, const Json& r
 }
 
 // Value in a configuration of unknown origin; null if it is missing.
-Json value_at(const Json& config, const std::string& pointer) {
-  const Json::json_pointer place(pointer);
-  return config.contains(place) ? config[place] : Json();
+Json value_at(const Json& config, const std::string& text) {
+  const Json::json_pointer pointer(text);
+  return config.contains(pointer) ? config[pointer] : Json();
 }
 
 // Returns the length of the folder's run where it differs from `resolved`: `epochs` unless the user wrote epochs,

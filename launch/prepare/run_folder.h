@@ -15,9 +15,14 @@
 #include "core/base/json.h"
 #include "core/control/channel.h"
 #include "core/files/run_files.h"
-#include "launch/cli/text_table.h"
 
 namespace convoy {
+
+// A command of `convoy run`, for hints. `options` are shell words; hints append further options there.
+struct TypedCommand {
+  std::string options = "convoy run";
+  std::string program = {};  // " -- PROGRAM ARGUMENT…", or ""
+};
 
 struct RunFolderRequest {
   std::string output;  // --output; "": chosen by name

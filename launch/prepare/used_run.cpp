@@ -166,17 +166,14 @@ Json value_of(const RunConfig& config, const std::string& key) {
   if (key == "seed") return config.seed;
   if (key == "data.seed") return data_seed(config.data.options, config.seed);
   if (key != "data.samples") {
-    std::string pointer = "/" + key;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    const Json::json_pointer place(pointer);
-    return config.resolved.contains(place) ? config.resolved[place] : Json();
+    std::string text = "/" + key;
+    std::replace(text.begin(), text.end(), '.', '/');
+    const Json::json_pointer pointer(text);
+    return config.resolved.contains(pointer) ? config.resolved[pointer] : Json();
   }
-  const MemberSample draw = member_sample(config.data.options, config.seed);
-  Json samples = {{"how", "all"}};
-  if (draw.rows == MemberSample::Rows::bootstrap) samples = {{"how", "bootstrap"}};
-  if (draw.rows == MemberSample::Rows::subset) samples = {{"how", "subset"}, {"fraction", draw.fraction}};
-  if (draw.rows == MemberSample::Rows::fold) samples = {{"how", "folds"}, {"folds", draw.folds}, {"fold", draw.member}};
-  if (draw.seed != config.seed) samples["seed"] = draw.seed;
+  const MemberSample sample = member_sample(config.data.options, config.seed);
+  Json samples = samples_json(sample);
+  if (sample.seed != config.seed) samples["seed"] = sample.seed;
   return samples;
 }
 

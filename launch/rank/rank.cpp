@@ -83,24 +83,24 @@ class RankTraining {
     const std::shared_ptr<Injector> injector = rank_.injector();
     context.state->phase(building_phase);
     std::unique_ptr<Strategy> strategy = registry_.strategies.make(config.strategy.name, config.strategy.options);
-    TrainingComponents parts{trained_.data, trained_.transforms, strategy.get()};
-    parts.shares_device = rank_.shares_gpu();
-    parts.kept = kept_;
+    TrainingComponents components{trained_.data, trained_.transforms, strategy.get()};
+    components.shares_device = rank_.shares_gpu();
+    components.kept = kept_;
     const std::optional<int64_t> uneven = uneven_rows_here(strategy->sampling(), context);
-    if (uneven) parts.train_rows = *uneven;
-    const int64_t rows = rows_per_epoch(strategy->sampling(), config, rows_to_train_on(parts));
+    if (uneven) components.train_rows = *uneven;
+    const int64_t rows = rows_per_epoch(strategy->sampling(), config, rows_to_train_on(components));
     const TrainingLength length = training_length(config.train, rows, context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
     context.total_steps = length.total_steps;
 
     const std::string loss_fault = loss_fault_here(context, length);
     strategy->setup(context, injector->decorate(trained_.model), trained_.loss);
-    parts.initial_values = [&] {
+    components.initial_values = [&] {
       load_initial_weights(context, *strategy, weight_names(config.model.name, config.model.options));
     };
     if (!injector->idle()) {
-      parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
-      parts.files = &injector->decorate(uncached_files());
+      components.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
+      components.files = &injector->decorate(uncached_files());
     }
     std::optional<Snapshots> snapshots;
     if (!assignment_.snapshots.is_null()) {
@@ -109,9 +109,9 @@ class RankTraining {
       const int64_t shares = assignment_.snapshots.at("shares").get<int64_t>();
       if (!uneven && !has_uneven_batch(rows, length.global_rows, length.total_steps, shares))
         snapshots->note_no_uneven_batch();
-      parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
+      components.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }
-    const TrainingResult result = train(context, parts);
+    const TrainingResult result = train(context, components);
     rank_.end(context, result);
     return result.stopped ? exit_code_of(Failure::stopped) : 0;
   }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/json.h"
-#include "launch/cli/runs.h"
 #include "launch/report/curves.h"
+#include "launch/report/listed_run.h"
 
 namespace convoy {
 

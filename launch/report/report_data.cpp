@@ -15,8 +15,8 @@
 #include "core/files/files.h"
 #include "core/files/limits.h"
 #include "core/files/summary.h"
-#include "launch/cli/text_table.h"
 #include "launch/report/report.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {

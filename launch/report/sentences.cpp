@@ -7,8 +7,8 @@
 
 #include "core/base/text.h"
 #include "core/files/summary.h"
-#include "launch/cli/console.h"
 #include "launch/report/report.h"
+#include "launch/text/console.h"
 
 namespace convoy {
 namespace {
@@ -272,7 +272,7 @@ std::string work_of_all(const Json& data) {
 
 // Runs that may be compared: those of a farm, or those with the same data and metric.
 struct ComparableRuns {
-  std::string place;   // " of the farm grid", " on digits"
+  std::string scope;   // " of the farm grid", " on digits"
   std::string metric;  // of the farm, or of the first run; runs with another one are left out
   bool lower_is_better = false;
   std::vector<std::pair<std::string, double>> runs;  // name and value, best first
@@ -287,7 +287,7 @@ void sort_best_first(ComparableRuns& group) {
 // The leaderboard of a farm that ranks by a metric: strategy.metric may differ from the main metric of its runs.
 ComparableRuns ranked_by(const Json& farm) {
   ComparableRuns group;
-  group.place = " of the farm " + text_in(farm, "name");
+  group.scope = " of the farm " + text_in(farm, "name");
   group.metric = text_in(farm, "metric");
   group.lower_is_better = text_in(farm, "direction") == "minimize";
   for (const Json& row : farm["rows"])
@@ -316,7 +316,7 @@ std::vector<ComparableRuns> comparable_runs(const Json& data) {
         groups[farm >= 0 ? str(farm) : str("data ", text_in(run, "data"), " ", text_in(run, "rows_of"), " ", metric)];
     if (group.runs.empty()) {
       group.metric = metric;
-      group.place = farm >= 0 ? " of the farm " + text_in(data["farms"][size_t(farm)], "name")
+      group.scope = farm >= 0 ? " of the farm " + text_in(data["farms"][size_t(farm)], "name")
                               : (text_in(run, "data").empty() ? "" : " on " + text_in(run, "data"));
       group.lower_is_better = is_loss_name(metric) || run["metrics"][metric].value("lower_is_better", false);
     }
@@ -333,16 +333,16 @@ std::vector<ComparableRuns> comparable_runs(const Json& data) {
 
 std::string results_of_all(const Json& data) {
   std::vector<std::string> parts;
-  for (const auto& [place, metric, lower, runs] : comparable_runs(data)) {
+  for (const auto& [scope, metric, lower, runs] : comparable_runs(data)) {
     if (parts.size() == 4) break;
     const std::string best = plain_number(runs.front().second), worst = plain_number(runs.back().second);
     if (runs.size() > 1 && best == worst)
       parts.push_back(
-          str(runs.size() == 2 ? "both" : "all", " runs", place, " have the same best ", metric, ", ", best));
+          str(runs.size() == 2 ? "both" : "all", " runs", scope, " have the same best ", metric, ", ", best));
     else if (runs.size() == 1)
       parts.push_back(str(runs.front().first, " reached ", metric, " ", best));
     else
-      parts.push_back(str(runs.front().first, " has the best ", metric, " of the ", runs.size(), " runs", place, ", ",
+      parts.push_back(str(runs.front().first, " has the best ", metric, " of the ", runs.size(), " runs", scope, ", ",
                           best, " (the ", runs.size() == 2 ? "other" : "worst", ": ", worst, ")"));
   }
   if (parts.empty()) return "No run has recorded a metric on held-out rows yet.";

@@ -66,8 +66,8 @@ void check_llama(const Options& options) {
   const int64_t head_size = check_heads(options), heads = options.integer("heads");
   if (head_size % 2 != 0)
     options.fail("dim", "÷ heads is ", head_size, ", and rotary positions turn features in pairs; make it even");
-  if (options.has("kv_heads") && heads % options.integer("kv_heads") != 0)
-    options.fail("kv_heads", "is ", options.integer("kv_heads"), ", which does not divide the ", heads,
+  if (const int64_t key_heads = llama_key_heads(options); heads % key_heads != 0)
+    options.fail("kv_heads", "is ", key_heads, ", which does not divide the ", heads,
                  " heads; each key and value serves equally many queries");
 }
 
@@ -181,6 +181,10 @@ int64_t llama_mlp_dim(const Options& options) {
   if (options.has("mlp_dim")) return options.integer("mlp_dim");
   constexpr int64_t multiple = 64;
   return (8 * options.integer("dim") / 3 + multiple - 1) / multiple * multiple;
+}
+
+int64_t llama_key_heads(const Options& options) {
+  return options.integer(options.has("kv_heads") ? "kv_heads" : "heads");
 }
 
 Entry llama_entry() {

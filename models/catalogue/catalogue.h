@@ -25,6 +25,8 @@ double check_model_sizes(const std::string& model, const Options& options, const
 // Returns the hidden units of a block's MLP: mlp_dim, or its default.
 int64_t gpt_mlp_dim(const Options& options);
 int64_t llama_mlp_dim(const Options& options);
+// Returns the heads of keys and values: kv_heads, or its default.
+int64_t llama_key_heads(const Options& options);
 
 // Entries of model_catalogue(), with their checks.
 

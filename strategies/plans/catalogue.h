@@ -183,6 +183,9 @@ const StrategyEntry& equal_ranks_strategy();
 const StrategyEntry& replicas_strategy();
 const StrategyEntry& shards_strategy();
 
+// Returns `micro_batches`, or its default for a strategy without the option.
+int64_t configured_micro_batches(const Options& strategy);
+
 // Returns the tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: the largest relative
 // difference from the gradients of one rank. 0: nothing is rounded.
 double compression_error(const Options& strategy);

@@ -18,39 +18,18 @@
 namespace convoy {
 namespace {
 
-// Degrees from `mesh`. `data` is a number or {degree, how}.
+// Degrees from `mesh`.
 struct Degrees {
   int data = 1, pipeline = 1, tensor = 1;
-  std::string how = "ddp";
+  bool sharded = false;  // as MeshData::sharded
 
   int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
   int64_t product() const { return int64_t(data) * pipeline * tensor; }  // each at most 2²⁰
 };
 
-int degree_of(const Options& mesh, const std::string& key, const Json& value) {
-  if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1 << 20)
-    mesh.fail(key, "is ", value.dump(), ", must be a number of ranks, at least 1");
-  return int(value.get<int64_t>());
-}
-
 Degrees degrees_of(const Options& mesh) {
-  Degrees degrees;
-  degrees.pipeline = degree_of(mesh, "pipeline", mesh.at("pipeline"));
-  degrees.tensor = degree_of(mesh, "tensor", mesh.at("tensor"));
-  const Json& data = mesh.at("data");
-  if (!data.is_object()) {
-    degrees.data = degree_of(mesh, "data", data);
-    return degrees;
-  }
-  for (const auto& [key, value] : data.items()) {
-    if (key != "degree" && key != "how")
-      mesh.fail("data", "has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}");
-  }
-  degrees.data = degree_of(mesh, "data", data.value("degree", Json(1)));
-  const Json how = data.value("how", Json("ddp"));
-  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", how.dump(), ", must be ddp or fsdp");
-  degrees.how = how.get<std::string>();
-  return degrees;
+  const MeshData data = mesh_data(mesh);
+  return {data.degree, int(mesh.integer("pipeline")), int(mesh.integer("tensor")), data.sharded};
 }
 
 Mesh mesh_of(const Options& options, const Degrees& degrees) {
@@ -77,7 +56,7 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
   };
   const std::vector<std::string> shards = {"shard", "reshard_after_forward", "units"};
   const std::vector<std::string> buckets = {"bucket_cap_mb", "first_bucket_mb"};
-  if (degrees.how == "fsdp") {
+  if (degrees.sharded) {
     refuse(buckets,
            "needs a data axis of replicas, but mesh.data has how: fsdp, which sends unit by unit; leave it out", data);
     for (std::string& line : check_shard_effects(options)) left_out.push_back(std::move(line));
@@ -126,7 +105,7 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
 // memory of a sharded gradient is freed after each backward.
 void check_shared_ties(const Options& options, const JobPlan& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
-  if (degrees_of(options.section("mesh")).how != "fsdp" || options.text("shard") == "optimizer") return;
+  if (!mesh_data(options.section("mesh")).sharded || options.text("shard") == "optimizer") return;
   const auto ranks = size_t(job.mesh.degree("pipeline"));
   for (size_t block = 0; block < description.blocks.size(); ++block) {
     for (const TiedTensor& tie : description.blocks[block].ties) {
@@ -153,16 +132,16 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
   ModelDescription part;
   part.element_bytes = model.element_bytes;
   std::set<std::string> counted;
-  std::map<int64_t, int64_t> place_of;  // model's block → block of the result
+  std::map<int64_t, int64_t> new_index;  // model's block → block of the result
   for (const BlockRange& stage : stages)
     for (int64_t index = stage.begin; index < stage.end; ++index) {
       const BlockDescription& block = model.blocks[size_t(index)];
-      place_of.emplace(index, int64_t(part.blocks.size()));
+      new_index.emplace(index, int64_t(part.blocks.size()));
       part.blocks.push_back(block);
       part.blocks.back().ties.clear();
       for (TiedTensor tie : block.ties) {
-        const auto here = place_of.find(tie.block);
-        if (here != place_of.end()) {
+        const auto here = new_index.find(tie.block);
+        if (here != new_index.end()) {
           tie.block = here->second;
           part.blocks.back().ties.push_back(tie);
         } else if (copies && counted.insert(tie.name).second) {
@@ -177,7 +156,7 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
 // Adds the cost of the data axis to a rank that holds `model`, which the axis tensor has sharded already.
 void add_data_axis(const JobPlan& job, const Options& options, const ModelDescription& model, bool ends, int rank,
                    RankCost& cost) {
-  if (degrees_of(options.section("mesh")).how == "fsdp") {
+  if (mesh_data(options.section("mesh")).sharded) {
     const RankCost sharded = sharded_costs(job, model, ends).at(size_t(rank));
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
@@ -214,7 +193,7 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
   PipelineShape shape = pipeline_shape(job);
   shape.tensor = job.mesh.degree("tensor");
   shape.stage_time = stage_times(model, stages, shape.tensor);
-  if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
+  if (mesh_data(options.section("mesh")).sharded) shape.tie_shares = job.mesh.degree("data");
   std::vector<RankCost> costs = pipeline_costs(shape, stages, cut);
   for (int index = 0; index < ranks; ++index) {
     RankCost& cost = costs[size_t(index)];
@@ -258,7 +237,8 @@ std::string hybrid_schedule(const JobPlan& job, const ModelDescription& descript
 
 Option data_axis() {
   return describe::any("data", "integer, or map",
-                       "ranks along the axis, or {degree: 2, how: ddp | fsdp}: replicas, or shards of one", 1);
+                       "ranks along the axis, or {degree: 2, how: ddp | fsdp}: replicas, or shards of one",
+                       MeshData{}.degree);
 }
 
 }  // namespace
@@ -288,7 +268,7 @@ StrategyEntry hybrid_entry() {
   entry.report = hybrid_schedule;
   entry.state_of_lost_rank = [](const JobPlan& job) {
     const Degrees degrees = degrees_of(job.config.strategy.options.section("mesh"));
-    if (degrees.how == "fsdp") return str("mesh.data with how: fsdp keeps each part of the state on one rank");
+    if (degrees.sharded) return str("mesh.data with how: fsdp keeps each part of the state on one rank");
     return degrees.data > 1 ? state_of_lost_replica(job) : state_of_lost_shard(job);
   };
   return entry;

@@ -271,8 +271,8 @@ ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations&
   for (bool moved = true; moved;) {
     moved = false;
     up = !up;
-    for (size_t place = 0; place < ranks; ++place) {
-      const size_t rank = up ? place : ranks - 1 - place;
+    for (size_t i = 0; i < ranks; ++i) {
+      const size_t rank = up ? i : ranks - 1 - i;
       const std::vector<Action>& actions = schedule.actions[rank];
       for (; next[rank] < actions.size(); ++next[rank], moved = true) {
         const Action& action = actions[next[rank]];

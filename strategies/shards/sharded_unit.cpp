@@ -67,6 +67,31 @@ at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType
   return buffer.narrow(0, 0, elements * int64_t(c10::elementSize(dtype))).view(dtype);
 }
 
+// --- SwappedStorage ---
+
+SwappedStorage::SwappedStorage(int64_t elements, at::ScalarType dtype, at::Device device)
+    : options_(at::TensorOptions(dtype).device(device)) {
+  storage_ = without_memory({elements}, options_).storage();
+}
+
+SwappedStorage::~SwappedStorage() { take(); }
+
+at::Tensor SwappedStorage::view(int64_t offset, at::IntArrayRef shape) const {
+  return on_storage(storage_, offset, shape, options_);
+}
+
+void SwappedStorage::put(at::Tensor memory) {
+  CONVOY_CHECK(!present() && memory.is_contiguous() && memory.nbytes() >= storage_.nbytes(), memory.nbytes(),
+               " bytes for a storage of ", storage_.nbytes());
+  memory_ = std::move(memory);
+  storage_.set_data_ptr_noswap(at::DataPtr(memory_.mutable_data_ptr(), options_.device()));
+}
+
+at::Tensor SwappedStorage::take() {
+  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, options_.device()));
+  return std::move(memory_);
+}
+
 // --- UnitLayout ---
 
 namespace {
@@ -88,8 +113,8 @@ UnitLayout::UnitLayout(const std::vector<ParameterPtr>& parameters, int ranks, i
   int64_t end = 0;
   for (const ParameterGroup& group : parameter_groups(parameters, all, optimizer)) {
     const int64_t begin = end;
-    for (int member : group.members) {
-      parameters_.push_back(parameters[size_t(member)]);
+    for (int index : group.indices) {
+      parameters_.push_back(parameters[size_t(index)]);
       offsets_.push_back(end);
       const int64_t size = parameters_.back()->value.numel();
       end += padded(size, alignment);
@@ -199,9 +224,9 @@ void ShardedUnit::store_whole() {
   values_ = whole_values_.narrow(0, group_->rank() * layout_.shard_size(), layout_.shard_size());
   for (size_t i = 0; i < layout_.parameters().size(); ++i) {
     const Parameter& parameter = *layout_.parameters()[i];
-    const at::Tensor place = whole_values_.narrow(0, layout_.offset(i), parameter.value.numel());
-    write_values(parameter, {0, parameter.value.numel()}, place);
-    parameter.value.set_data(place.view(parameter.value.sizes()));
+    const at::Tensor whole_value = whole_values_.narrow(0, layout_.offset(i), parameter.value.numel());
+    write_values(parameter, {0, parameter.value.numel()}, whole_value);
+    parameter.value.set_data(whole_value.view(parameter.value.sizes()));
   }
 }
 

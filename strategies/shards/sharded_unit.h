@@ -1,8 +1,9 @@
 // Units: groups of parameters whose state is sharded over the ranks of a group.
 //
-// Sections: BufferPool, UnitLayout, ShardedUnit, plans of units.
+// Sections: BufferPool, SwappedStorage, UnitLayout, ShardedUnit, plans of units.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,6 +51,37 @@ class BufferPool {
 
 // Returns a view of the buffer's first `elements` elements of `dtype`.
 at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype);
+
+// --- SwappedStorage: tensors whose memory comes and goes ---
+
+// SwappedStorage: memory of a tensor that can be attached and detached. The tensor, its views and tensors that autograd
+// saved stay valid objects.
+//
+// Parameters that are views of it keep their identity, sizes and gradient accumulators. A graph saves the parameter
+// itself, so backward finds the values after memory is attached again. Do not touch a view without memory. LibTorch's
+// typed accessors throw ("its data is not allocated yet"), but its elementwise kernels crash.
+// Threads: one at a time.
+class SwappedStorage {
+ public:
+  // Has no memory at first.
+  SwappedStorage(int64_t elements, at::ScalarType dtype, at::Device device);
+  ~SwappedStorage();
+  SwappedStorage(const SwappedStorage&) = delete;
+  SwappedStorage& operator=(const SwappedStorage&) = delete;
+
+  // Returns a contiguous view from element `offset` on; no autograd.
+  at::Tensor view(int64_t offset, at::IntArrayRef shape) const;
+
+  // Attaches `memory` until `take`: contiguous, on the device, large enough.
+  void put(at::Tensor memory);
+  at::Tensor take();
+  bool present() const { return memory_.defined(); }
+
+ private:
+  c10::Storage storage_;
+  at::TensorOptions options_;
+  at::Tensor memory_;
+};
 
 // --- UnitLayout: positions and shards ---
 

@@ -1,13 +1,15 @@
 // Execution of a pipeline schedule by one rank or device.
 //
-// Sections: StageLink, StageLoop, TiedParameters.
+// Sections: StageLink, evaluation in micro-batches, StageLoop, TiedParameters.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/batch.h"
 #include "core/context.h"
 #include "core/model_interface.h"
 #include "strategies/common/model/model_part.h"
@@ -44,6 +46,21 @@ class StageLink {
   virtual void give_gradients(int stage, int micro, TensorList gradients) = 0;
   virtual TensorList take_gradients(int stage, int micro) = 0;
 };
+
+// --- Evaluation in micro-batches: stages work on several at once, and memory is limited to that of a step ---
+
+// Returns the batch's micro-batches, or else its rows in at most `count` parts whose sizes differ by at most one row;
+// at least one.
+inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t count) {
+  if (!batch.micro.empty()) return batch.micro_batches();
+  const int64_t slices = std::max<int64_t>(1, std::min(count, batch.rows));
+  std::vector<Batch> all;
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const auto [begin, end] = share_of(batch.rows, slice, slices);
+    all.push_back(batch.slice(begin, end));
+  }
+  return all;
+}
 
 // --- StageLoop: stages of one thread ---
 

@@ -106,7 +106,7 @@ TEST(BackendCatalogue, ListsTheBackendsOfTheRegistry) {
   EXPECT_EQ(names, registry.backends.names());
 }
 
-TEST(BackendCatalogue, SaysHowToInstallAMissingBackend) {
+TEST(BackendCatalogue, NamesThePackageOfAMissingBackend) {
   try {
     absent_backend("mpi")(BackendRequest());
     FAIL();

@@ -13,7 +13,7 @@ TEST(Error, ReadsFailuresBackFromTheirNames) {
   EXPECT_EQ(failure_named("nonsense"), Failure::internal);
 }
 
-TEST(Error, ConfigErrorSaysWhereAndWhy) {
+TEST(Error, ConfigErrorHasLocationKeyAndReason) {
   const ConfigError error({"x.yaml", 3, 7}, "train.epochs", "is too small");
   EXPECT_STREQ(error.what(), "x.yaml:3:7: train.epochs: is too small");
   EXPECT_EQ(error.kind(), Failure::config);

@@ -48,6 +48,7 @@ refuses launch/a.cpp '#include "tests/support/x.h"' 'does not depend on its test
 refuses launch/a.cpp '#include "models/gpt.h"' 'catalogue.h or registry.h'
 refuses api/a.cpp '#include "launch/job/agent.h"' 'the library is below the programs'
 refuses launch/job/a.cpp '#include <convoy/job.h>' 'only launch/rank uses the library'
+refuses launch/job/a.cpp '#include "launch/cli/commands.h"' 'use the commands'
 refuses include/convoy/a.h '#include "api/job_impl.h"' 'hide the rest behind a pointer'
 refuses include/convoy/a.h '#include <nlohmann/json.hpp>' 'this header is installed'
 refuses docs/examples/mine/a.cpp '#include "core/model.h"' 'what a stranger can include'

@@ -31,7 +31,7 @@ void expect_difference(Communicator& world, const std::function<void(Communicato
     EXPECT_EQ(error.rank(), 0) << "who stands alone is named";
   }
   EXPECT_TRUE(failure_of([&] { group->barrier({"late"})->wait(); }).kind() != Failure::internal);
-  world.barrier({"the world stands"})->wait();
+  world.barrier({"the world is ready"})->wait();
 }
 
 TEST_P(Consistency, Shape) {
@@ -121,7 +121,7 @@ TEST_P(Consistency, RefusesDifferentCountsBetweenTwo) {
     EXPECT_EQ(error.kind(), Failure::disagreement) << error.what();
     EXPECT_TRUE(has(error.what(), world.backend() == "local" ? "rank 0 sends 36 bytes" : "rank 0: all_to_all_v 'rows'"))
         << error.what();
-    world.barrier({"the world stands"})->wait();
+    world.barrier({"the world is ready"})->wait();
   });
 }
 

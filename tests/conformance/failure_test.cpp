@@ -40,7 +40,7 @@ TEST_P(Failures, AbortWakesEveryWaiter) {
     }
     // Later calls fail too, on every rank.
     EXPECT_EQ(failure_of([&] { group->barrier({"late"})->wait(); }).kind(), Failure::peer_lost);
-    world.barrier({"the world stands"})->wait();
+    world.barrier({"the world is ready"})->wait();
   });
 }
 
@@ -65,7 +65,7 @@ TEST_P(Failures, TimeLimitsNameOperationAndTensor) {
       }
       EXPECT_LT(seconds, 5);
     }
-    world.barrier({"the world stands"})->wait();
+    world.barrier({"the world is ready"})->wait();
   });
 }
 
@@ -79,7 +79,7 @@ TEST_P(Failures, ReceiveFromASilentPeerTimesOut) {
       EXPECT_EQ(error.kind(), Failure::hang) << error.what();
       EXPECT_TRUE(has(error.what(), "receive 'activation'")) << error.what();
     }
-    world.barrier({"the world stands"})->wait();
+    world.barrier({"the world is ready"})->wait();
   });
 }
 
@@ -97,7 +97,7 @@ TEST_P(Failures, ReportAReceiveOfTheWrongLength) {
       EXPECT_EQ(error.kind(), Failure::disagreement) << error.what();
       EXPECT_TRUE(has(error.what(), "sent 12 bytes where 20 were expected")) << error.what();
     }
-    world.barrier({"the world stands"})->wait();
+    world.barrier({"the world is ready"})->wait();
   });
 }
 
@@ -110,7 +110,7 @@ TEST_P(Failures, DistinguishKindsOfMismatch) {
       group->all_reduce(tensor, ReduceOp::sum, {"bucket", milliseconds(500)})->wait();
     });
     EXPECT_TRUE(error.kind() == Failure::disagreement || error.kind() == Failure::peer_lost) << error.what();
-    world.barrier({"the world stands"})->wait();
+    world.barrier({"the world is ready"})->wait();
   });
 }
 

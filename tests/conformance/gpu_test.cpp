@@ -89,7 +89,7 @@ TEST(NcclGpu, RefusesTwoRanksOnOneGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "needs a GPU, and this machine has none";
   Registry& registry = test_registry();
   const auto channel = make_local_channel();
-  std::vector<std::string> said(2);
+  std::vector<std::string> errors(2);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
@@ -103,11 +103,11 @@ TEST(NcclGpu, RefusesTwoRanksOnOneGpu) {
       try {
         registry.backends.make("nccl", request);
       } catch (const Error& error) {
-        said[static_cast<size_t>(rank)] = error.what();
+        errors[static_cast<size_t>(rank)] = error.what();
       }
     });
   for (std::thread& rank : ranks) rank.join();
-  for (const std::string& text : said) {
+  for (const std::string& text : errors) {
     EXPECT_NE(text.find("one rank per GPU, and ranks 0, 1 all have"), std::string::npos) << text;
     EXPECT_NE(text.find("backend=gloo"), std::string::npos) << text;
   }

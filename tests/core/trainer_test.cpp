@@ -319,9 +319,9 @@ TEST_F(TrainerTest, WarnsOnceOfASharedGenerator) {
   const auto warnings = [&](Counting& strategy) {
     ::testing::internal::CaptureStderr();
     run(strategy);
-    const std::string said = ::testing::internal::GetCapturedStderr();
+    const std::string text = ::testing::internal::GetCapturedStderr();
     size_t count = 0;
-    for (size_t at = 0; (at = said.find("which the threads of this process share", at)) != std::string::npos; ++at)
+    for (size_t at = 0; (at = text.find("which the threads of this process share", at)) != std::string::npos; ++at)
       ++count;
     start_anew();
     return count;

@@ -318,9 +318,9 @@ TEST(Ensemble, VotesDoNotDependOnRanks) {
           strategy->step({batch_of(subject, strategy->sampling().samples, step), step, false});
         Batch all = subject.data;
         all.global_rows = all.nominal_rows = all.rows;
-        MetricAccumulator figures;
-        figures.add(strategy->evaluate(all));
-        const auto reduced = figures.reduce(*context.world);
+        MetricAccumulator metrics;
+        metrics.add(strategy->evaluate(all));
+        const auto reduced = metrics.reduce(*context.world);
         if (context.rank != 0) return;
         for (const auto& [name, value] : reduced) {
           values[name] = value.value;

@@ -18,9 +18,9 @@ namespace {
 std::map<std::string, double> evaluated(const Layout& layout, const Subject& subject) {
   std::map<std::string, double> values;
   const std::string failure = run(layout, subject, [&](const Context& context, Strategy& strategy) {
-    MetricAccumulator figures;
-    figures.add(strategy.evaluate(share(subject, strategy.sampling())));
-    const auto reduced = figures.reduce(*context.world);
+    MetricAccumulator metrics;
+    metrics.add(strategy.evaluate(share(subject, strategy.sampling())));
+    const auto reduced = metrics.reduce(*context.world);
     if (context.rank != 0) return;
     for (const auto& [name, value] : reduced) values[name] = value.value;
   });

@@ -19,7 +19,7 @@ def title(backend, under):
     return f"{'mpirun, ' if under else ''}{backend}"
 
 
-def place(run, summary, rank):
+def entry_of(run, summary, rank):
     found = [one for one in summary["failure"]["ranks"] if one["rank"] == rank]
     run.check(len(found) == 1, f"failure.ranks lacks rank {rank}")
     return found[0]
@@ -42,7 +42,7 @@ def lost(folder, backend, fault, rank, under=()):
                        step=STEP, says=[f"rank {rank}", "heartbeat"])
     check_report(run, summary, rank)
     if fault == "stop":
-        run.check(place(run, summary, rank)["stopped"] and "no stack, since it is stopped" in run.console(),
+        run.check(entry_of(run, summary, rank)["stopped"] and "no stack, since it is stopped" in run.console(),
                   "it is not reported as stopped")
 
 
@@ -52,7 +52,8 @@ def late(folder, backend, fault, rank, under=()):
     summary = run.ends(None if under else 110, within=_faults.within(under, _faults.COLLECTIVE), kind="hang", rank=rank,
                        step=STEP, says=[f"rank {rank} has not reached all-reduce"])
     check_report(run, summary, rank)
-    run.check((place(run, summary, 1 - rank)["collective"] or "").startswith("all_reduce"), "the other does not wait")
+    run.check((entry_of(run, summary, 1 - rank)["collective"] or "").startswith("all_reduce"),
+              "the other does not wait")
     frames = [frame for stack in summary["failure"]["stacks"] if stack["rank"] == rank for frame in stack["frames"]]
     run.check(any("Injector::" in frame for frame in frames), f"the stack does not show where it is: {frames}")
     run.check(run.console().count(f"warning: rank {rank} has not reached all-reduce") == 1, "not one warning at half of it")

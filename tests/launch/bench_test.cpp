@@ -58,7 +58,7 @@ TEST(BenchReport, ResultCountsWrongElements) {
 }
 
 // A benchmark needs no file, and uses none of the training options of a file.
-TEST(BenchConfiguration, StandsAlone) {
+TEST(BenchConfiguration, NeedsNoFile) {
   ReadRequest request;
   request.overrides = {"backend=gloo", "launch.ranks=3"};
   for (const std::string& override : bench_overrides("send")) request.overrides.push_back(override);

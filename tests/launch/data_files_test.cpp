@@ -162,10 +162,11 @@ TEST_F(DataFiles, BinaryFilesAreNoText) {
   EXPECT_THAT(reported("PAR1" + letters + "PAR1"), HasSubstr("is a Parquet table; write its text to"));
   EXPECT_THAT(reported("\x1f\x8b" + letters), HasSubstr("compressed by gzip; decompress it first"));
   EXPECT_THAT(reported("PK\x03\x04" + letters), HasSubstr("is a ZIP archive"));
-  EXPECT_THAT(reported("\x93NUMPY" + letters), HasSubstr("say data.format: npy"));
-  EXPECT_THAT(reported(letters + "\x01\x02" + letters),  // tokens of 16 bits, without a NUL byte
-              HasSubstr("holds the control byte 1 at byte 100, as files of token numbers do; for numbers of tokens say "
-                        "data.format: uint16 or uint32"));
+  EXPECT_THAT(reported("\x93NUMPY" + letters), HasSubstr("write data.format: npy"));
+  EXPECT_THAT(
+      reported(letters + "\x01\x02" + letters),  // tokens of 16 bits, without a NUL byte
+      HasSubstr("holds the control byte 1 at byte 100, as files of token numbers do; for numbers of tokens write "
+                "data.format: uint16 or uint32"));
   EXPECT_EQ(reported("PAR1 of 3\n" + letters), "");
   EXPECT_EQ(reported("printable\ttext\r\n\f\x1b[1m\xe9" + letters), "");
 }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
-#include "launch/cli/text_table.h"
+#include "launch/text/text_table.h"
 #include "tests/launch/saved_topologies.h"
 
 namespace convoy {

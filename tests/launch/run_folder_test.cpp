@@ -215,7 +215,7 @@ TEST_F(RunFolderTest, UsesTheManifestWithoutASummary) {
   }
 }
 
-TEST_F(RunFolderTest, AFinishedRunSaysHowToTrainItForLonger) {
+TEST_F(RunFolderTest, AFinishedRunPrintsTheCommandForMoreEpochs) {
   leave(folder("n"), "done", true, request_.resolved);
   request_.command.options = "convoy run x.yaml";
   std::string note = open_run_folder(request_).notes.at(0);
@@ -236,7 +236,7 @@ TEST_F(RunFolderTest, AFinishedRunSaysHowToTrainItForLonger) {
   }
 }
 
-TEST_F(RunFolderTest, OptionsOfAHintStandBeforeTheProgram) {
+TEST_F(RunFolderTest, OptionsOfAHintPrecedeTheProgram) {
   leave(folder("n"), "done", true, request_.resolved);
   RunArguments arguments;
   arguments.ranks = 2;
@@ -249,7 +249,7 @@ TEST_F(RunFolderTest, OptionsOfAHintStandBeforeTheProgram) {
                         " --output " + folder("n") + "-2 -- './my program' --set train.epochs=7"));
 }
 
-TEST_F(RunFolderTest, AFinishedFarmWithALargerGridSaysHowToAddPoints) {
+TEST_F(RunFolderTest, AFinishedFarmWithALargerGridPrintsTheCommandForMorePoints) {
   Json& grid = request_.resolved["strategy"]["grid"];
   grid = {{"optimizer.lr", {"1.0e-3", "1.0e-2"}}, {"loss", {"mse"}}};
   leave(folder("n"), "done", false, request_.resolved);

@@ -1,4 +1,4 @@
-#include "launch/cli/text_table.h"
+#include "launch/text/text_table.h"
 
 #include <gmock/gmock.h>
 

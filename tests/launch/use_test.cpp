@@ -14,7 +14,9 @@
 #include "core/files/files.h"
 #include "core/files/run_files.h"
 #include "core/files/summary.h"
-#include "launch/cli/runs.h"
+#include "launch/cli/commands.h"
+#include "launch/farm/report/report.h"
+#include "launch/report/listed_run.h"
 #include "strategies/plans/catalogue.h"
 #include "tests/support/temporary_folder.h"
 

@@ -29,11 +29,11 @@ RunConfig read(const std::vector<std::string>& own, const std::vector<std::strin
 }
 
 TEST(Verify, BothRunsAreExactAndBounded) {
-  std::vector<std::string> said;
+  std::vector<std::string> notes;
   VerifyArguments arguments;
   arguments.steps = 7;
   const std::vector<std::string> own{"randomness=fast", "precision=bf16"};
-  const RunConfig config = read(own, common_overrides(read(own), arguments, said));
+  const RunConfig config = read(own, common_overrides(read(own), arguments, notes));
   EXPECT_EQ(config.precision, "fp64");
   EXPECT_EQ(config.randomness, "exact");
   EXPECT_EQ(config.train.max_steps, 7);
@@ -42,7 +42,7 @@ TEST(Verify, BothRunsAreExactAndBounded) {
   EXPECT_EQ(config.train.evaluate_every.unit, Interval::Unit::never);
   EXPECT_EQ(config.train.resume, "never");
   EXPECT_EQ(config.optimizer.options.real("eps"), 1e-5);
-  const std::string all = join(said, "; ");
+  const std::string all = join(notes, "; ");
   EXPECT_TRUE(has(all, "fp64 instead of bf16")) << all;
   EXPECT_TRUE(has(all, "exact instead of fast")) << all;
   EXPECT_TRUE(has(all, "optimizer.eps raised from 1e-08 to 1e-05")) << all;
@@ -50,12 +50,12 @@ TEST(Verify, BothRunsAreExactAndBounded) {
 
 TEST(Verify, RaisesOnlyASmallEps) {
   for (const std::string own : {"optimizer.eps=1.0e-3", "optimizer={name: sgd}"}) {
-    std::vector<std::string> said;
+    std::vector<std::string> notes;
     const RunConfig before = read({own});
     const VerifyArguments arguments;
-    const RunConfig after = read({own}, common_overrides(before, arguments, said));
+    const RunConfig after = read({own}, common_overrides(before, arguments, notes));
     EXPECT_EQ(after.optimizer.options.json(), before.optimizer.options.json());
-    EXPECT_FALSE(has(join(said, "; "), "eps")) << own;
+    EXPECT_FALSE(has(join(notes, "; "), "eps")) << own;
   }
 }
 
@@ -128,12 +128,12 @@ std::vector<StepDifferences> steps(double weight, double gradient, double buffer
 }
 
 TEST(Verify, RoundingAgreesAndTheLargestDifferenceIsNamed) {
-  const VerifyResult verdict = verify_result(steps(3e-16, 4e-15), 1e-9, "one");
-  EXPECT_TRUE(verdict.agree);
-  EXPECT_TRUE(has(verdict.text, "agree: after each of 2 updates")) << verdict.text;
-  EXPECT_TRUE(has(verdict.text, "the gradient of a.weight by 4.0e-15, after step 1")) << verdict.text;
-  EXPECT_TRUE(has(verdict.table, "a.weight  [3, 4]    3.0e-16   4.0e-15")) << verdict.table;
-  EXPECT_TRUE(has(verdict.table, "never")) << verdict.table;
+  const VerifyResult result = verify_result(steps(3e-16, 4e-15), 1e-9, "one");
+  EXPECT_TRUE(result.agree);
+  EXPECT_TRUE(has(result.text, "agree: after each of 2 updates")) << result.text;
+  EXPECT_TRUE(has(result.text, "the gradient of a.weight by 4.0e-15, after step 1")) << result.text;
+  EXPECT_TRUE(has(result.table, "a.weight  [3, 4]    3.0e-16   4.0e-15")) << result.table;
+  EXPECT_TRUE(has(result.table, "never")) << result.table;
 }
 
 TEST(Verify, TheFirstWrongStepAndTensorAreNamed) {
@@ -147,26 +147,26 @@ TEST(Verify, TheFirstWrongStepAndTensorAreNamed) {
 }
 
 TEST(Verify, InitialValuesMustBeEqualBitForBit) {
-  const VerifyResult verdict = verify_result(steps(0, 0, 0, 1e-17), 1e-9, "one");
-  EXPECT_FALSE(verdict.agree);
-  EXPECT_TRUE(has(verdict.text, "initial values are not equal bit for bit: the parameter of a.weight")) << verdict.text;
-  EXPECT_TRUE(has(verdict.table, "step 0")) << verdict.table;
+  const VerifyResult result = verify_result(steps(0, 0, 0, 1e-17), 1e-9, "one");
+  EXPECT_FALSE(result.agree);
+  EXPECT_TRUE(has(result.text, "initial values are not equal bit for bit: the parameter of a.weight")) << result.text;
+  EXPECT_TRUE(has(result.table, "step 0")) << result.table;
 }
 
 TEST(Verify, BuffersAreShownAndNotCompared) {
-  const VerifyResult verdict = verify_result(steps(0, 0, 0.5), 1e-9, "one");
-  EXPECT_TRUE(verdict.agree);
-  EXPECT_TRUE(has(verdict.table, "5.0e-01")) << verdict.table;
+  const VerifyResult result = verify_result(steps(0, 0, 0.5), 1e-9, "one");
+  EXPECT_TRUE(result.agree);
+  EXPECT_TRUE(has(result.table, "5.0e-01")) << result.table;
 }
 
 TEST(Verify, AMissingOrNonFiniteTensorDiffers) {
   auto missing = steps(0, 0);  // after one step; the other has it
   missing[1].tensors[2].fault = "is missing, but the reference has it";
   missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
-  const VerifyResult verdict = verify_result(missing, 1e-9, "one");
-  EXPECT_FALSE(verdict.agree);
-  EXPECT_TRUE(has(verdict.text, "the gradient of a.weight is missing")) << verdict.text;
-  EXPECT_TRUE(has(verdict.table, "inf")) << verdict.table;
+  const VerifyResult result = verify_result(missing, 1e-9, "one");
+  EXPECT_FALSE(result.agree);
+  EXPECT_TRUE(has(result.text, "the gradient of a.weight is missing")) << result.text;
+  EXPECT_TRUE(has(result.table, "inf")) << result.table;
   EXPECT_FALSE(verify_result(steps(std::numeric_limits<double>::quiet_NaN(), 0), 1e-9, "one").agree);
 }
 
@@ -178,10 +178,10 @@ TEST(Verify, NoUpdateProvesNothing) {
 TEST(Verify, AnUpdateInOnlyOneRunDiffers) {
   auto more = steps(0, 0);
   more.push_back(update_in_one_run(4, "is as before"));
-  const VerifyResult verdict = verify_result(more, 1e-9, "one");
-  EXPECT_FALSE(verdict.agree);
-  EXPECT_TRUE(has(verdict.text, "first after step 4: the counter of updates is as before")) << verdict.text;
-  EXPECT_TRUE(has(verdict.table, "updates")) << verdict.table;
+  const VerifyResult result = verify_result(more, 1e-9, "one");
+  EXPECT_FALSE(result.agree);
+  EXPECT_TRUE(has(result.text, "first after step 4: the counter of updates is as before")) << result.text;
+  EXPECT_TRUE(has(result.table, "updates")) << result.table;
 }
 
 TEST(Verify, NotesAStrategyWithoutGradients) {
@@ -193,9 +193,9 @@ TEST(Verify, NotesAStrategyWithoutGradients) {
       tensor.relative = std::numeric_limits<double>::infinity();
     }
   }
-  const VerifyResult verdict = verify_result(none, 1e-9, "one");
-  EXPECT_TRUE(verdict.agree);
-  EXPECT_TRUE(has(verdict.text, "gradients are not shown")) << verdict.text;
+  const VerifyResult result = verify_result(none, 1e-9, "one");
+  EXPECT_TRUE(result.agree);
+  EXPECT_TRUE(has(result.text, "gradients are not shown")) << result.text;
 }
 
 TEST(Verify, NamesLocalBatchNormAsTheReason) {
@@ -205,8 +205,8 @@ TEST(Verify, NamesLocalBatchNormAsTheReason) {
   StepDifferences step;
   step.tensors = {statistics};
   const Json local = {{"name", "ddp"}, {"batch_norm", "local"}}, sync = {{"name", "ddp"}, {"batch_norm", "sync"}};
-  const std::string said = batch_norm_text(local, 2, {step});
-  EXPECT_TRUE(has(said, "(strategy.batch_norm: local)") && has(said, "--set strategy.batch_norm=sync")) << said;
+  const std::string text = batch_norm_text(local, 2, {step});
+  EXPECT_TRUE(has(text, "(strategy.batch_norm: local)") && has(text, "--set strategy.batch_norm=sync")) << text;
   EXPECT_EQ(batch_norm_text(sync, 2, {step}), "");
   EXPECT_EQ(batch_norm_text(local, 1, {step}), "");
   step.tensors.front().name = "stem.weight";

@@ -122,7 +122,7 @@ TEST(Generation, ReadsTheNewerHalfAgainWhenTheContextIsFull) {
   EXPECT_EQ(drawn, 3 * length);
 }
 
-TEST(Generation, EndsAtTheStopTokenAndWhenTheVisitorSaysSo) {
+TEST(Generation, EndsAtTheStopTokenOrWhenTheVisitorReturnsFalse) {
   const Subject subject(make_llama(Options(decoder_llama()), text()));
   GenerationOptions options;
   options.tokens = 20;
@@ -187,7 +187,7 @@ TEST(Generation, ChoosesAmongTheLikeliest) {
   EXPECT_THAT(tokens_in(choices()), ElementsAre(1));
 }
 
-TEST(Generation, DrawsEachTokenAsOftenAsItsProbabilitySays) {
+TEST(Generation, DrawsTokensInProportionToTheirProbabilities) {
   const std::vector<TokenChoice> choices{{7, 0.5}, {3, 0.25}, {9, 0.25}};
   EXPECT_EQ(drawn_token(choices, 0.0), 7);
   EXPECT_EQ(drawn_token(choices, 0.49), 7);

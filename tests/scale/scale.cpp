@@ -36,7 +36,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 bool all_within = true;
 
-void verdict(const std::string& what, double seconds, double limit) {
+void print_result(const std::string& what, double seconds, double limit) {
   const bool within = seconds <= limit;
   all_within = all_within && within;
   std::printf("  %s %s: %.2f s (limit %.0f s)\n", within ? "ok  " : "MISS", what.c_str(), seconds, limit);
@@ -249,21 +249,21 @@ int measure(int ranks, int per_host) {
   const int some = ranks / 3;
   {
     Job job(loop, ranks, per_host);
-    verdict("join", job.join(), join_limit);
+    print_result("join", job.join(), join_limit);
     std::printf("  processor time of the supervisor at rest: %.1f %% of a core\n", 100 * job.processor_share());
-    verdict("naming a slow rank", job.name_slow(some), naming_limit);
-    verdict("stop agreement", job.stop(), stop_limit);
+    print_result("naming a slow rank", job.name_slow(some), naming_limit);
+    print_result("stop agreement", job.stop(), stop_limit);
   }
   {
     Job job(loop, ranks, per_host);
     job.join();
-    verdict("naming a dead rank", job.kill_rank(some), naming_limit);
+    print_result("naming a dead rank", job.kill_rank(some), naming_limit);
   }
   {
     Job job(loop, ranks, per_host);
     job.join();
-    verdict(str("naming a rank after a tenth of the hosts was silent for ", heartbeat, " s"), job.lose_hosts(),
-            naming_limit);
+    print_result(str("naming a rank after a tenth of the hosts was silent for ", heartbeat, " s"), job.lose_hosts(),
+                 naming_limit);
   }
   return all_within ? 0 : 1;
 }

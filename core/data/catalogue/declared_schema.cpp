@@ -297,6 +297,19 @@ MemberSample member_sample(const Options& data, uint64_t seed) {
   return sample;
 }
 
+Json samples_json(const MemberSample& sample) {
+  switch (sample.rows) {
+    case Rows::bootstrap:
+      return {{"how", "bootstrap"}};
+    case Rows::subset:
+      return {{"how", "subset"}, {"fraction", sample.fraction}};
+    case Rows::fold:
+      return {{"how", "folds"}, {"folds", sample.folds}, {"fold", sample.member % sample.folds}};
+    default:
+      return {{"how", "all"}};
+  }
+}
+
 uint64_t data_seed(const Options& data, uint64_t run_seed) {
   return data.has("seed") && !data.is_auto("seed") ? static_cast<uint64_t>(data.integer("seed")) : run_seed;
 }

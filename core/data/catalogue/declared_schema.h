@@ -64,6 +64,8 @@ std::vector<Option> samples_options();
 void check_samples(const Options& data);
 // Returns the sample for a model with this seed; all rows if the options lack the keys.
 MemberSample member_sample(const Options& data, uint64_t seed);
+// Returns the value of `data.samples` with which a single model trains on these rows, without the seed.
+Json samples_json(const MemberSample& sample);
 // Returns the seed of all draws of a data set and its transforms: `data.seed`, or the run's.
 uint64_t data_seed(const Options& data, uint64_t run_seed);
 

@@ -222,9 +222,9 @@ std::string text_problem(std::string_view bytes) {
   if (kind.empty()) return "";
   if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
   if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
-  if (begins_with(kind, "is an .npy")) return kind + "; for numbers of tokens say data.format: npy";
+  if (begins_with(kind, "is an .npy")) return kind + "; for numbers of tokens write data.format: npy";
   if (begins_with(kind, "holds "))
-    return kind + "; for numbers of tokens say data.format: uint16 or uint32; else give the text itself";
+    return kind + "; for numbers of tokens write data.format: uint16 or uint32; else give the text itself";
   return kind + "; write its text to a file of text, or the numbers of its tokens to an .npy file (numpy.save)";
 }
 

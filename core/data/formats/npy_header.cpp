@@ -25,8 +25,8 @@ Header::Header(DelimitedReader& reader, bool typed, bool present) : present_(pre
       const size_t colon = name.rfind(':');
       if (colon == std::string_view::npos) {
         reader.fail(column, "'", name,
-                    "' has no type: a typed header says name:type, as in user_id:token; for a file "
-                    "with names only say format: csv");
+                    "' has no type: a typed header has name:type, as in user_id:token; for a file "
+                    "with names only, write format: csv");
       }
       type = name.substr(colon + 1);
       name = name.substr(0, colon);

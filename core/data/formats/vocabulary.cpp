@@ -65,16 +65,16 @@ std::string text_of(const nlohmann::json& token, const std::string& path) {
 }
 
 // "FILE:LINE:COLUMN" of a byte.
-std::string place_of(const std::string& path, std::string_view text, size_t at) {
+std::string location_text(const std::string& path, std::string_view text, size_t at) {
   const std::string_view before = text.substr(0, at);
   const auto lines = std::count(before.begin(), before.end(), '\n');
   return str(path, ":", lines + 1, ":", at - (lines == 0 ? 0 : before.rfind('\n') + 1) + 1);
 }
 
 // "FILE:LINE:COLUMN" of a token. Only the file if the file escapes the token differently from this library.
-std::string place_of_token(const std::string& path, std::string_view text, const std::string& token) {
+std::string token_location_text(const std::string& path, std::string_view text, const std::string& token) {
   const size_t at = text.find(nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  return at == std::string_view::npos ? path : place_of(path, text, at);
+  return at == std::string_view::npos ? path : location_text(path, text, at);
 }
 
 std::vector<std::string> from_json(std::string_view text, const std::string& path) {
@@ -82,7 +82,7 @@ std::vector<std::string> from_json(std::string_view text, const std::string& pat
   try {
     json = nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    fail(place_of(path, text, error.byte == 0 ? 0 : error.byte - 1), "is not JSON");
+    fail(location_text(path, text, error.byte == 0 ? 0 : error.byte - 1), "is not JSON");
   } catch (const nlohmann::json::exception&) {
     fail(path, "is not JSON: a number is out of range");
   }
@@ -96,11 +96,11 @@ std::vector<std::string> from_json(std::string_view text, const std::string& pat
   for (const auto& [token, number] : json.items()) {
     const int64_t at = number.is_number_integer() ? number.get<int64_t>() : -1;
     if (at < 0 || at >= static_cast<int64_t>(tokens.size()))
-      fail(place_of_token(path, text, token),
+      fail(token_location_text(path, text, token),
            str("token ", shown(token), " has the number ", number.dump(), "; those of ", tokens.size(),
                " tokens are 0 to ", tokens.size() - 1, ", without a gap"));
     if (taken[static_cast<size_t>(at)])
-      fail(place_of_token(path, text, token),
+      fail(token_location_text(path, text, token),
            str("tokens ", shown(tokens[static_cast<size_t>(at)]), " and ", shown(token), " both have the number ", at));
     taken[static_cast<size_t>(at)] = true;
     tokens[static_cast<size_t>(at)] = token;

@@ -204,14 +204,14 @@ std::optional<Columns> map_cache(const std::string& source, const std::vector<st
 void lock(const MappedFile& guard) {
   const double first_wait = std::min(foreign_lock_seconds, rank_lock_seconds);
   if (guard.lock(first_wait)) return;
-  const std::string holder = lock_owner_text(guard.path());
+  const std::string owner = lock_owner_text(guard.path());
   if (locked_by_rank(guard.path())) {
-    log::info(str(guard.path(), ": ", holder, " holds the lock (flock) of this file and parses it; waiting for ",
+    log::info(str(guard.path(), ": ", owner, " holds the lock (flock) of this file and parses it; waiting for ",
                   human_seconds(rank_lock_seconds), " at most, half of launch.rendezvous"));
     if (guard.lock(rank_lock_seconds - first_wait)) return;
   }
   log::warning(
-      str(guard.path(), ": ", holder, " holds the lock (flock) of this file; it is parsed without waiting any longer"));
+      str(guard.path(), ": ", owner, " holds the lock (flock) of this file; it is parsed without waiting any longer"));
 }
 
 // Runs under a lock that one process holds at a time. Maps the cache that another process has made meanwhile, else
@@ -234,7 +234,7 @@ Columns build_cache(const std::string& what, const CacheLocations& locations, co
 
 // A file to lock if there is no source file. It stays, because another process may be waiting for it.
 bool make_lock_file(const std::string& path) {
-  // O_NONBLOCK: a FIFO in its place must not block.
+  // O_NONBLOCK: a FIFO at this path must not block.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644));
   struct stat status {};
   return file.valid() && fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode);

@@ -422,7 +422,7 @@ void log_context_kinds(const std::string& path, const std::vector<std::string>& 
       case ContextKind::of_item:
         log::warning(str(named,
                          " has one value per item: it describes the item. Drawn negatives share the context of their "
-                         "positive, so it cannot tell them apart; list it under data.columns.item_features"));
+                         "positive, so it cannot distinguish them; list it under data.columns.item_features"));
         break;
       case ContextKind::of_user:
         log::warning(str(named,

@@ -185,8 +185,8 @@ class ArrayRows : public NewRows {
 
   [[noreturn]] void refuse(const std::string& name, const at::Tensor& values, const at::Tensor& wrong,
                            const std::string& reason, const std::string& advice) const {
-    const at::Tensor place = wrong.nonzero()[0];
-    const int64_t row = place[0].item<int64_t>(), column = place[1].item<int64_t>();
+    const at::Tensor index = wrong.nonzero()[0];
+    const int64_t row = index[0].item<int64_t>(), column = index[1].item<int64_t>();
     throw Error(Failure::corrupt_data, name_, ": ", name, ", row ", done_ + row, ", value ", column, ": is ",
                 values[row][column].item<double>(), ", which ", reason, advice);
   }

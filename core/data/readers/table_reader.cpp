@@ -290,7 +290,7 @@ at::Tensor read_npy(const std::string& path) {
   }
   if (sizes.empty()) fail("holds a single number and no rows");
   if (size_t(bytes) != text.size() - data) {
-    fail(str("holds ", text.size() - data, " bytes of data where its header says ", bytes));
+    fail(str("holds ", text.size() - data, " bytes of data; the shape and type in its header need ", bytes));
   }
   log_mapped(path, path, bytes);
   // The mapping is read-only; convoy never writes to data.

@@ -53,7 +53,7 @@ class GzipFile {
   }
   void expect_end() {
     char one;
-    if (gzread(file_, &one, 1) != 0) fail("is longer than its header says");
+    if (gzread(file_, &one, 1) != 0) fail("is longer than the sizes in its header");
   }
   uint32_t big_endian() {
     unsigned char bytes[4];
@@ -98,7 +98,7 @@ at::Tensor view_plain(const MappedFile& source, int dimensions) {
   size_t bytes = 1;
   for (int64_t size : shape) bytes *= size_t(size);
   if (source.text().size() < header + bytes) file.fail("ends too early");
-  if (source.text().size() > header + bytes) file.fail("is longer than its header says");
+  if (source.text().size() > header + bytes) file.fail("is longer than the sizes in its header");
   log_mapped(source.path(), source.path(), int64_t(bytes));
   // The mapping is read-only; convoy never writes to data.
   void* start = const_cast<char*>(source.text().data() + header);

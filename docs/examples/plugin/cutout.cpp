@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "parts.h"
+#include "factories.h"
 
 namespace {
 

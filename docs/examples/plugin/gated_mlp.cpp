@@ -1,7 +1,7 @@
 // A model: a recipe for blocks. Blocks get their layers from Layers, so every strategy can train the model.
 #include <ATen/ATen.h>
 
-#include "parts.h"
+#include "factories.h"
 
 namespace {
 

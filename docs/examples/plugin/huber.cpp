@@ -1,7 +1,7 @@
 // A loss: a sum and a weight, never a mean. So shares of any size add up.
 #include <ATen/ATen.h>
 
-#include "parts.h"
+#include "factories.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Registers all components of this plugin: for each name an entry (options, checks, help) and a factory.
-#include "parts.h"
+#include "factories.h"
 
 namespace describe = convoy::describe;
 
@@ -19,7 +19,7 @@ CONVOY_PLUGIN(registry) {
 
   registry.catalogues.kinds["transform"].push_back(
       {"cutout",
-       "sets a stretch of each row's features to zero",
-       {describe::integer("width", "of the stretch", 4).at_least(1).in("features")}});
+       "sets a range of each row's features to zero",
+       {describe::integer("width", "of the range", 4).at_least(1).in("features")}});
   registry.transforms.add("cutout", make_cutout);
 }

@@ -7,6 +7,7 @@
 #include "core/base/text.h"
 #include "core/config/reader.h"
 #include "launch/farm/config/farm.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {

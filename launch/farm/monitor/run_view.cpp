@@ -13,12 +13,12 @@
 #include "core/files/summary.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
-#include "launch/cli/console.h"
-#include "launch/cli/text_table.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_attempt.h"
 #include "launch/prepare/used_run.h"
+#include "launch/text/console.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 
@@ -50,8 +50,8 @@ std::vector<std::string> braille_curve(const std::vector<std::pair<double, doubl
   const double first = points.empty() ? 0 : points.front().first, last = points.empty() ? 0 : points.back().first;
   for (const auto& [step, value] : points) {
     if (!std::isfinite(value)) continue;
-    const double place = last > first ? (step - first) / (last - first) : 0;
-    const size_t column = std::min(width - 1, static_cast<size_t>(place * static_cast<double>(width)));
+    const double fraction = last > first ? (step - first) / (last - first) : 0;
+    const size_t column = std::min(width - 1, static_cast<size_t>(fraction * static_cast<double>(width)));
     sums[column] += value;
     ++counts[column];
   }
@@ -64,8 +64,8 @@ std::vector<std::string> braille_curve(const std::vector<std::pair<double, doubl
   std::vector<std::vector<int>> cells(rows, std::vector<int>(columns, 0));
   for (size_t column = 0; column < width; ++column) {
     if (counts[column] == 0) continue;
-    const double place = most > least ? (sums[column] / counts[column] - least) / (most - least) : 0;
-    const auto up = static_cast<size_t>(std::lround(place * static_cast<double>(height - 1)));
+    const double fraction = most > least ? (sums[column] / counts[column] - least) / (most - least) : 0;
+    const auto up = static_cast<size_t>(std::lround(fraction * static_cast<double>(height - 1)));
     const size_t row = height - 1 - up;
     cells[row / dots_high][column / dots_wide] |= bits[column % dots_wide][row % dots_high];
   }

@@ -13,9 +13,8 @@
 #include "core/data/formats/delimited.h"
 #include "core/files/files.h"
 #include "core/files/summary.h"
-#include "launch/cli/console.h"
-#include "launch/cli/runs.h"
-#include "launch/cli/text_table.h"
+#include "launch/text/console.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {
@@ -388,6 +387,58 @@ std::string farm_progress(const std::vector<PipelineState>& pipelines) {
   add(in_state(pipelines, PipelineState::Status::lost).size(), " was lost", " were lost");
   add(in_state(pipelines, PipelineState::Status::failed).size(), " failed", " failed");
   return join(counts, ", ");
+}
+
+// --- The spread of a metric over seeds ---
+
+namespace {
+
+int freedom_of(const std::vector<std::vector<double>>& groups) {
+  int freedom = 0;
+  for (const std::vector<double>& group : groups) freedom += std::max(0, int(group.size()) - 1);
+  return freedom;
+}
+
+}  // namespace
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? std::nan("") : sum / double(values.size());
+}
+
+double deviation_of(const std::vector<std::vector<double>>& groups) {
+  double squares = 0;
+  for (const std::vector<double>& group : groups) {
+    const double middle = mean_of(group);
+    for (const double value : group) squares += (value - middle) * (value - middle);
+  }
+  const int freedom = freedom_of(groups);
+  return freedom > 0 ? std::sqrt(squares / freedom) : std::nan("");
+}
+
+double student_quantile(int degrees_of_freedom) {
+  static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+                                 2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+                                 2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+  constexpr int rows = sizeof table / sizeof *table;
+  if (degrees_of_freedom < 1) return std::nan("");
+  if (degrees_of_freedom <= rows) return table[degrees_of_freedom - 1];
+  return 1.960 + 2.5 / degrees_of_freedom;  // within 0.002 beyond the table
+}
+
+SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& b,
+                       const std::vector<std::vector<double>>& others) {
+  SpreadTest test;
+  test.runs_a = int(a.size());
+  test.runs_b = int(b.size());
+  test.difference = mean_of(b) - mean_of(a);
+  std::vector<std::vector<double>> groups = others;
+  groups.insert(groups.end(), {a, b});
+  const int freedom = freedom_of(groups);
+  test.deviation = deviation_of(groups);
+  test.limit = student_quantile(freedom) * test.deviation * std::sqrt(1.0 / double(a.size()) + 1.0 / double(b.size()));
+  return test;
 }
 
 }  // namespace convoy

@@ -1,5 +1,6 @@
 // Reports of a farm: summary.json, leaderboard, and lines for people.
 #pragma once
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -69,5 +70,25 @@ double farm_seconds(const std::string& folder, const Json& summary);
 
 // "2 run (ncf, gpt), 3 wait, 1 is done"
 std::string farm_progress(const std::vector<PipelineState>& pipelines);
+
+// --- The spread of a metric over seeds. Pure functions ---
+
+double mean_of(const std::vector<double>& values);  // NaN if there are none
+// Pooled standard deviation of the groups; NaN if every group has at most one value.
+double deviation_of(const std::vector<std::vector<double>>& groups);
+
+// Two groups of runs that differ only in their seeds.
+struct SpreadTest {
+  double difference = 0;  // mean of b - mean of a
+  double deviation = 0;   // pooled standard deviation over seeds; NaN: every group has one run
+  double limit = 0;       // differences below it are within the spread with 95 % confidence; NaN as above
+  int runs_a = 0, runs_b = 0;
+  bool exceeds() const { return std::abs(difference) > limit; }
+};
+// Student's test with pooled variance. `others`: values of further groups, for the pooled variance.
+SpreadTest spread_test(const std::vector<double>& a, const std::vector<double>& b,
+                       const std::vector<std::vector<double>>& others = {});
+// Two-sided 95 % quantile of Student's t.
+double student_quantile(int degrees_of_freedom);
 
 }  // namespace convoy

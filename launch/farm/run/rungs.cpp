@@ -6,6 +6,7 @@
 #include "core/files/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/supervisor.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 namespace {
@@ -18,7 +19,7 @@ Trial FarmSupervisor::trial_of(const PipelineState& entry) const {
   Trial trial;
   trial.ended = is_over(entry.status);
   trial.lost = entry.lost_at;
-  if (entry.status == PipelineState::Status::stopped) return trial;  // cancelled: it takes no place from another
+  if (entry.status == PipelineState::Status::stopped) return trial;  // cancelled: it displaces no other
   trial.values = entry.rung_values;
   if (entry.status != PipelineState::Status::done) return trial;
   const Json value = last_metric(read_summary(entry.folder), run_.farm.metric);

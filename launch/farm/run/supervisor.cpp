@@ -10,11 +10,11 @@
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
 #include "core/files/summary.h"
-#include "launch/cli/console.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/restart.h"
 #include "launch/job/run_attempt.h"
+#include "launch/text/console.h"
 
 namespace convoy {
 namespace {

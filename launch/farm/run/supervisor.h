@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "launch/cli/console.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"
+#include "launch/text/console.h"
 
 namespace convoy {
 

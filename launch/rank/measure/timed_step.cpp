@@ -210,11 +210,9 @@ class TimedModel : public WrappedModel {
 TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads,
                      const std::vector<int64_t>& blocks)
     : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
-  data_ = registry.datasets.make(config_.data.name, config_.data.options, data_seed(config.data.options, config.seed));
-  for (const Options& transform : config.data.options.sections("transforms"))
-    transforms_.push_back(registry.transforms.make(transform.text("name"), transform));
-  const ModelPtr model = registry.models.make(config.model.name, config.model.options, data_->schema());
-  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
+  const Components components = make_components(config, registry);
+  data_ = components.data;
+  transforms_ = components.transforms;
   context_.devices = {device};
   context_.device_cores.emplace_back();
   context_.threads = threads;
@@ -223,8 +221,7 @@ TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Devi
   context_.state = unread_state();
   context_.steps_per_epoch = context_.total_steps = std::numeric_limits<int32_t>::max();
   strategy_ = registry.strategies.make(config.strategy.name, config.strategy.options);
-  strategy_->setup(context_, std::make_shared<TimedModel>(model, times_, blocks),
-                   registry.losses.make(loss, config.loss.options));
+  strategy_->setup(context_, std::make_shared<TimedModel>(components.model, times_, blocks), components.loss);
 }
 
 int64_t TimedStep::batches_of(int64_t rows) {

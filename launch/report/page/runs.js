@@ -221,7 +221,7 @@ function resourcesSection() {
     any ? "No run with these measurements is chosen; tick one in the table above." : "Memory and CPU over time were not recorded."));
 }
 
-// --- Attempts ---
+// --- Restarts and failures ---
 
 // Ranks that left or joined while the run trained (launch.min_ranks).
 function changesTable() {

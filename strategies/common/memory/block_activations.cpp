@@ -7,7 +7,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randperm.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
@@ -17,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/model.h"
 #include "strategies/common/memory/fake_tensors.h"
 #include "strategies/common/model/model_part.h"
+#include "strategies/common/model/model_trials.h"
 #include "strategies/common/step/gradient_collector.h"
 
 namespace convoy {
@@ -163,9 +162,9 @@ class MeasuredModel : public WrappedModel {
   std::vector<Measured>& measured() const { return measured_; }
 
   BlockPtr block(int64_t index, Layers& layers) const override {
-    const auto place = size_t(index);
-    return std::make_shared<MeasuredBlock>(wrapped().block(index, layers), exchanges_, measured_[place],
-                                           description_.blocks[place]);
+    const auto i = size_t(index);
+    return std::make_shared<MeasuredBlock>(wrapped().block(index, layers), exchanges_, measured_[i],
+                                           description_.blocks[i]);
   }
 
  private:
@@ -184,7 +183,11 @@ struct WatchedLayer : LayerModule {
         exchanges_(std::move(exchanges)),
         table_(std::move(table)) {}
 
-  at::Tensor forward(const at::Tensor& input) override {
+  at::Tensor forward(const at::Tensor& input) override { return watched(input, false); }
+  at::Tensor forward_relu(const at::Tensor& input) override { return watched(input, true); }
+
+ private:
+  at::Tensor watched(const at::Tensor& input, bool relu) {
     const bool column = cut_ == LinearOptions::Cut::column;
     Exchanges& all = *exchanges_;
     all.sharded = all.sharded || cut_ == LinearOptions::Cut::row || (column && !gather_);
@@ -195,13 +198,12 @@ struct WatchedLayer : LayerModule {
       if (all.block != nullptr) all.block->row_cut_saved_bytes += all.allocated.allocated() - all.region;
       all.region = -1;
     }
-    at::Tensor output = inner_->forward(input);
+    at::Tensor output = relu ? inner_->forward_relu(input) : inner_->forward(input);
     if (!column) all.summed(output);
     if (!table_.empty()) all.looked_up(table_, input);
     return output;
   }
 
- private:
   Layer inner_;
   LinearOptions::Cut cut_;
   bool gather_;
@@ -254,9 +256,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   const auto exchanges = std::make_shared<Exchanges>(Exchanges{*allocated});
   exchanges->lookups = lookups;
   const auto watched = std::make_shared<MeasuredModel>(model, *exchanges, description);
-  Context context;
-  context.config = config;
-  context.world = make_single_communicator();
+  Context context = trial_context(config);
   PartRequest request;
   request.layers = [exchanges](std::shared_ptr<LayerStore> store) {
     return std::make_shared<WatchedLayers>(std::move(store), exchanges);
@@ -266,8 +266,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   if (fake) context.config.randomness = "fast";
   ModelPart part(context, watched, loss, std::move(request));
   give_fake_values(part.parameters());
-  for (const ParameterPtr& parameter : part.parameters()) parameter->gradient = at::zeros_like(parameter->value);
-  GradientCollector collector(part.parameters(), part.state(), [](int) {});
+  GradientCollector collector = trial_collector(part);
   std::vector<Measured>& measured = watched->measured();
   BackwardPeaks peaks(*allocated, measured);
   part.set_hooks(&peaks);

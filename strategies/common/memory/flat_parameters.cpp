@@ -9,12 +9,6 @@
 #include "strategies/common/step/gradient_collector.h"
 
 namespace convoy {
-namespace {
-
-c10::Storage empty_storage(int64_t elements, const at::TensorOptions& options) {
-  const size_t bytes = size_t(elements) * options.dtype().itemsize();
-  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, options.device()));
-}
 
 at::Tensor on_storage(const c10::Storage& storage, int64_t offset, at::IntArrayRef shape,
                       const at::TensorOptions& options) {
@@ -24,33 +18,10 @@ at::Tensor on_storage(const c10::Storage& storage, int64_t offset, at::IntArrayR
   return at::empty({0}, options).set_(storage, offset, shape, strides);
 }
 
-}  // namespace
-
-SwappedStorage::SwappedStorage(int64_t elements, at::ScalarType dtype, at::Device device)
-    : options_(at::TensorOptions(dtype).device(device)) {
-  storage_ = empty_storage(elements, options_);
-}
-
-SwappedStorage::~SwappedStorage() { take(); }
-
-at::Tensor SwappedStorage::view(int64_t offset, at::IntArrayRef shape) const {
-  return on_storage(storage_, offset, shape, options_);
-}
-
-void SwappedStorage::put(at::Tensor memory) {
-  CONVOY_CHECK(!present() && memory.is_contiguous() && memory.nbytes() >= storage_.nbytes(), memory.nbytes(),
-               " bytes for a storage of ", storage_.nbytes());
-  memory_ = std::move(memory);
-  storage_.set_data_ptr_noswap(at::DataPtr(memory_.mutable_data_ptr(), options_.device()));
-}
-
-at::Tensor SwappedStorage::take() {
-  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, options_.device()));
-  return std::move(memory_);
-}
-
 at::Tensor without_memory(at::IntArrayRef shape, at::TensorOptions options) {
-  return on_storage(empty_storage(c10::multiply_integers(shape), options), 0, shape, options);
+  const size_t bytes = size_t(c10::multiply_integers(shape)) * options.dtype().itemsize();
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, options.device()));
+  return on_storage(storage, 0, shape, options);
 }
 
 namespace {
@@ -110,7 +81,7 @@ void FlatParameters::add_bucket(const std::vector<int>& listed, const Component&
   // The order within a bucket is free: parameters of one group are neighbours and form one slot.
   for (const ParameterGroup& group : parameter_groups(parameters_, listed, optimizer)) {
     const int64_t begin = buffers.elements;
-    for (int index : group.members) {
+    for (int index : group.indices) {
       const auto i = size_t(index);
       const at::Tensor& value = parameters_[i]->value;
       CONVOY_CHECK(value.scalar_type() == dtype, parameters_[i]->name, " is of ", value.scalar_type(), ", and ",

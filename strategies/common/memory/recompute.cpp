@@ -89,18 +89,18 @@ class RecomputedBlock : public torch::autograd::Node {
   variable_list found(const TensorList& inputs, const variable_list& roots, const variable_list& given) {
     variable_list results(inputs.size() + parameters_.size());
     variable_list wanted;
-    std::vector<size_t> places;
-    const auto want = [&](const at::Tensor& tensor, size_t place) {
-      if (!task_should_compute_output(place)) return;
+    std::vector<size_t> indices;
+    const auto want = [&](const at::Tensor& tensor, size_t index) {
+      if (!task_should_compute_output(index)) return;
       wanted.push_back(tensor);
-      places.push_back(place);
+      indices.push_back(index);
     };
     for (size_t i = 0; i < inputs.size(); ++i)
       if (wants_[i]) want(inputs[i], i);
     for (size_t i = 0; i < parameters_.size(); ++i) want(parameters_[i], inputs.size() + i);
     if (roots.empty() || wanted.empty()) return results;
     const variable_list gradients = torch::autograd::grad(roots, wanted, given, false, false, true);
-    for (size_t i = 0; i < places.size(); ++i) results[places[i]] = gradients[i];
+    for (size_t i = 0; i < indices.size(); ++i) results[indices[i]] = gradients[i];
     return results;
   }
 

@@ -454,21 +454,21 @@ std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& b
 }
 
 void ModelPart::rethrow(const std::string& where) const {
-  const std::string place =
+  const std::string prefix =
       convoy::str(where, training_ ? convoy::str(", step ", store_->state->step) : ", evaluation", ": ");
-  if (const std::string lack = out_of_memory_text(); !lack.empty()) throw Error(Failure::out_of_memory, place + lack);
+  if (const std::string lack = out_of_memory_text(); !lack.empty()) throw Error(Failure::out_of_memory, prefix + lack);
   try {
     throw;
   } catch (const CommError&) {
     throw;
   } catch (const Error& error) {
-    throw Error(error.kind(), place + error.what());
+    throw Error(error.kind(), prefix + error.what());
   } catch (const c10::Error& error) {
-    throw Error(Failure::training, place + error.what_without_backtrace());
+    throw Error(Failure::training, prefix + error.what_without_backtrace());
   } catch (const std::exception& error) {
-    throw Error(Failure::training, place + error.what());
+    throw Error(Failure::training, prefix + error.what());
   } catch (...) {
-    throw Error(Failure::training, place + "an exception that is no std::exception");
+    throw Error(Failure::training, prefix + "an exception that is no std::exception");
   }
 }
 

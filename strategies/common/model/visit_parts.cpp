@@ -1,7 +1,7 @@
 #include "strategies/common/model/visit_parts.h"
 
 #include "strategies/common/layers/sparse_table.h"
-#include "strategies/plans/options/data_axis.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 namespace {

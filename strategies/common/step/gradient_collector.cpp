@@ -23,7 +23,7 @@ std::vector<ParameterGroup> parameter_groups(const std::vector<ParameterPtr>& pa
     };
     auto group = std::find_if(groups.begin(), groups.end(), same_group);
     if (group == groups.end()) group = groups.insert(groups.end(), {settings, parameter.counted, {}});
-    group->members.push_back(index);
+    group->indices.push_back(index);
   }
   return groups;
 }

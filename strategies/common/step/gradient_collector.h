@@ -23,7 +23,7 @@ namespace convoy {
 struct ParameterGroup {
   GroupSettings group;
   bool counted = true;
-  std::vector<int> members;  // indices into the parameters
+  std::vector<int> indices;  // into the parameters
 };
 
 // Returns groups of `listed` by learning-rate factor, weight decay and `counted`. Groups and their parameters keep the

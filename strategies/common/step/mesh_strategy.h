@@ -2,7 +2,6 @@
 // StepRunner (leads micro-batches through the model), the layers (PartRequest::layers) and the DataAxis (makes updates
 // from gradients).
 #pragma once
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -112,21 +111,6 @@ class DataAxis {
   Update update_;
   std::vector<std::unique_ptr<GradientCollector>> collectors_;  // one per part
 };
-
-// --- Evaluation in micro-batches: stages work on several at once, and memory is limited to that of a step ---
-
-// Returns the batch's micro-batches, or else its rows in at most `count` parts whose sizes differ by at most one row;
-// at least one.
-inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t count) {
-  if (!batch.micro.empty()) return batch.micro_batches();
-  const int64_t slices = std::max<int64_t>(1, std::min(count, batch.rows));
-  std::vector<Batch> all;
-  for (int64_t slice = 0; slice < slices; ++slice) {
-    const auto [begin, end] = share_of(batch.rows, slice, slices);
-    all.push_back(batch.slice(begin, end));
-  }
-  return all;
-}
 
 // --- The strategy ---
 

@@ -251,11 +251,11 @@ void Update::update_slots() {
 UpdateStatistics Update::finish() {
   at::NoGradGuard no_grad;
   const bool host = sums_.is_cpu();
-  const at::Tensor& judged = has_summed_ ? header_ : local_only_.header;
+  const at::Tensor& header = has_summed_ ? header_ : local_only_.header;
   // If the loss of one rank is not finite, no rank updates.
   if (!host)
-    sums_.select(0, 2).add_(at::isfinite(judged).all().logical_not().to(sums_.device()));
-  else if (!std::isfinite(number(judged, 0)) || !std::isfinite(number(judged, 1)))
+    sums_.select(0, 2).add_(at::isfinite(header).all().logical_not().to(sums_.device()));
+  else if (!std::isfinite(number(header, 0)) || !std::isfinite(number(header, 1)))
     sums_.mutable_data_ptr<double>()[2] += 1;
   for (const CommunicatorPtr& group : cut_) group->all_reduce(sums_, ReduceOp::sum, {"gradient norm", {}})->wait();
   // All ranks use one loss scale for summed gradients, so a rank's local flag counts for all.

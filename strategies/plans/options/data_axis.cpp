@@ -23,6 +23,22 @@ void check_memory_options(const RunConfig& config) {
   if (!known) options.fail("recompute", "must be none, blocks, or a list of names of blocks");
 }
 
+MeshData mesh_data(const Options& mesh) {
+  const Json& data = mesh.at("data");
+  Json degree = data, how = "ddp";
+  if (data.is_object()) {
+    for (const auto& [key, value] : data.items())
+      if (key != "degree" && key != "how")
+        mesh.fail("data", "has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}");
+    degree = data.value("degree", Json(MeshData{}.degree));
+    how = data.value("how", Json(how));
+  }
+  if (!degree.is_number_integer() || degree.get<int64_t>() < 1 || degree.get<int64_t>() > 1 << 20)
+    mesh.fail("data", "is ", degree.dump(), ", must be a number of ranks, at least 1");
+  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", how.dump(), ", must be ddp or fsdp");
+  return {int(degree.get<int64_t>()), how == "fsdp"};
+}
+
 void check_micro_batches(const RunConfig& config, int64_t data_degree) {
   const Options& options = config.strategy.options;
   if (!options.has("micro_batches")) return;
@@ -210,17 +226,6 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
               "conflicts with precision fp16: the rounding error would have another loss scale when it is added; "
               "set precision: bf16 or fp32, or leave it out");
   return left_out;
-}
-
-StateOwners::StateOwners(int replicas, double parameter_bytes) {
-  constexpr double spread_from = 64 << 20;
-  bytes_.resize(parameter_bytes >= spread_from ? size_t(replicas) : 1);
-}
-
-int StateOwners::next(double bytes) {
-  const auto least = std::min_element(bytes_.begin(), bytes_.end());
-  *least += bytes;
-  return int(least - bytes_.begin());
 }
 
 std::string state_of_lost_replica(const JobPlan& job) {

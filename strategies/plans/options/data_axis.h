@@ -12,6 +12,14 @@ namespace convoy {
 // Throws ConfigError at the key for a malformed `recompute`, and for fp16 if the strategy has no loss scaler.
 void check_memory_options(const RunConfig& config);
 
+// Data axis of a strategy with several axes, from the option `data` of the section `mesh`.
+struct MeshData {
+  int degree = 1;
+  bool sharded = false;  // how: fsdp; otherwise every rank of the axis has a replica
+};
+// Reads the option: a number, or {degree, how}. Throws ConfigError at the key.
+MeshData mesh_data(const Options& mesh);
+
 // Throws ConfigError at the key for more micro-batches than a global batch has rows.
 void check_micro_batches(const RunConfig& config, int64_t data_degree);
 
@@ -25,17 +33,6 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies);
 // StrategyEntry::state_of_lost_rank, for replicas and for sharded state.
 std::string state_of_lost_replica(const JobPlan& job);
 std::string state_of_lost_shard(const JobPlan& job);
-
-// Divides the tensors of a checkpoint among replicas: each tensor goes to the replica with the fewest bytes so far. All
-// tensors of a small model go to replica 0, because a second file costs more than it saves.
-class StateOwners {
- public:
-  StateOwners(int replicas, double parameter_bytes);
-  int next(double bytes);  // returns the replica that writes the next tensor
-
- private:
-  std::vector<double> bytes_;  // by replica
-};
 
 // Checks a model with `rows: true` against this configuration. `supported`: the strategy supports sparse embeddings.
 // Throws ConfigError at the key that prevents them.

@@ -15,9 +15,9 @@ namespace {
 constexpr const char* forms = "must be cuda:0, cores:0, cores:0-3 or cores:0+2";
 
 std::set<int> allowed_hardware_threads(const Host& host) {
-  std::set<int> units;
-  for (const Core& core : host.cores) units.insert(core.siblings.begin(), core.siblings.end());
-  return units;
+  std::set<int> hardware_threads;
+  for (const Core& core : host.cores) hardware_threads.insert(core.siblings.begin(), core.siblings.end());
+  return hardware_threads;
 }
 
 }  // namespace
@@ -27,9 +27,9 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
   const auto fail = [&](const std::string& reason) { options.fail(key, "is '", text, "', ", reason); };
   const size_t colon = text.find(':');
   const std::string kind = text.substr(0, colon);
-  const auto take = [&](bool gpu, int unit) {
-    if (!taken.insert({gpu, unit}).second)
-      options.fail(key, "names ", gpu ? "GPU " : "core ", unit, ", which a device before it has; name each once");
+  const auto take = [&](bool gpu, int number) {
+    if (!taken.insert({gpu, number}).second)
+      options.fail(key, "names ", gpu ? "GPU " : "core ", number, ", which a device before it has; name each once");
   };
   const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
   DevicePlan device;
@@ -46,13 +46,13 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
   device.cores = hardware_threads_from_text(rest);
   if (device.cores.empty()) fail(forms);
   const std::set<int> allowed = allowed_hardware_threads(host);
-  for (int unit : device.cores) {
-    if (allowed.count(unit) != 0) continue;
+  for (const int core : device.cores) {
+    if (allowed.count(core) != 0) continue;
     std::vector<std::string> names;
     for (int known : allowed) names.push_back(std::to_string(known));
-    fail(str("and this run may use the cores ", join(names, ", "), " of ", host.name, ", not ", unit));
+    fail(str("and this run may use the cores ", join(names, ", "), " of ", host.name, ", not ", core));
   }
-  for (const int unit : device.cores) take(false, unit);
+  for (const int core : device.cores) take(false, core);
   return device;
 }
 
@@ -83,10 +83,8 @@ enum class Copies { none, shared, whole };
 
 Copies copies_of(const Options& section) {
   if (section.has("mesh")) {
-    const Json& data = section.at("mesh").value("data", Json(1));
-    const bool shares = data.is_object() && data.value("how", "ddp") == "fsdp";
-    const Json degree = data.is_object() ? data.value("degree", Json(1)) : data;
-    return shares ? Copies::shared : degree == 1 ? Copies::none : Copies::whole;
+    const MeshData data = mesh_data(section.section("mesh"));
+    return data.sharded ? Copies::shared : data.degree == 1 ? Copies::none : Copies::whole;
   }
   if (section.json().contains("shard")) return Copies::shared;
   return section.json().contains("bucket_cap_mb") ? Copies::whole : Copies::none;

@@ -230,20 +230,14 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
 }
 
 std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member) {
-  using Rows = MemberSample::Rows;
   std::vector<std::string> overrides = {str("seed=", member.seed),
                                         str("optimizer.lr=", Json(member.learning_rate).dump()),
                                         str("optimizer.weight_decay=", Json(member.weight_decay).dump())};
   // Random draws of a data set do not depend on the member.
   if (config.data.options.has("seed"))
     overrides.push_back(str("data.seed=", data_seed(config.data.options, config.seed)));
-  const MemberSample& sample = member.sample;
-  Json samples;
-  if (sample.rows == Rows::bootstrap) samples = {{"how", "bootstrap"}};
-  if (sample.rows == Rows::subset) samples = {{"how", "subset"}, {"fraction", sample.fraction}};
-  if (sample.rows == Rows::fold)
-    samples = {{"how", "folds"}, {"folds", sample.folds}, {"fold", sample.member % sample.folds}};
-  if (!samples.is_null()) overrides.push_back("data.samples=" + samples.dump());
+  if (member.sample.rows != MemberSample::Rows::all)
+    overrides.push_back("data.samples=" + samples_json(member.sample).dump());
   return overrides;
 }
 

@@ -256,7 +256,7 @@ std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
   const std::vector<BlockRange> stages = job_stages(job, model);
   const double idle = 100 * examine(steps, micro).bubble;
   std::vector<std::string> holders;
-  for (const int place : steps.rank_of) holders.push_back(names[size_t(place)]);
+  for (const int index : steps.rank_of) holders.push_back(names[size_t(index)]);
   return str(stages_text(stages, holders, model), name, ", ", micro,
              " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps, names),
              "idle: ", std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");

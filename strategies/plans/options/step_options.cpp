@@ -11,7 +11,7 @@ namespace {
 
 size_t index_in(const std::vector<std::string>& names, const std::string& name) {
   const auto found = std::find(names.begin(), names.end(), name);
-  CONVOY_CHECK(found != names.end(), "a resolved configuration says ", name);
+  CONVOY_CHECK(found != names.end(), "the resolved configuration has the unknown value ", name);
   return size_t(found - names.begin());
 }
 
@@ -108,6 +108,17 @@ void check_recomputed_names(const std::vector<std::string>& named, const std::ve
     throw ConfigError(SourceLocation{}, "strategy.recompute", "the model has no block '", name, "'; it has ",
                       join(blocks, ", "), near.empty() ? "" : "; did you mean " + near + "?");
   }
+}
+
+StateOwners::StateOwners(int replicas, double parameter_bytes) {
+  constexpr double spread_from = 64 << 20;
+  bytes_.resize(parameter_bytes >= spread_from ? size_t(replicas) : 1);
+}
+
+int StateOwners::next(double bytes) {
+  const auto least = std::min_element(bytes_.begin(), bytes_.end());
+  *least += bytes;
+  return int(least - bytes_.begin());
 }
 
 }  // namespace convoy

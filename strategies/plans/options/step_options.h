@@ -1,5 +1,6 @@
 // Typed values of the options of a step, as ranks and the planner read them: synchronisation, activation checkpointing,
-// buckets. Their descriptions and checks are in data_axis.h. Without LibTorch.
+// buckets. Their descriptions and checks are in data_axis.h. Also StateOwners, which ranks and the planner share.
+// Without LibTorch.
 //
 // Synchronisation of replicas (section `sync`): each group of parameters, selected by name pattern, has one rule:
 //   gradients   are summed for every update, so all ranks make the same update;
@@ -90,5 +91,16 @@ double bucket_cap(double gradient_bytes);
 
 // Throws ConfigError at strategy.recompute for a name that is not a block of the model.
 void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks);
+
+// Divides the tensors of a checkpoint among replicas: each tensor goes to the replica with the fewest bytes so far. All
+// tensors of a small model go to replica 0, because a second file costs more than it saves.
+class StateOwners {
+ public:
+  StateOwners(int replicas, double parameter_bytes);
+  int next(double bytes);  // returns the replica that writes the next tensor
+
+ private:
+  std::vector<double> bytes_;  // by replica
+};
 
 }  // namespace convoy

@@ -134,17 +134,4 @@ inline at::Tensor& ensure_bytes(at::Tensor& buffer, int64_t bytes, at::Device de
   return buffer;
 }
 
-// Returns the bytes of all dense gradients in a message. They come first in it, each padded to 8 bytes.
-int64_t dense_bytes(const std::vector<at::Tensor>& dense);
-// Writes to CPU memory; returns the end of the written bytes.
-char* write_dense(char* to, const std::vector<at::Tensor>& dense);
-
-// MessagePart: memory of a rank's message or section, from `begin` on.
-struct MessagePart {
-  at::Tensor bytes;
-  int64_t begin = 0;
-};
-// Replaces each dense gradient by the sum over all ranks, added in their order.
-void sum_dense(const std::vector<at::Tensor>& dense, const std::vector<MessagePart>& ranks);
-
 }  // namespace convoy

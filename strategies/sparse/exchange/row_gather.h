@@ -24,6 +24,23 @@
 
 namespace convoy {
 
+// --- Dense gradients in messages, also in those of sharded_rows.h ---
+
+// Returns the bytes of all dense gradients in a message. They come first in it, each padded to 8 bytes.
+int64_t dense_bytes(const std::vector<at::Tensor>& dense);
+// Writes to CPU memory; returns the end of the written bytes.
+char* write_dense(char* to, const std::vector<at::Tensor>& dense);
+
+// MessagePart: memory of a rank's message or section, from `begin` on.
+struct MessagePart {
+  at::Tensor bytes;
+  int64_t begin = 0;
+};
+// Replaces each dense gradient by the sum over all ranks, added in their order.
+void sum_dense(const std::vector<at::Tensor>& dense, const std::vector<MessagePart>& ranks);
+
+// --- RowGather, DeviceRowGather ---
+
 class RowGather : public RowExchange {
  public:
   RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers = Compression::none);

@@ -41,7 +41,7 @@ void expect_saved(const Context& context, const std::string& folder, int64_t ste
   const auto info = checkpoints.newest();
   ASSERT_TRUE(info.has_value());
   EXPECT_EQ(info->step, step);
-  StateOwner read = holder(columns, context.rank, context.size, false);
+  StateOwner read = state_owner(columns, context.rank, context.size, false);
   checkpoints.load(read, *info);
   expect_restored(read);
 }
@@ -52,7 +52,7 @@ TEST(BackgroundSave, WritesTheStateOfTheCall) {
     HeldFiles files;
     over_ranks(size, [&](const Context& context) {
       Checkpoints checkpoints(context, folder.path(), 0, files);
-      StateOwner held = holder(rows, context.rank, context.size, true);
+      StateOwner held = state_owner(rows, context.rank, context.size, true);
       checkpoints.save_in_background(held, {4, trainer_part(4)}, any_size);
       checkpoints.check_background();
       EXPECT_FALSE(std::filesystem::exists(folder / "latest"));
@@ -69,7 +69,7 @@ TEST(BackgroundSave, ASecondSaveWaitsForTheFirst) {
   const Context context = alone();
   HeldFiles files;
   Checkpoints checkpoints(context, folder.path(), 0, files);
-  StateOwner held = holder(whole, 0, 1, true);
+  StateOwner held = state_owner(whole, 0, 1, true);
   checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -88,7 +88,7 @@ TEST(BackgroundSave, WritesBeforeItReturnsIfACopyIsTooLarge) {
   const TemporaryFolder folder;
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  StateOwner held = holder(whole, 0, 1, true);
+  StateOwner held = state_owner(whole, 0, 1, true);
   checkpoints.save_in_background(held, {1, trainer_part(1)}, 10);
   EXPECT_TRUE(std::filesystem::exists(folder / "step-1"));
   expect_saved(context, folder.path(), 1);
@@ -100,7 +100,7 @@ TEST(BackgroundSave, ReportsOneRanksFailureOnceToEveryRank) {
   over_ranks(3, [&](const Context& context) {
     FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
     Checkpoints checkpoints(context, folder.path(), 0, files);
-    StateOwner held = holder(rows, context.rank, context.size, true);
+    StateOwner held = state_owner(rows, context.rank, context.size, true);
     checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);
     try {
       for (int i = 0; i < 2000; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
@@ -122,7 +122,7 @@ TEST(BackgroundSave, GetsTimeToEndAndIsThenAbandoned) {
   const TemporaryFolder ended;
   over_ranks(2, [&](const Context& context) {
     Checkpoints checkpoints(context, ended.path(), 0);
-    StateOwner held = holder(rows, context.rank, context.size, true);
+    StateOwner held = state_owner(rows, context.rank, context.size, true);
     checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);
   });
   EXPECT_TRUE(std::filesystem::exists(ended / "step-1"));
@@ -133,7 +133,7 @@ TEST(BackgroundSave, GetsTimeToEndAndIsThenAbandoned) {
     context.config.launch.failure_grace = 0.1;
     HeldFiles files;  // of rank 1 only
     Checkpoints checkpoints(context, folder.path(), 0, context.rank == 1 ? files : system_files());
-    StateOwner held = holder(rows, context.rank, context.size, true);
+    StateOwner held = state_owner(rows, context.rank, context.size, true);
     checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);
     if (context.rank == 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(700));

@@ -34,7 +34,7 @@ TEST(Checkpoint, EveryLayoutReadsEveryOther) {
     const TemporaryFolder folder;
     const Layout writes = from;
     over_ranks(3, [&](const Context& context) {
-      StateOwner held = holder(writes, context.rank, context.size, true);
+      StateOwner held = state_owner(writes, context.rank, context.size, true);
       Checkpoints(context, folder.path(), 2).save(held, {10, trainer_part(10)});
     });
     for (const auto& [to_name, to] : layouts) {
@@ -48,7 +48,7 @@ TEST(Checkpoint, EveryLayoutReadsEveryOther) {
           EXPECT_EQ(info->step, 10);
           EXPECT_EQ(info->trainer["rows"], 80);
           EXPECT_EQ(info->config["name"], "test");
-          StateOwner held = holder(reads, context.rank, context.size, false);
+          StateOwner held = state_owner(reads, context.rank, context.size, false);
           checkpoints.load(held, *info);
           expect_restored(held);
         });
@@ -63,7 +63,7 @@ TEST(Checkpoint, PiecesOfEveryLayoutCoverTheTensors) {
     for (int size : {1, 3}) {
       const TemporaryFolder folder;
       over_ranks(size, [&](const Context& context) {
-        StateOwner held = holder(layout, context.rank, context.size, true);
+        StateOwner held = state_owner(layout, context.rank, context.size, true);
         Checkpoints(context, folder.path(), 0).save(held, {4, Json::object()}, true);
       });
       const std::map<std::string, at::Tensor> expected{{"parameter/a.weight", weight_value()},
@@ -219,13 +219,13 @@ TEST(Checkpoint, OptionalCountersMayAppearAndDisappear) {
   save_alone(folder.path(), 1);
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  StateOwner more = holder(whole, 0, 1, false);
+  StateOwner more = state_owner(whole, 0, 1, false);
   more.entries.push_back(entry("scale", StateKind::counter, Piece::whole({}), at::full({}, 7, at::kDouble)));
   checkpoints.load(more, *checkpoints.newest());
   EXPECT_EQ(more.entries.back().tensor.item<double>(), 7);
   more.entries.pop_back();
   expect_restored(more);
-  StateOwner fewer = holder(whole, 0, 1, false);
+  StateOwner fewer = state_owner(whole, 0, 1, false);
   fewer.entries.pop_back();
   EXPECT_NO_THROW(checkpoints.load(fewer, *checkpoints.newest()));
 }
@@ -244,13 +244,13 @@ TEST(Checkpoint, NamesMismatches) {
     }
     return "accepted";
   };
-  StateOwner more = holder(whole, 0, 1, false);
+  StateOwner more = state_owner(whole, 0, 1, false);
   more.entries.push_back(entry("c.weight", StateKind::parameter, Piece::whole({2}), at::zeros({2})));
   EXPECT_NE(message(more).find("lacks parameter/c.weight"), std::string::npos) << message(more);
-  StateOwner fewer = holder(whole, 0, 1, false);
+  StateOwner fewer = state_owner(whole, 0, 1, false);
   fewer.entries.erase(fewer.entries.begin());
   EXPECT_NE(message(fewer).find("it also has parameter/b.bias"), std::string::npos) << message(fewer);
-  StateOwner other = holder(whole, 0, 1, false);
+  StateOwner other = state_owner(whole, 0, 1, false);
   other.entries[0] = entry("b.bias", StateKind::parameter, Piece::whole({8}), at::zeros({8}, at::kDouble));
   EXPECT_NE(message(other).find("parameter/b.bias has shape"), std::string::npos) << message(other);
 }
@@ -260,7 +260,7 @@ TEST(Checkpoint, LoadsIntoOtherDtypesAndStrides) {
   save_alone(folder.path(), 1);
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  StateOwner held = holder(whole, 0, 1, false);
+  StateOwner held = state_owner(whole, 0, 1, false);
   held.entries[0].tensor = at::zeros({7}, at::kFloat);
   held.entries[1].tensor = at::zeros({5, 7}, at::kFloat).t();
   checkpoints.load(held, *checkpoints.newest());
@@ -291,7 +291,7 @@ TEST(Checkpoint, StoresTheDataFingerprintAndRefusesOtherData) {
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
   const UserRows first({"a", "b", "c"}), turned({"b", "a", "c"});
-  StateOwner held = holder(whole, 0, 1, true);
+  StateOwner held = state_owner(whole, 0, 1, true);
   checkpoints.save(held, {1, trainer_part(1), {}, &first});
   const CheckpointInfo info = checkpoints.find(folder / "step-1");
   EXPECT_EQ(info.fingerprint, first.contents().fingerprint);
@@ -308,7 +308,7 @@ TEST(Checkpoint, StoresTheDataFingerprintAndRefusesOtherData) {
 TEST(Checkpoint, NumbersMembersOfAnEnsembleOnce) {
   const TemporaryFolder folder;
   const Context context = alone();
-  StateOwner held = holder(whole, 0, 1, true);
+  StateOwner held = state_owner(whole, 0, 1, true);
   const UserRows first({"a", "b"}), turned({"b", "a"});
   const auto saved = [&](const std::string& name, const UserRows& data) {
     Checkpoints(context, folder / name, 0).save(held, {1, trainer_part(1), {}, &data});
@@ -348,7 +348,7 @@ TEST(Checkpoint, FindsStepFoldersAndRunFolders) {
 TEST(Checkpoint, RefusesASaveWithMissingOwners) {
   const TemporaryFolder folder;
   const Context context = alone();
-  StateOwner held = holder(rows, 0, 2, true);  // half of it, and no rank holds the rest
+  StateOwner held = state_owner(rows, 0, 2, true);  // half of it, and no rank holds the rest
   EXPECT_THROW(Checkpoints(context, folder.path(), 0).save(held, {1, Json::object()}), Error);
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
@@ -388,7 +388,7 @@ TEST(Checkpoint, ReportsOneRanksFailureToAllRanks) {
   std::atomic<int> reported{0};
   over_ranks(3, [&](const Context& context) {
     FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
-    StateOwner held = holder(rows, context.rank, context.size, true);
+    StateOwner held = state_owner(rows, context.rank, context.size, true);
     try {
       Checkpoints(context, folder.path(), 0, files).save(held, {1, Json::object()});
     } catch (const Error& error) {

@@ -79,7 +79,7 @@ inline Piece flat(int rank, int size) {
   return piece;
 }
 
-inline StateOwner holder(const Layout& layout, int rank, int size, bool filled) {
+inline StateOwner state_owner(const Layout& layout, int rank, int size, bool filled) {
   const Piece piece = layout(rank, size);
   const bool replicated = piece.is_whole() && size > 1;
   const auto value = [&](const at::Tensor& tensor) { return filled ? tensor.clone() : at::full_like(tensor, -9); };
@@ -132,7 +132,7 @@ inline Json trainer_part(int64_t step) {
 inline void save_alone(const std::string& folder, int64_t step, int64_t keep_last = 0,
                        FileSystem& files = system_files()) {
   const Context context = alone();
-  StateOwner held = holder(whole, 0, 1, true);
+  StateOwner held = state_owner(whole, 0, 1, true);
   Checkpoints(context, folder, keep_last, files).save(held, {step, trainer_part(step)});
 }
 

@@ -62,7 +62,7 @@ TEST(FashionMnist, MapsPlainFiles) {
   files.write("t10k-labels-idx1-ubyte", idx({4}, "abc"));
   EXPECT_THAT(message(), HasSubstr("t10k-labels-idx1-ubyte: ends too early"));
   files.write("t10k-labels-idx1-ubyte", idx({3}, "abcd"));
-  EXPECT_THAT(message(), HasSubstr("is longer than its header says"));
+  EXPECT_THAT(message(), HasSubstr("is longer than the sizes in its header"));
   files.write("t10k-labels-idx1-ubyte", idx({3, 1}, "abc"));
   EXPECT_THAT(message(), HasSubstr("is not an IDX file of bytes in 1 dimensions"));
 }

@@ -237,6 +237,13 @@ TEST(Images, TrainAndTestFolders) {
   EXPECT_THAT(reported([&] { ImagesDataset(files.folder(), grey, 1); }), HasSubstr("test/c: is a class that"));
 }
 
+// Number of threads of LibTorch's operators, until the end of the test.
+struct ThreadsOfOperators {
+  const int before = at::get_num_threads();
+  explicit ThreadsOfOperators(int threads) { at::set_num_threads(threads); }
+  ~ThreadsOfOperators() { at::set_num_threads(before); }
+};
+
 double cpu_seconds(clockid_t clock) {
   timespec time{};
   clock_gettime(clock, &time);
@@ -254,8 +261,7 @@ TEST(Images, SeveralThreadsDecodeTheSameImages) {
     return ImagesDataset(files.folder(), made, 1);
   };
   const at::Tensor all = at::arange(count, at::kLong);
-  const int threads = at::get_num_threads();
-  at::set_num_threads(2);
+  const ThreadsOfOperators two(2);
   // Also gives the threads of earlier operators, and those that LibTorch has just started, the time to fall asleep.
   const at::Tensor alone = with(1).gather_once(Split::train, all, 0).at("features");
   // CPU time of the other threads as a share of this one's. On busy cores, they may start too late for one decoding.
@@ -268,7 +274,6 @@ TEST(Images, SeveralThreadsDecodeTheSameImages) {
   EXPECT_LT(share_of_others(1), 0.05) << "a decoder's operators use several threads";
   EXPECT_GT(share_of_others(4), 0.25) << "one thread has decoded nearly all";
   EXPECT_EQ(at::get_num_threads(), 2);
-  at::set_num_threads(threads);
   for (const int64_t decoders : {4, 100, 0})
     EXPECT_TRUE(at::equal(alone, with(decoders).gather_once(Split::train, all, 0).at("features"))) << decoders;
   // The error names the first broken file in order, for any number of decoders.

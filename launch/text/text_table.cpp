@@ -1,9 +1,9 @@
-#include "launch/cli/text_table.h"
+#include "launch/text/text_table.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
-
-#include "launch/prepare/prepare.h"
+#include <utility>
 
 namespace convoy {
 
@@ -40,24 +40,6 @@ std::string formatted(const char* format, double value) {
 std::string names_text(const std::vector<std::string>& names) {
   if (names.size() <= 2) return join(names, ", ");
   return str(names.front(), " … ", names.back(), " (", names.size(), ")");
-}
-
-TypedCommand typed_command(const RunArguments& arguments) {
-  std::vector<std::string> words{"convoy"};
-  words.insert(words.end(), arguments.words.begin(), arguments.words.end());
-  if (!arguments.config.empty()) words.push_back(arguments.config);
-  for (const std::string& item : arguments.overrides)
-    if (item.rfind("train.resume=", 0) != 0) words.insert(words.end(), {"--set", item});
-  if (arguments.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.ranks)});
-  if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
-  if (arguments.nodes.nodes > 0) words.insert(words.end(), {"--nodes", std::to_string(arguments.nodes.nodes)});
-  if (arguments.nodes.node >= 0) words.insert(words.end(), {"--node-rank", std::to_string(arguments.nodes.node)});
-  if (!arguments.nodes.rendezvous.empty()) words.insert(words.end(), {"--rendezvous", arguments.nodes.rendezvous});
-  for (std::string& word : words) word = shell_word(word);
-  TypedCommand command{join(words, " ")};
-  if (!arguments.program.empty()) command.program = " --";
-  for (const std::string& word : arguments.program) command.program += " " + shell_word(word);
-  return command;
 }
 
 std::string ranges(const std::set<int>& numbers) {

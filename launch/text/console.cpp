@@ -1,4 +1,4 @@
-#include "launch/cli/console.h"
+#include "launch/text/console.h"
 
 #include <sys/ioctl.h>
 #include <sys/stat.h>

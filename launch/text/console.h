@@ -12,8 +12,8 @@
 
 #include "core/base/json.h"
 #include "core/files/files.h"
-#include "launch/cli/text_table.h"
 #include "launch/process/event_loop.h"
+#include "launch/text/text_table.h"
 
 namespace convoy {
 

@@ -29,19 +29,6 @@ std::string json_text(const Json& json);
 // First and last of many names, with their number: "node0 … node127 (128)".
 std::string names_text(const std::vector<std::string>& names);
 
-// --- Command lines for the user to type ---
-
-struct RunArguments;
-
-// A command of `convoy run`, for hints. `options` are shell words; hints append further options there.
-struct TypedCommand {
-  std::string options = "convoy run";
-  std::string program = {};  // " -- PROGRAM ARGUMENT…", or ""
-};
-
-// The typed command without --output, --inject and train.resume: hints append other values of these.
-TypedCommand typed_command(const RunArguments& arguments);
-
 // --- Terminal-safe output ---
 
 // Replaces the buffer of `stream` during its lifetime and makes output terminal-safe (core/base/text.h): names and
