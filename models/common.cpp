@@ -49,6 +49,9 @@ at::Tensor apply_activation(const at::Tensor& input, const std::string& name) {
   return at::tanh(input);
 }
 
+// Autograd copies slices for a change through a view, such as the output of members as groups of channels.
+at::Tensor relu_of(at::Tensor fresh) { return fresh.is_view() ? at::relu(fresh) : fresh.relu_(); }
+
 EmbeddingOptions::Rows rows_of(const Options& model) {
   if (!model.has("rows")) return EmbeddingOptions::Rows::dense;
   if (model.is_auto("rows")) return EmbeddingOptions::Rows::automatic;

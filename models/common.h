@@ -38,6 +38,9 @@ class Classifier : public Model {
 // GPT-2's approximation: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 at::Tensor apply_activation(const at::Tensor& input, const std::string& name);
 
+// relu in the memory of `fresh`, a result that nothing else uses: one tensor less to write and to keep in the cache.
+at::Tensor relu_of(at::Tensor fresh);
+
 // Returns the form of gradients that the option `rows` requests from Layers.
 EmbeddingOptions::Rows rows_of(const Options& model);
 

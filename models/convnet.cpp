@@ -1,7 +1,5 @@
 #include "models/registry.h"
 
-#include <ATen/ops/relu.h>
-
 #include "core/base/error.h"
 #include "core/model.h"
 #include "models/catalogue/catalogue.h"
@@ -30,7 +28,7 @@ class ConvBlock : public Block {
   TensorList forward(const TensorList& inputs) override {
     at::Tensor h = conv_->forward(channels_last(inputs[0].to(dtype_)));
     if (norm_) h = norm_->forward(h);
-    h = max_pooled(at::relu(h), 2, 2);
+    h = max_pooled(relu_of(h), 2, 2);
     return {dropout_ ? dropout_->forward(h) : h};
   }
 

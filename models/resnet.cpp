@@ -1,7 +1,6 @@
 #include "models/registry.h"
 
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/relu.h>
 
 #include "core/base/error.h"
 #include "core/model.h"
@@ -37,7 +36,7 @@ class StemBlock : public Block {
         register_module("first", std::make_shared<Convolution>(layers, "first", in, out, large ? 7 : 3, large ? 2 : 1));
   }
   TensorList forward(const TensorList& inputs) override {
-    const at::Tensor h = at::relu(first_->forward(channels_last(inputs[0].to(dtype_))));
+    const at::Tensor h = relu_of(first_->forward(channels_last(inputs[0].to(dtype_))));
     return {large_ ? max_pooled(h, 3, 2, 1) : h};
   }
 
@@ -77,8 +76,8 @@ class ResidualBlock : public Block {
   }
   TensorList forward(const TensorList& inputs) override {
     at::Tensor h = inputs[0];
-    for (size_t i = 0; i + 1 < chain_.size(); ++i) h = at::relu(chain_[i]->forward(h));
-    return {at::relu(chain_.back()->forward(h) + shortcut(inputs[0]))};
+    for (size_t i = 0; i + 1 < chain_.size(); ++i) h = relu_of(chain_[i]->forward(h));
+    return {relu_of(chain_.back()->forward(h) + shortcut(inputs[0]))};
   }
 
  private:
