@@ -32,8 +32,9 @@ const char* rank_variable(const char* name) {
 }
 
 // Activations of some megabytes are allocated and freed in each step. By default glibc returns each to the system and
-// faults it in again, which makes the time of a convolutional step bimodal. Blocks beyond 24 MiB (groups of parameters)
-// stay outside the heap, where holes would waste a third of a model. Explicit settings of the user take precedence.
+// faults it in again, which makes the time of a convolutional step bimodal. Allocations above 24 MiB (groups of
+// parameters) stay outside the heap. In the heap, holes would waste memory of a third of the model. Explicit settings
+// of the user take precedence.
 void tune_allocator() {
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES"))
     return;

@@ -199,7 +199,8 @@ void Trained::Impl::skip_calls(int64_t calls, std::function<void()> done) {
   skipped_ = std::move(done);
 }
 
-// The program sees an update, because it may step a scheduler after one.
+// Reports an update for the last skipped call, and without accumulation for each call that ends a step: a program may
+// step a scheduler after each update.
 StepReport Trained::Impl::skip_call(bool last) {
   ++calls_;
   StepReport report;

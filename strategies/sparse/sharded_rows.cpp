@@ -186,7 +186,7 @@ int64_t ShardedRows::requested_rows(int peer, size_t index) const {
   return count;
 }
 
-// Exchanges first messages of the expected sizes, and then the rest.
+// First exchanges the expected number of bytes of each message; then the remaining bytes of messages that are longer.
 void ShardedRows::exchange_requests(const std::vector<Request>& requests, const std::vector<ByOwner>& by_owner,
                                     const Sizes& sizes) {
   std::vector<Transfer> first, rest;

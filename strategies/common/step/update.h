@@ -79,8 +79,8 @@ class Update {
   void set_base_rate(std::optional<double> rate) { base_rate_ = rate; }
   std::optional<double> base_rate() const { return base_rate_; }
   double rate() const;          // learning rate of the next update
-  void reduced(int bucket);     // for FlatParameters
-  void reduced_slot(int slot);  // for FlatParameters or the caller
+  void reduced(int bucket);     // the bucket's sums are complete; only after attach with flat parameters
+  void reduced_slot(int slot);  // the same for one slot; after either attach
   // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
   // sums are surely `finite` (equal on all ranks) and the norm is unused: no clipping and no logged step.
   void reduced_rows(bool finite = false, bool log_step = true);
