@@ -214,6 +214,7 @@ void LiveFiles::end(int exit_code, const Json& breakdown) {
     times.erase("rank");
     times.erase("waits_for");
     Json& report = resources_[static_cast<int>(number_in(rank, "rank", 0))];
+    if (report.is_null()) report = Json::object();  // a rank of a short run may have sent none
     const double shown = number_in(report.value("times", Json()), "start_up", 0);  // a counter must not decrease
     times["start_up"] = std::max(number_in(times, "start_up", 0), shown);
     report["times"] = times;

@@ -34,7 +34,7 @@ class GroupProductNode : public ProductNode {
   virtual void with_graph(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                           variable_list& results) = 0;
 
-  void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
+  void differentiate(at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                      variable_list& results) override {
     if (at::GradMode::is_enabled())
       with_graph(output, input, weight, results);

@@ -118,6 +118,15 @@ TEST(LiveFiles, WarnsOnceOfAFullDiskAndWritesAgain) {
   EXPECT_FALSE(std::filesystem::exists(file)) << "it said that the job runs";
 }
 
+// A run may end before a rank has reported its resources.
+TEST(LiveFiles, EndsWithARankThatHasReportedNothing) {
+  const TemporaryFolder folder;
+  LiveFiles files(folder.path(), folder.path() + "/x.prom", std::chrono::steady_clock::now(), nullptr);
+  files.begin();
+  files.end(0, {{"ranks", {{{"rank", 0}, {"start_up", 0.5}, {"forward", 0.25}}}}});
+  EXPECT_THAT(read_file(folder.path() + "/x.prom"), HasSubstr("0.25"));
+}
+
 TEST(LiveFiles, RefusesAFileThatCannotBeWritten) {
   const TemporaryFolder folder;
   LiveFiles files(folder.path(), folder.path() + "/nowhere/x.prom", std::chrono::steady_clock::now(), nullptr);

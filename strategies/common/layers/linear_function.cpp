@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/threshold_backward.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "core/tensors/products.h"
 #include "core/tensors/skinny_product.h"
@@ -33,7 +34,8 @@ ProductNode::ProductNode(const at::Tensor& input, ParameterPtr weight, Parameter
 variable_list ProductNode::apply(variable_list&& gradients) {
   std::lock_guard<std::mutex> lock(mutex_);
   variable_list results(3);
-  if (gradients[0].defined()) differentiate(gradients[0], input_.unpack(), saved_weight_.unpack(), results);
+  at::Tensor output = std::move(gradients[0]);  // the list would keep it
+  if (output.defined()) differentiate(output, input_.unpack(), saved_weight_.unpack(), results);
   return results;
 }
 
@@ -69,7 +71,7 @@ class LinearBackward : public ProductNode {
   }
 
  protected:
-  void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
+  void differentiate(at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                      torch::autograd::variable_list& results) override {
     at::Tensor flat = rows_for(weight, output);
     // A copy, if the input has gaps; only the weight's gradient and skinny products need it.
@@ -79,6 +81,9 @@ class LinearBackward : public ProductNode {
     if (relu_) {
       const at::Tensor positive = positive_.unpack(shared_from_this()).reshape(flat.sizes());
       flat = loops ? skinny_relu_gradient(flat, positive) : at::threshold_backward(flat, positive, 0);
+      // As a node of relu's own would: the products that follow need neither relu's result nor its gradient.
+      output.reset();
+      if (!torch::autograd::get_current_graph_task_keep_graph()) positive_.reset_data();
     }
     if (wants_weight()) {
       const auto gradient = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };

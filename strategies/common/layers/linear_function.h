@@ -36,8 +36,9 @@ class ProductNode : public torch::autograd::Node {
   void release_variables() override;
 
  protected:
-  // `output`: gradient of the product. Gradients that are written to Parameter::gradient stay undefined in `results`.
-  virtual void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
+  // `output`: gradient of the product; may be released before the end, to save memory. Gradients that are written to
+  // Parameter::gradient stay undefined in `results`.
+  virtual void differentiate(at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                              torch::autograd::variable_list& results) = 0;
 
   bool wants_input() { return task_should_compute_output(0); }
