@@ -53,9 +53,7 @@ size_t position_of(const std::string& key, const std::string& message) {
 // Returns the option that the message names first ("data.length"): later ones are advice. Else returns the option of
 // the file with which the message begins ("words.json: is no JSON").
 std::string key_of(const ConfigLocation& location, const std::string& message) {
-  std::string path = "/" + location.section;
-  std::replace(path.begin(), path.end(), '.', '/');
-  const Json values = location.resolved->value(Json::json_pointer(path), Json());
+  const Json values = value_of_key(*location.resolved, location.section);
   if (!values.is_object()) return location.fallback;
   std::map<std::string, Json> options;
   flatten(values, location.section, options);

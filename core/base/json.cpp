@@ -1,5 +1,6 @@
 #include "core/base/json.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace convoy {
@@ -31,6 +32,13 @@ bool is_too_deep(std::string_view text) {
 Json parsed_json(std::string_view text) {
   if (is_too_deep(text)) return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+Json value_of_key(const Json& json, const std::string& key) {
+  std::string path = "/" + key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  const Json::json_pointer pointer(path);
+  return json.contains(pointer) ? json[pointer] : Json();
 }
 
 Json number_or_text(double value) {

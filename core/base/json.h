@@ -47,6 +47,9 @@ inline decltype(auto) Options::at(const std::string& name) const { return value_
 // overflow the stack.
 Json parsed_json(std::string_view text);
 
+// Value of a key such as "train.batch.global" in nested objects; null if it is missing.
+Json value_of_key(const Json& json, const std::string& key);
+
 // Numbers in files. JSON has no NaN and no infinities, and null would not distinguish them. So they are the texts
 // "nan", "inf" and "-inf". Anything else that is no number is read as NaN.
 Json number_or_text(double value);

@@ -196,9 +196,8 @@ void check_config(const Json& config) {
 }
 
 // A positive integer of the configuration; 0 if it is missing or null.
-int64_t limit_in(const Json& config, const char* pointer) {
-  const Json::json_pointer key(pointer);
-  const Json value = config.contains(key) ? config[key] : Json();
+int64_t limit_in(const Json& config, const char* key) {
+  const Json value = value_of_key(config, key);
   return value.is_number_integer() ? std::max<int64_t>(value.get<int64_t>(), 0) : 0;
 }
 
@@ -208,7 +207,7 @@ int64_t limit_in(const Json& config, const char* pointer) {
 void check_length(const Manifest& manifest) {
   const Json &trainer = manifest.trainer, &config = manifest.config;
   const int64_t batch = trainer.value("global_rows", int64_t{0}), steps = trainer.value("steps_per_epoch", int64_t{0});
-  const int64_t all = limit_in(config, "/train/batch/global"), each = limit_in(config, "/train/batch/per_rank");
+  const int64_t all = limit_in(config, "train.batch.global"), each = limit_in(config, "train.batch.per_rank");
   if (batch > 0 && ((all > 0 && batch != all) || (each > 0 && batch % each != 0)))
     corrupt("'trainer.global_rows' is ", batch, ", and 'config.train.batch' is ", config["train"]["batch"].dump());
   // Evaluation and sampling may leave fewer rows for an epoch, never more. A plugin may count its rows otherwise.
@@ -219,7 +218,7 @@ void check_length(const Manifest& manifest) {
     if (rows > 0 && steps > (rows - 1) / batch + 1)
       corrupt("'trainer.steps_per_epoch' is ", steps, ", more than ", rows, " rows have in batches of ", batch);
   }
-  const int64_t epochs = limit_in(config, "/train/epochs"), most = limit_in(config, "/train/max_steps");
+  const int64_t epochs = limit_in(config, "train.epochs"), most = limit_in(config, "train.max_steps");
   if (steps <= 0 || given(trainer, "total_steps") == nullptr || (epochs == 0 && most == 0)) return;
   int64_t total = INT64_MAX;
   if (epochs > 0 && __builtin_mul_overflow(epochs, steps, &total)) total = INT64_MAX;

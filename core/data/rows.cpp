@@ -35,17 +35,9 @@ constexpr size_t max_reused = 48;
 
 bool unused(const at::Tensor& tensor) { return tensor.use_count() == 1 && tensor.storage().use_count() == 1; }
 
-// The first lines of a row suffice: the processor detects the sequence and fetches the rest.
-void prefetch_row(const void* row, size_t bytes) {
-  constexpr size_t line = 64, most = 4 * line;
-  for (size_t at = 0; at < std::min(bytes, most); at += line) __builtin_prefetch(static_cast<const char*>(row) + at);
-}
-
 template <class From, class To>
 void copy_rows(const From* source, const int64_t* wanted, int64_t rows, int64_t width, To* out, To scale) {
-  constexpr int64_t ahead = 4;  // rows; drawn rows are anywhere in memory
   for (int64_t r = 0; r < rows; ++r) {
-    if (r + ahead < rows) prefetch_row(source + wanted[r + ahead] * width, size_t(width) * sizeof(From));
     const From* from = source + wanted[r] * width;
     To* to = out + r * width;
     if constexpr (std::is_same_v<From, To>) {

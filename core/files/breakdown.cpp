@@ -108,7 +108,7 @@ class RunTimes {
   std::string share(const Json& rank, double seconds) const {
     return str(percent(seconds, wall_), " of rank ", number_of(rank), "'s time");
   }
-  Json option(const char* pointer) const { return config_.value(Json::json_pointer(pointer), Json()); }
+  Json option(const char* key) const { return value_of_key(config_, key); }
   size_t cores_of(int rank) const {
     const auto ranks = summary_.find("ranks");
     const Json* const one = ranks == summary_.end() ? nullptr : find(*ranks, rank);
@@ -117,9 +117,9 @@ class RunTimes {
 
   // A setting that loads data faster; "" if none is left.
   std::string faster_data() const {
-    if (const Json decoders = option("/data/decoders"); decoders.is_number())
+    if (const Json decoders = option("data.decoders"); decoders.is_number())
       return str("try data.decoders=", 2 * decoders.get<int64_t>());
-    if (const Json prefetch = option("/data/prefetch"); prefetch.is_number() && prefetch.get<int64_t>() == 0)
+    if (const Json prefetch = option("data.prefetch"); prefetch.is_number() && prefetch.get<int64_t>() == 0)
       return "try data.prefetch=4";
     return "";
   }
@@ -148,15 +148,15 @@ class RunTimes {
     if (cores < usual)
       return {std::min(more_compute, seconds), str(slow, "; rank ", number_of(*last), " has ", cores, " of ", usual,
                                                    " cores: give every rank as many by launch.cores_per_rank")};
-    if (!option("/strategy/schedule").is_null())
+    if (!option("strategy.schedule").is_null())
       return {std::min(more_compute, seconds), str(slow, "; move blocks to other stages by strategy.stages")};
     return {std::min(more_compute, seconds), str(slow, "; look for other programs on its cores")};
   }
 
   // Every stage waits while the pipeline fills and drains: more micro-batches shorten that.
   Advice pipeline(const Json& waits) const {
-    const Json micro_batches = option("/strategy/micro_batches");
-    if (option("/strategy/schedule").is_null() || !micro_batches.is_number()) return {};
+    const Json micro_batches = option("strategy.micro_batches");
+    if (option("strategy.schedule").is_null() || !micro_batches.is_number()) return {};
     for (const Json& rank : ranks_)
       if (number_in(rank, "waiting", 0) < least_gain * wall_) return {};
     const double seconds = number_in(waits, "waiting", 0);
@@ -178,7 +178,7 @@ class RunTimes {
   Advice communication() const {
     const Json& rank = slowest("communication");
     const double seconds = number_in(rank, "communication", 0);
-    const bool sums = !option("/strategy/sync").is_null();
+    const bool sums = !option("strategy.sync").is_null();
     return {seconds / 2, str(share(rank, seconds), " is communication that nothing overlaps, ",
                              milliseconds(seconds / steps_), " per step; try a batch twice as large",
                              sums ? ", or strategy.sync.every=2 for half as many updates" : "")};

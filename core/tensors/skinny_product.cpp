@@ -393,11 +393,9 @@ bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {
 
 bool is_skinny_sum(const at::Tensor& rows, const at::Tensor& out) {
   const auto dtype = out.scalar_type();
-  const bool fits = ((out.dim() == 1 && rows.dim() == 2) ||
-                     (out.dim() == 2 && rows.dim() == 3 && out.size(0) == rows.size(0) && out.stride(1) == 1)) &&
-                    out.size(-1) == rows.size(-1);
-  return fits && (dtype == at::kFloat || dtype == at::kDouble) && is_skinny_operand(rows, dtype) &&
-         (out.dim() == 2 || out.is_contiguous()) && out.size(-1) <= widest && rows.numel() > 0;
+  if (out.dim() < 1 || out.dim() > 2 || rows.dim() != out.dim() + 1 || out.size(-1) != rows.size(-1)) return false;
+  return (dtype == at::kFloat || dtype == at::kDouble) && is_skinny_operand(rows, dtype) && out.stride(-1) == 1 &&
+         (out.dim() == 1 || out.size(0) == rows.size(0)) && out.size(-1) <= widest && rows.numel() > 0;
 }
 
 at::Tensor skinny_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, bool relu) {
@@ -469,7 +467,7 @@ void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, boo
   const at::Tensor rows = gradient.contiguous();
   const int64_t n = rows.size(-2), width = rows.size(-1);
   AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "skinny_bias_gradient", [&] {
-    for (int64_t member = 0; member < rows.numel() / (n * width); ++member)
+    for (int64_t member = 0; member < members_of(rows); ++member)
       sum_loop(part<scalar_t>(rows, member), part_to_write<scalar_t>(out, member), n, width, add);
   });
 }

@@ -34,10 +34,7 @@ struct RunGroup {
 std::string seed_of(const ListedRun& run) {
   const Json config = without_locations(run.config);
   Json seeds = Json::array();
-  for (const char* text : {"/seed", "/data/seed", "/strategy/seed"}) {
-    const Json::json_pointer pointer(text);
-    seeds.push_back(config.contains(pointer) ? config[pointer] : Json());
-  }
+  for (const char* key : {"seed", "data.seed", "strategy.seed"}) seeds.push_back(value_of_key(config, key));
   return seeds.dump();
 }
 

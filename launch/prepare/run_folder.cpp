@@ -145,26 +145,20 @@ std::string difference_lines(const std::vector<Difference>& found, const Json& r
   return lines;
 }
 
-// Value in a configuration of unknown origin; null if it is missing.
-Json value_at(const Json& config, const std::string& text) {
-  const Json::json_pointer pointer(text);
-  return config.contains(pointer) ? config[pointer] : Json();
-}
-
 // Returns the length of the folder's run where it differs from `resolved`: `epochs` unless the user wrote epochs,
 // `max_steps` unless the user wrote one of the two. Without this, a default would end the run early.
 Json kept_length(const Json& config, const Json& resolved) {
   const SourceLocations locations = locations_of(resolved);
   const auto is_written = [&](const std::string& key) {
-    return locations.empty() ? !value_at(resolved, "/train/" + key).is_null() : locations.count("train." + key) != 0;
+    return locations.empty() ? !value_of_key(resolved, "train." + key).is_null() : locations.count("train." + key) != 0;
   };
   Json kept = Json::object();
   if (is_written("epochs")) return kept;
-  const Json epochs = value_at(config, "/train/epochs"), steps = value_at(config, "/train/max_steps");
+  const Json epochs = value_of_key(config, "train.epochs"), steps = value_of_key(config, "train.max_steps");
   const bool keep_steps = !is_written("max_steps");
   const bool ends = epochs.is_number_integer() || (keep_steps && steps.is_number_integer());
-  if (ends && epochs != value_at(resolved, "/train/epochs")) kept["epochs"] = epochs;
-  if (keep_steps && steps != value_at(resolved, "/train/max_steps")) kept["max_steps"] = steps;
+  if (ends && epochs != value_of_key(resolved, "train.epochs")) kept["epochs"] = epochs;
+  if (keep_steps && steps != value_of_key(resolved, "train.max_steps")) kept["max_steps"] = steps;
   return kept;
 }
 
@@ -174,7 +168,7 @@ std::string kept_note(const Json& kept, const Json& resolved) {
   for (const auto& [key, value] : kept.items())
     if (!value.is_null()) stay.push_back(str("train.", key, " stays ", value));
   if (stay.empty()) return "";
-  const Json limit = kept.value("max_steps", value_at(resolved, "/train/max_steps"));
+  const Json limit = kept.value("max_steps", value_of_key(resolved, "train.max_steps"));
   return str(join(stay, ", "), ", as this run began; ",
              kept.contains("max_steps") || !limit.is_number_integer()
                  ? "for another length type --set train.epochs=N or train.max_steps=N"
@@ -221,17 +215,18 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
 
 // Override for more training than the finished run had; "" if `resolved` already requests more.
 std::string more_training(const Json& summary, const Json& resolved) {
-  const Json config = summary.value("config", Json()), limit = value_at(config, "/train/max_steps");
+  const Json config = summary.value("config", Json()), limit = value_of_key(config, "train.max_steps");
   const bool by_steps = limit.is_number_integer() && summary.value("steps", Json()) == limit;
-  const std::string key = by_steps || !value_at(config, "/train/epochs").is_number_integer() ? "max_steps" : "epochs";
-  const Json before = value_at(config, "/train/" + key), now = value_at(resolved, "/train/" + key);
+  const std::string key =
+      by_steps || !value_of_key(config, "train.epochs").is_number_integer() ? "max_steps" : "epochs";
+  const Json before = value_of_key(config, "train." + key), now = value_of_key(resolved, "train." + key);
   if (!before.is_number_integer() || now.is_null() || (now.is_number_integer() && now > before)) return "";
   return str("train.", key, "=", 2 * before.get<int64_t>());
 }
 
 // Command that trains a finished run for longer.
 std::string more_text(const RunFolderRequest& request, const std::string& done) {
-  const bool program = !value_at(request.resolved, "/program").empty();
+  const bool program = !value_of_key(request.resolved, "program").empty();
   return str(program ? "to train it for longer, in a new folder, let the program train for longer and type\n  "
                      : "to train it for longer, in a new folder, type\n  ",
              command_line(request, done, more_training(read_summary(done), request.resolved)));
@@ -286,7 +281,7 @@ bool may_continue(const RunFolderRequest& request, const std::string& folder) {
   if (request.resume == "never" || summary.value("status", "") == "done") return false;
   if (request.resume == "auto") return true;
   const Json config = summary.value("config", Json());
-  return has_checkpoint(folder) && value_at(config, "/train/resume") == request.resume &&
+  return has_checkpoint(folder) && value_of_key(config, "train.resume") == request.resume &&
          differences(config, request.resolved, resumable_keys()).empty();
 }
 

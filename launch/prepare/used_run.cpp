@@ -165,12 +165,7 @@ bool same_value(const Json& a, const Json& b) {
 Json value_of(const RunConfig& config, const std::string& key) {
   if (key == "seed") return config.seed;
   if (key == "data.seed") return data_seed(config.data.options, config.seed);
-  if (key != "data.samples") {
-    std::string text = "/" + key;
-    std::replace(text.begin(), text.end(), '.', '/');
-    const Json::json_pointer pointer(text);
-    return config.resolved.contains(pointer) ? config.resolved[pointer] : Json();
-  }
+  if (key != "data.samples") return value_of_key(config.resolved, key);
   const MemberSample sample = member_sample(config.data.options, config.seed);
   Json samples = samples_json(sample);
   if (sample.seed != config.seed) samples["seed"] = sample.seed;

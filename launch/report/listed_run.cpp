@@ -126,11 +126,8 @@ std::vector<std::pair<std::string, std::vector<Json>>> differing_keys(const std:
       if (std::find(keys.begin(), keys.end(), difference.key) == keys.end()) keys.push_back(difference.key);
   std::vector<std::pair<std::string, std::vector<Json>>> table;
   for (const std::string& key : keys) {
-    std::string text = "/" + key;
-    std::replace(text.begin(), text.end(), '.', '/');
-    const Json::json_pointer pointer(text);
     std::vector<Json> values;
-    for (const Json& config : configs) values.push_back(config.contains(pointer) ? config[pointer] : Json());
+    for (const Json& config : configs) values.push_back(value_of_key(config, key));
     table.emplace_back(key, values);
   }
   return table;

@@ -185,5 +185,14 @@ TEST(ParsedJson, DiscardsWhatIsMalformedOrTooDeep) {
   EXPECT_EQ(parsed_json(brackets)["b"].size(), 3u) << "brackets in a string do not count";
 }
 
+TEST(ValueOfKey, IsNullWithoutTheKey) {
+  const Json json = {{"train", {{"batch", {{"global", 64}}}, {"epochs", nullptr}}}};
+  EXPECT_EQ(value_of_key(json, "train.batch.global"), 64);
+  EXPECT_EQ(value_of_key(json, "train.batch"), json["train"]["batch"]);
+  for (const char* key : {"train.epochs", "train.batch.per_rank", "train.batch.global.more", "data", ""})
+    EXPECT_TRUE(value_of_key(json, key).is_null()) << key;
+  EXPECT_TRUE(value_of_key(Json(), "train").is_null());
+}
+
 }  // namespace
 }  // namespace convoy

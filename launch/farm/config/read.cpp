@@ -44,7 +44,7 @@ void refuse_shared_prometheus(const std::vector<Pipeline>& pipelines, std::vecto
   std::map<std::string, std::string> users;  // first pipeline by path
   for (const Pipeline& pipeline : pipelines) {
     if (!pipeline.config.is_object()) continue;
-    const Json path = pipeline.config.value(Json::json_pointer("/log/prometheus"), Json());
+    const Json path = value_of_key(pipeline.config, "log.prometheus");
     if (!path.is_string() || path.get<std::string>().find("{name}") != std::string::npos) continue;
     const auto [first, is_new] = users.emplace(path.get<std::string>(), pipeline.name);
     if (is_new) continue;

@@ -34,7 +34,8 @@ struct Trace {
   std::set<std::string> known;
 
   void add(const std::string& name, const at::Tensor& input, const at::Tensor& output) {
-    if (known.insert(name).second) layers.push_back({name, input.detach(), output.detach()});
+    // Copies: a model may change a fresh output in place, as with a relu.
+    if (known.insert(name).second) layers.push_back({name, input.detach().clone(), output.detach().clone()});
   }
 };
 using TracePtr = std::shared_ptr<Trace>;
