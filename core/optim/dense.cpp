@@ -32,22 +32,6 @@ bool native(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble;
 }
 
-// The scalar of one member, from a CPU tensor of one element, or of one per member.
-double scalar(const at::Tensor& tensor, int64_t member) {
-  const int64_t index = tensor.numel() == 1 ? 0 : member;
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return tensor.const_data_ptr<double>()[index];
-    case at::kFloat:
-      return tensor.const_data_ptr<float>()[index];
-    case at::kLong:
-      return double(tensor.const_data_ptr<int64_t>()[index]);
-    default:
-      CONVOY_CHECK(tensor.scalar_type() == at::kBool, "an update's scalar of dtype ", tensor.scalar_type());
-      return tensor.const_data_ptr<bool>()[index];
-  }
-}
-
 void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
   for (const at::Tensor* tensor : {&scalars.learning_rate, &scalars.step, &scalars.gradient_scale, &scalars.apply}) {
     CONVOY_CHECK(tensor->defined() && tensor->is_contiguous() && tensor->device() == slot.values.device() &&
@@ -243,7 +227,30 @@ class Sgd : public DenseOptimizer {
   bool nesterov_ = false;
 };
 
+// The scalar of one member: of one element, or of one per member.
+double scalar(const at::Tensor& tensor, int64_t member) {
+  const at::Tensor here = tensor.is_cpu() ? tensor : tensor.cpu();
+  const int64_t index = here.numel() == 1 ? 0 : member;
+  switch (here.scalar_type()) {
+    case at::kDouble:
+      return here.const_data_ptr<double>()[index];
+    case at::kFloat:
+      return here.const_data_ptr<float>()[index];
+    case at::kLong:
+      return double(here.const_data_ptr<int64_t>()[index]);
+    default:
+      CONVOY_CHECK(here.scalar_type() == at::kBool, "an update's scalar of dtype ", here.scalar_type());
+      return here.const_data_ptr<bool>()[index];
+  }
+}
+
 }  // namespace
+
+std::optional<HostScalars> host_scalars(const UpdateScalars& scalars, const SlotOptions& options, int64_t member) {
+  if (scalar(scalars.apply, member) == 0) return std::nullopt;
+  return HostScalars{scalar(scalars.learning_rate, member) * options.learning_rate_factor,
+                     int64_t(scalar(scalars.step, member)), scalar(scalars.gradient_scale, member)};
+}
 
 int DenseOptimizer::add_slot(at::Tensor values, const SlotOptions& options) {
   at::NoGradGuard no_grad;
@@ -299,13 +306,10 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
 
 void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const {
   const int64_t members = slot.options.members, elements = slot.values.numel() / members;
-  std::vector<HostScalars> host(members);
+  std::vector<std::optional<HostScalars>> host(members);
   std::vector<SlotOptions> options(members, slot.options);
-  std::vector<char> applies(members);
   for (int64_t m = 0; m < members; ++m) {
-    host[m] = {scalar(scalars.learning_rate, m) * slot.options.learning_rate_factor, int64_t(scalar(scalars.step, m)),
-               scalar(scalars.gradient_scale, m)};
-    applies[m] = scalar(scalars.apply, m) != 0;
+    host[m] = host_scalars(scalars, slot.options, m);
     if (!slot.decays.empty()) options[m].weight_decay = slot.decays[m];
   }
   const auto moments_at = [&](auto* type, int64_t offset) {
@@ -320,9 +324,9 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
       scalar_t* values = slot.values.mutable_data_ptr<scalar_t>();
       const scalar_t* gradients = gradient.const_data_ptr<scalar_t>();
       over_members(members, elements, [&](int64_t member, int64_t offset, int64_t n) {
-        if (!applies[member]) return;
+        if (!host[member]) return;
         const auto moments = moments_at(static_cast<scalar_t*>(nullptr), offset);
-        loop(values + offset, gradients + offset, moments.data(), n, options[member], host[member]);
+        loop(values + offset, gradients + offset, moments.data(), n, options[member], *host[member]);
       });
     });
     return;
@@ -334,13 +338,13 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
       auto* values = slot.values.mutable_data_ptr<std::remove_pointer_t<decltype(value_type)>>();
       const auto* gradients = gradient.const_data_ptr<std::remove_pointer_t<decltype(gradient_type)>>();
       over_members(members, elements, [&](int64_t member, int64_t offset, int64_t n) {
-        if (!applies[member]) return;
+        if (!host[member]) return;
         float v[chunk], g[chunk];
         for (int64_t at = offset; at < offset + n; at += chunk) {
           const int64_t count = std::min(chunk, offset + n - at);
           convert(values + at, v, count);
           convert(gradients + at, g, count);
-          loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, options[member], host[member]);
+          loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, options[member], *host[member]);
           convert(v, values + at, count);
         }
       });

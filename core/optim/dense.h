@@ -8,6 +8,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +26,14 @@ struct Slot {
   at::Tensor decay_column = {};     // `decays` as [members, 1] on the device
 };
 
-// Scalars of one member on the host, for CPU slots.
+// Scalars of one member on the host, for CPU slots and for rows.
 struct HostScalars {
   double learning_rate = 0;  // includes the group's factor
   int64_t step = 0;
   double gradient_scale = 1;
 };
+// Reads them, without a kernel if they are on the CPU; nullopt if the update does not apply to the member.
+std::optional<HostScalars> host_scalars(const UpdateScalars& scalars, const SlotOptions& options, int64_t member = 0);
 
 struct AdamSettings {
   double beta1 = 0, beta2 = 0, eps = 0;

@@ -420,7 +420,7 @@ at::Tensor skinny_linear(const at::Tensor& input, const at::Tensor& weight, cons
 
 at::Tensor skinny_relu_gradient(const at::Tensor& gradient, const at::Tensor& output) {
   const at::Tensor given = gradient.contiguous(), kept = output.contiguous();
-  at::Tensor out = at::empty_like(given);
+  at::Tensor out = at::empty(given.sizes(), given.options());
   AT_DISPATCH_FLOATING_TYPES(given.scalar_type(), "skinny_relu_gradient", [&] {
     const auto* from = given.const_data_ptr<scalar_t>();
     const auto* positive = kept.const_data_ptr<scalar_t>();

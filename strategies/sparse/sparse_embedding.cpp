@@ -2,6 +2,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unique2.h>
@@ -172,6 +173,7 @@ class SparseEmbedding::Backward : public torch::autograd::Node {
                   "dense one");
     if (gradients[0].defined()) {
       at::NoGradGuard no_grad;
+      at::AutoDispatchBelowADInplaceOrView below;
       table_->add(positions_, gradients[0], round_);
     }
     return variable_list(1);
@@ -184,6 +186,18 @@ class SparseEmbedding::Backward : public torch::autograd::Node {
 };
 
 namespace {
+
+// Rows [begin, end) of a contiguous tensor without a graph. narrow() would dispatch three operators, for each table
+// several times a step.
+at::Tensor rows_between(const at::Tensor& tensor, int64_t begin, int64_t end) {
+  at::Tensor rows = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+                                                             tensor.key_set(), tensor.dtype());
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  shape[0] = end - begin;
+  rows.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset() + begin * tensor.stride(0));
+  rows.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return rows;
+}
 
 // out[i] = from[positions[i]]
 template <class T>
@@ -287,6 +301,7 @@ at::Tensor SparseEmbedding::embed_trained(const at::Tensor& ids) {
   at::Tensor positions, out;
   {
     at::NoGradGuard no_grad;
+    at::AutoDispatchBelowADInplaceOrView below;
     std::vector<int64_t> shape = ids.sizes().vec();
     shape.push_back(value_.size(1));
     const at::Tensor flat = ids.reshape({-1}).contiguous();
@@ -342,7 +357,7 @@ TableRows SparseEmbedding::prefetch(const at::Tensor& ids) {
   prefetched_ids_ = ids;
   prefetched_positions_ = touch(ids.view({-1}));
   const TableRows fresh = rows_from(first);
-  gradients_.narrow(0, first, count_ - first).zero_();
+  rows_between(gradients_, first, count_).zero_();
   return fresh;
 }
 
@@ -393,13 +408,13 @@ void SparseEmbedding::make_room(int64_t rows) {
 }
 
 TableRows SparseEmbedding::rows_from(int64_t first) const {
-  return {numbers_.narrow(0, first, count_ - first), row_values_.narrow(0, first, count_ - first)};
+  return {rows_between(numbers_, first, count_), rows_between(row_values_, first, count_)};
 }
 
 // Fetches values of rows [first, count) and zeroes their gradients.
 void SparseEmbedding::fetch(int64_t first) {
   const TableRows fresh = rows_from(first);
-  if (count_ > first) gradients_.narrow(0, first, count_ - first).zero_();
+  if (count_ > first) rows_between(gradients_, first, count_).zero_();
   if (source_ != nullptr) return source_->fetch(source_table_, fresh.numbers, fresh.values, true);
   if (count_ > first) optimizer_->look_up(index_, fresh.numbers, fresh.values);
 }
@@ -427,7 +442,9 @@ void SparseEmbedding::begin() {
   prefetched_ids_ = prefetched_positions_ = at::Tensor();
 }
 
-TableRows SparseEmbedding::touched() { return {numbers_.narrow(0, 0, count_), gradients_.narrow(0, 0, count_)}; }
+TableRows SparseEmbedding::touched() {
+  return {rows_between(numbers_, 0, count_), rows_between(gradients_, 0, count_)};
+}
 
 at::Tensor SparseEmbedding::dense(const at::Tensor& numbers, const at::Tensor& values) const {
   at::NoGradGuard no_grad;

@@ -10,16 +10,15 @@
 
 namespace convoy {
 
-// --- Positives: counting sort by user, then sort each list, then fill the bitmap ---
+// --- Positives: counting sort by user, then sort each list, then fill the bits ---
 
 namespace {
 
 constexpr int64_t exact_limit = int64_t(1) << 26;  // bits, 8 MB: fits into a cache
-constexpr int64_t bits_per_pair = 16;  // of the hashed bitmap: one in sixteen untouched items needs a search
 
 using Words = std::array<uint32_t, 4>;
 
-constexpr size_t ahead = 8;        // samples
+constexpr size_t ahead = 8;        // samples whose words are drawn and whose memory is prefetched
 constexpr uint64_t patience = 16;  // blocks before a negative is selected from the list of remaining items
 
 uint32_t scaled(uint32_t word, int64_t bound) { return uint32_t(uint64_t(word) * uint64_t(bound) >> 32); }
@@ -64,19 +63,12 @@ Positives::Positives(int64_t users, int64_t items, const int32_t* user, const in
   });
 
   exact_ = users <= exact_limit / std::max<int64_t>(1, items);
-  int64_t size = users * items;
-  if (!exact_) {
-    int log = 10;
-    while ((int64_t(1) << log) < int64_t(rows.size()) * bits_per_pair) ++log;
-    shift_ = 64 - log;
-    size = int64_t(1) << log;
-  }
-  bits_.resize(size_t(size / 64 + 1));
+  words_.resize(exact_ ? size_t(users * items / 64 + 1) : size_t(first_word(int32_t(users))));
   for (int64_t u = 0; u < users; ++u) {
     const auto [from, to] = of(int32_t(u));
     for (const int32_t* i = from; i != to; ++i) {
-      const uint64_t bit = exact_ ? uint64_t(u * items_ + *i) : hashed(int32_t(u), *i);
-      bits_[bit >> 6] |= uint64_t(1) << (bit & 63);
+      const Bits bits = bits_of(int32_t(u), *i);
+      words_[bits.word] |= bits.mask;
     }
   }
 }
@@ -112,9 +104,9 @@ void draw_negatives(const Positives& positives, int64_t items, const int64_t* us
   if (count == 0) return;
   std::array<Words, ahead> words;  // words of the next samples
   const auto ask_for = [&](int64_t r) {
+    if (r + int64_t(ahead) < rows) positives.prefetch(int32_t(users[r + int64_t(ahead)]));
     Words& first = words[size_t(r) % ahead];
     first = philox(key, uint64_t(samples[r]), 0);
-    positives.prefetch(int32_t(users[r]));
     for (uint32_t word : first) positives.prefetch(int32_t(users[r]), int32_t(scaled(word, items)));
   };
   for (int64_t r = 0; r < std::min<int64_t>(rows, ahead); ++r) ask_for(r);

@@ -21,11 +21,6 @@ constexpr int64_t row_grain = 1 << 15;  // least number of elements per thread
 constexpr int64_t longest_absence =
     int64_t{1} << 20;  // updates of a history; then all rows are caught up and the history starts again
 
-HostScalars on_host(const UpdateScalars& scalars, const SlotOptions& options) {
-  return {scalars.learning_rate.item().toDouble() * options.learning_rate_factor, scalars.step.item().toLong(),
-          scalars.gradient_scale.item().toDouble()};
-}
-
 template <class T>
 T* moment(const std::vector<at::Tensor>& moments, size_t index) {
   return index < moments.size() ? moments[index].mutable_data_ptr<T>() : nullptr;
@@ -107,12 +102,12 @@ void RowBase::run(Table& table, const at::Tensor& rows, const at::Tensor& gradie
 void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) {
   at::NoGradGuard no_grad;
   Table& table = tables_.at(index);
-  if (!scalars.apply.item().toBool()) return;
-  const HostScalars host = on_host(scalars, table.options);
+  const std::optional<HostScalars> host = host_scalars(scalars, table.options);
+  if (!host) return;
   const at::Tensor given = gradients.contiguous();
-  run(table, rows, given, nullptr, host);
+  run(table, rows, given, nullptr, *host);
   if (paths_.lazy) return;
-  table.history.advance(missed_update(table.options, host));
+  table.history.advance(missed_update(table.options, *host));
   now_current(table, rows);
   if (table.history.length() == longest_absence) flush(index);
 }

@@ -34,11 +34,9 @@ RowHistory::RowHistory(double first, double second, double precision) : first_(f
 
 void RowHistory::restart() {
   updates_.clear();
-  sums_.assign(1, 0);
-  ratios_.assign(1, 0);
+  sums_.assign(1, {});
   logarithms_.assign(1, 0);
-  first_powers_.assign(1, 1);
-  second_powers_.assign(1, 1);
+  powers_.assign(1, {});
   decays_ = false;
 }
 
@@ -46,19 +44,18 @@ void RowHistory::advance(const MissedUpdate& update) {
   const int64_t now = length() + 1;
   const double quotient = update.rate / update.root;
   for (int64_t last = std::max<int64_t>(0, now - window_); last < now; ++last) {
-    const auto index = size_t(last), k = size_t(now - last);
-    sums_[index] = update.decay * sums_[index] + update.rate * terms_[k];
-    ratios_[index] = update.decay * ratios_[index] + quotient * quotients_[k];
+    const auto k = size_t(now - last);
+    Sums& sums = sums_[size_t(last)];
+    sums = {update.decay * sums.terms + update.rate * terms_[k],
+            update.decay * sums.quotients + quotient * quotients_[k]};
   }
   decays_ = decays_ || update.decay != 1;
   if (!(update.decay > 0))
     throw Error(Failure::config, "sparse embeddings: learning rate × weight decay is 1 or more; take smaller ones");
   updates_.push_back(update);
-  sums_.push_back(0);
-  ratios_.push_back(0);
+  sums_.emplace_back();
   logarithms_.push_back(logarithms_.back() + std::log(update.decay));
-  first_powers_.push_back(std::pow(first_, double(now)));
-  second_powers_.push_back(std::pow(second_, double(now)));
+  powers_.push_back({std::pow(first_, double(now)), std::pow(second_, double(now))});
 }
 
 double RowHistory::decay(int64_t begin, int64_t end) const {
@@ -72,9 +69,9 @@ Missed RowHistory::missed(int64_t last) const {
   missed.decay = decay(last, now);
   // Updates after the window add no terms. Their decay also applies to the terms of earlier updates.
   const double later = count > window_ ? decay(last + window_, now) : 1;
-  const double sum = sums_[size_t(last)], ratio = ratios_[size_t(last)];
-  missed.sum = sum * later;
-  missed.spread = ratio > 0 ? sum / ratio : 1;
+  const Sums sums = sums_[size_t(last)];
+  missed.sum = sums.terms * later;
+  missed.spread = sums.quotients > 0 ? sums.terms / sums.quotients : 1;
   missed.first = first_power(count);
   missed.second = second_power(count);
   return missed;
@@ -87,7 +84,7 @@ Missed RowHistory::missed(int64_t last) const {
 
 namespace {
 
-constexpr int64_t rows_ahead = 8;  // rows
+constexpr int64_t rows_ahead = 16;  // rows
 
 CONVOY_BODY void prefetch(const T* row, int64_t width) {
   for (int64_t i = 0; i < width; i += int64_t(64 / sizeof(T))) __builtin_prefetch(row + i);

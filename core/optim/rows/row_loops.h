@@ -56,18 +56,25 @@ class RowHistory {
   const MissedUpdate& update(int64_t index) const { return updates_[static_cast<size_t>(index)]; }
   double decay(int64_t begin, int64_t end) const;  // product of the decays of updates [begin, end)
   // first^count and second^count: decays of the moments in `count` updates.
-  double first_power(int64_t count) const { return first_powers_[static_cast<size_t>(count)]; }
-  double second_power(int64_t count) const { return second_powers_[static_cast<size_t>(count)]; }
+  double first_power(int64_t count) const { return powers_[static_cast<size_t>(count)].first; }
+  double second_power(int64_t count) const { return powers_[static_cast<size_t>(count)].second; }
 
  private:
+  // Numbers that are read together are next to each other: a history outgrows the first-level cache.
+  struct Sums {
+    double terms = 0, quotients = 0;  // Σa and Σ(a÷d)
+  };
+  struct Powers {
+    double first = 1, second = 1;
+  };
   double first_, second_;
   int64_t window_ = 1;
   bool decays_ = false;
   std::vector<double> terms_, quotients_;  // first^k, and first^k ÷ second^(k÷2), for k up to the window
   std::vector<MissedUpdate> updates_;
-  std::vector<double> sums_, ratios_;                 // Σa and Σ(a÷d), by last update
-  std::vector<double> logarithms_;                    // [i]: logarithm of the product of the first i decays
-  std::vector<double> first_powers_, second_powers_;  // by number of updates
+  std::vector<Sums> sums_;          // by last update
+  std::vector<double> logarithms_;  // [i]: logarithm of the product of the first i decays
+  std::vector<Powers> powers_;      // by number of updates
 };
 
 // --- Loops: catch rows up and update them, in one pass ---

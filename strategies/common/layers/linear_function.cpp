@@ -7,6 +7,8 @@
 #include <ATen/ops/threshold_backward.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <optional>
+
 #include "core/tensors/products.h"
 #include "core/tensors/skinny_product.h"
 
@@ -35,6 +37,8 @@ variable_list ProductNode::apply(variable_list&& gradients) {
   std::lock_guard<std::mutex> lock(mutex_);
   variable_list results(3);
   at::Tensor output = std::move(gradients[0]);  // the list would keep it
+  std::optional<at::AutoDispatchBelowADInplaceOrView> without_graph;
+  if (!at::GradMode::is_enabled()) without_graph.emplace();
   if (output.defined()) differentiate(output, input_.unpack(), saved_weight_.unpack(), results);
   return results;
 }
@@ -49,7 +53,8 @@ namespace {
 
 // Rows of a gradient or an input, as the weight's matrix takes them: [rows, size], or [K, rows, size] of a stack.
 at::Tensor rows_for(const at::Tensor& weight, const at::Tensor& tensor) {
-  if (weight.dim() == 3) return tensor.dim() == 3 ? tensor : tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
+  if (tensor.dim() == weight.dim()) return tensor;
+  if (weight.dim() == 3) return tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
   return tensor.reshape({-1, tensor.size(-1)});
 }
 
@@ -79,7 +84,7 @@ class LinearBackward : public ProductNode {
     const bool loops =
         !at::GradMode::is_enabled() && is_skinny(rows, weight) && is_skinny_operand(output, weight.scalar_type());
     if (relu_) {
-      const at::Tensor positive = positive_.unpack(shared_from_this()).reshape(flat.sizes());
+      const at::Tensor positive = rows_for(weight, positive_.unpack(shared_from_this()));
       flat = loops ? skinny_relu_gradient(flat, positive) : at::threshold_backward(flat, positive, 0);
       // As a node of relu's own would: the products that follow need neither relu's result nor its gradient.
       output.reset();

@@ -214,7 +214,7 @@ void ModelPart::set_training(bool training) {
 Batch prepared(const Batch& batch, at::Device device, at::ScalarType dtype) {
   Batch moved = batch.to(device, true);
   for (auto& [name, tensor] : moved.tensors) {
-    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
+    if (tensor.is_floating_point() && tensor.scalar_type() != dtype) tensor = tensor.to(dtype);
     if (name == "features" && tensor.scalar_type() == at::kByte) tensor = from_bytes(tensor, dtype);
   }
   return moved;
