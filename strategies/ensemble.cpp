@@ -20,6 +20,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
 #include "core/metrics/accumulator.h"
 #include "core/optim/precision.h"
 #include "strategies/common/model/visit_parts.h"
@@ -116,7 +117,9 @@ NamedTensors EarlyStop::state() const {
 
 class Ensemble : public Strategy, public HeldOutEvaluation {
  public:
-  explicit Ensemble(const Options& options) : options_(options) { sampling_.samples = samples_of(options_); }
+  explicit Ensemble(const Options& options) : options_(ensemble_options(options)) {
+    sampling_.samples = samples_of(options);
+  }
 
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     all_ = members_of(context.config);
@@ -126,10 +129,10 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
     first_ = first;
     warn_if_lazy_is_unused(context, {});
     device_ = context.devices.front();
-    stop_.emplace(all_, options_.section("early_stop").text("metric"));
-    members_ = std::make_unique<StackedMembers>(context, model, loss,
+    stop_.emplace(all_, options_.stop_metric);
+    members_ = std::make_unique<StackedMembers>(context, options_, model, loss,
                                                 std::vector<MemberSettings>(all_.begin() + first, all_.begin() + last));
-    if (options_.boolean("vote") && all_.size() > 1) {
+    if (options_.vote && all_.size() > 1) {
       const std::string& configured = context.config.loss.name;
       auto store = std::make_shared<LayerStore>();
       store->device = device_;
@@ -186,8 +189,11 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
       if (stop_->finished(member.number)) ended.push_back(member.number);
     const int64_t before = members_->active();
     members_->finish(ended);
-    if (members_->active() != before)
-      log::info(str("ensemble: ", before - members_->active(), " of ", before, " members of this rank have finished"));
+    if (members_->active() != before) {
+      const auto all = int64_t(members_->rows().size()), finished = all - members_->active();
+      log::info(str("ensemble: ", finished, " of ", counted(all, "member"), " of this rank ",
+                    finished == 1 ? "has" : "have", " finished"));
+    }
     read_samples();
     return stop_->training() == 0;
   }
@@ -248,7 +254,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
     sampling_.job_members = stop_->training();
   }
 
-  Options options_;
+  const EnsembleOptions options_;
   Sampling sampling_;
   bool first_rank_ = true;
   int64_t first_ = 0;  // number of this rank's first member

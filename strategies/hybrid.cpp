@@ -20,20 +20,18 @@
 namespace convoy {
 
 std::unique_ptr<Strategy> make_hybrid(const Options& options) {
-  const bool shards = mesh_data(options.section("mesh")).sharded;
+  const bool shards = mesh_options(options).sharded;
   const ShardedOptions sharded{sharded_step_options(options)};
   MeshComponents components{sharded};
   const bool deferred = shards && sharded.shard == Shard::parameters;
-  components.runner = [options, step = components.options, deferred](const Context& context, ModelPtr model,
-                                                                     LossPtr loss) {
+  components.runner = [stages = pipeline_options(options), group = tensor_group_options(options),
+                       step = components.options, deferred](const Context& context, ModelPtr model, LossPtr loss) {
     PartRequest request = part_request(context, step);
     request.deferred = deferred;
-    TensorOptions tensor = tensor_options_of(options);
-    tensor.cuts = planned_shards(*model);
-    request = sharded_part(context, tensor, std::move(request));
+    request = sharded_part(context, {group, planned_shards(*model)}, std::move(request));
     if (context.axis("pipeline")->size() == 1)
       return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
-    return make_pipeline_runner(context, std::move(model), std::move(loss), options, request);
+    return make_pipeline_runner(context, std::move(model), std::move(loss), stages, step.micro_batches, request);
   };
   components.data = [shards, sharded](const Context& context,
                                       const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {

@@ -83,8 +83,10 @@ void LocalData::visit_state(const StateVisitor& visit) { visit_parts(parts_, *fl
 
 std::unique_ptr<Strategy> make_model_parallel(const Options& options) {
   MeshComponents components{step_options(options)};
-  components.runner = [options, step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
-    return make_device_runner(context, std::move(model), std::move(loss), options, part_request(context, step));
+  components.runner = [devices = device_options(options), step = components.options](const Context& context,
+                                                                                     ModelPtr model, LossPtr loss) {
+    return make_device_runner(context, std::move(model), std::move(loss), devices, step.micro_batches,
+                              part_request(context, step));
   };
   components.data = [every = components.options.sync.every](const Context& context,
                                                             const std::vector<ModelPart*>& model_parts) {

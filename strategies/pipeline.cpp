@@ -24,8 +24,10 @@ namespace convoy {
 
 std::unique_ptr<Strategy> make_pipeline(const Options& options) {
   MeshComponents components{step_options(options)};
-  components.runner = [options, step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
-    return make_pipeline_runner(context, std::move(model), std::move(loss), options, part_request(context, step));
+  components.runner = [stages = pipeline_options(options), step = components.options](const Context& context,
+                                                                                      ModelPtr model, LossPtr loss) {
+    return make_pipeline_runner(context, std::move(model), std::move(loss), stages, step.micro_batches,
+                                part_request(context, step));
   };
   // No other rank has this stage: one bucket, and no message for it.
   ReplicatedOptions whole{components.options};

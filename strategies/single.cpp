@@ -22,8 +22,7 @@ namespace {
 
 class Single : public Strategy {
  public:
-  explicit Single(const Options& options)
-      : options_(step_options(options)), every_(options_.sync.every), graph_mode_(options.text("graph")) {}
+  explicit Single(const Options& options) : options_(step_options(options)), every_(options_.sync.every) {}
 
   void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
@@ -44,9 +43,9 @@ class Single : public Strategy {
     warn_if_lazy_is_unused(context, part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
     if (every_ == 1)
-      graph_.emplace(context, graph_mode_, graph_parts());
+      graph_.emplace(context, options_.graph, graph_parts());
     else
-      log_no_graph(context, graph_mode_, not_every_step(every_));
+      log_no_graph(context, options_.graph, not_every_step(every_));
   }
 
   Sampling sampling() const override { return {0, 1, options_.micro_batches}; }
@@ -112,8 +111,7 @@ class Single : public Strategy {
   std::shared_ptr<TimeBreakdown> times_;
   std::optional<GradientCoverage> first_gradients_;
   const StepOptions options_;
-  const int64_t every_;  // steps per update
-  const std::string graph_mode_;
+  const int64_t every_;      // steps per update
   int64_t accumulated_ = 0;  // steps since the last update
   std::optional<ModelPart> part_;
   std::optional<FlatParameters> flat_;

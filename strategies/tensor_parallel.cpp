@@ -24,9 +24,10 @@ namespace convoy {
 
 std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
   MeshComponents components{step_options(options)};
-  components.runner = [options, step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
+  components.runner = [tensor = TensorOptions{tensor_group_options(options)}, step = components.options](
+                          const Context& context, ModelPtr model, LossPtr loss) {
     return make_whole_runner(context, std::move(model), std::move(loss),
-                             sharded_part(context, tensor_options_of(options), part_request(context, step)));
+                             sharded_part(context, tensor, part_request(context, step)));
   };
   ReplicatedOptions replicated{components.options};
   // A data axis of size one reduces nothing. One bucket gives the optimizer the longest range.

@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
 #include "core/optim/precision.h"
 #include "core/tensors/init.h"
 #include "strategies/common/model/visit_parts.h"
@@ -78,9 +79,10 @@ struct StackedMembers::SingleMember {
   std::unique_ptr<GradientCollector> collector;
 };
 
-StackedMembers::StackedMembers(const Context& context, ModelPtr model, LossPtr loss,
+StackedMembers::StackedMembers(const Context& context, const EnsembleOptions& options, ModelPtr model, LossPtr loss,
                                std::vector<MemberSettings> members)
     : context_(context),
+      options_(options),
       model_(std::move(model)),
       loss_(std::move(loss)),
       members_(std::move(members)),
@@ -91,15 +93,15 @@ StackedMembers::StackedMembers(const Context& context, ModelPtr model, LossPtr l
   build();
   update_ = std::make_unique<StackedUpdate>(context_, *storage_, members_);
   best_ = std::make_unique<BestMembers>(*storage_, members_);
-  graph_ = std::make_unique<StepGraph>(context_, context_.config.strategy.options.text("graph"), graph_parts());
+  graph_ = std::make_unique<StepGraph>(context_, options_.graph, graph_parts());
 }
 
 StackedMembers::~StackedMembers() = default;
 
 std::unique_ptr<ModelPart> StackedMembers::make_stack(int64_t rows, std::shared_ptr<Stack>& stack) const {
-  const std::string& convolutions = context_.config.strategy.options.text("convolutions");
   stack = std::make_shared<Stack>();
-  stack->grouped = convolutions == "grouped" || (convolutions == "auto" && context_.devices.front().is_cuda());
+  stack->grouped = options_.convolutions == Convolutions::grouped ||
+                   (options_.convolutions == Convolutions::automatic && context_.devices.front().is_cuda());
   for (int64_t row = 0; row < rows; ++row) stack->seeds.push_back(members_[size_t(row)].seed);
   PartRequest request;
   request.layers = [&stack](std::shared_ptr<LayerStore> store) {
@@ -120,12 +122,11 @@ StackedMembers::SingleMember StackedMembers::make_single(const MemberSettings& m
 void StackedMembers::build() {
   std::shared_ptr<Stack> stack;
   stack_ = make_stack(active_, stack);
-  const bool foreign_modules =
-      stack->parameters.size() != stack_->parameters().size() || !stack_->frozen().empty() ||
+  const bool frozen = !stack_->frozen().empty();
+  if (frozen || stack->parameters.size() != stack_->parameters().size() ||
       std::any_of(stack_->buffers().begin(), stack_->buffers().end(), [&](const NamedBuffer& buffer) {
         return buffer.value.dim() == 0 || buffer.value.size(0) != active_;
-      });
-  if (foreign_modules) {
+      })) {
     stack_.reset();
     stacked_ = false;
     chosen_ = true;
@@ -135,7 +136,7 @@ void StackedMembers::build() {
       storage_->copy(row, *single_[size_t(row)].part);
       storage_->bind_row(*single_[size_t(row)].part, row);
     }
-    report_mode("the model has foreign modules");
+    report_mode(frozen ? "a stack has no frozen parameters" : "the model has foreign modules");
     return;
   }
   storage_ = std::make_unique<StackedStorage>(*stack_, true, members_, context_.config.optimizer);
@@ -150,7 +151,8 @@ void StackedMembers::build() {
 
 void StackedMembers::report_mode(const std::string& why) const {
   const std::string mode = stacked_ ? as_one_stack : side_by_side;
-  log::info(convoy::str("ensemble: rank ", context_.rank, " trains ", members_.size(), " members ", mode, ": ", why));
+  log::info(convoy::str("ensemble: rank ", context_.rank, " trains ", counted(int64_t(members_.size()), "member"), " ",
+                        mode, ": ", why));
   // Earlier versions measured the passes; the field stays.
   const Json report{{"members", members_.size()}, {"trained", mode}, {"because", why}, {"seconds_per_pass", nullptr}};
   context_.add_to_summary({{"ensemble", report}});
@@ -206,9 +208,8 @@ void StackedMembers::restored() {
 // Convolutions on a CPU gain nothing from a stack, which must split and join activations around each. Finished members
 // count too, so a resumed run gets the same result.
 bool StackedMembers::convolves_on_a_cpu(const Stack& stack) const {
-  const Options& options = context_.config.strategy.options;
-  return options.text("how") == "auto" && options.text("convolutions") == "auto" && stack.convolves &&
-         members_.size() > 1 && context_.devices.front().is_cpu();
+  return options_.how == EnsembleMode::automatic && options_.convolutions == Convolutions::automatic &&
+         stack.convolves && members_.size() > 1 && context_.devices.front().is_cpu();
 }
 
 // Returns why the stack differs from single members on this batch, or "".

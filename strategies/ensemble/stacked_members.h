@@ -20,9 +20,9 @@ namespace convoy {
 
 class StackedMembers {
  public:
-  // `members`: members of this rank, all training. Reads the options `how` and `convolutions` of the section
-  // `strategy`.
-  StackedMembers(const Context& context, ModelPtr model, LossPtr loss, std::vector<MemberSettings> members);
+  // `members`: members of this rank, all training.
+  StackedMembers(const Context& context, const EnsembleOptions& options, ModelPtr model, LossPtr loss,
+                 std::vector<MemberSettings> members);
   ~StackedMembers();
 
   int64_t active() const { return active_; }
@@ -82,6 +82,7 @@ class StackedMembers {
   void report_mode(const std::string& why) const;
 
   const Context context_;
+  const EnsembleOptions options_;
   ModelPtr model_;
   LossPtr loss_;
   std::vector<MemberSettings> members_;  // by row

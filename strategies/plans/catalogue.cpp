@@ -133,9 +133,7 @@ const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& replicas_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& shards_strategy() { return strategy_entry("fsdp"); }
 
-int64_t configured_micro_batches(const Options& strategy) {
-  return strategy.has("micro_batches") ? strategy.integer("micro_batches") : StepOptions().micro_batches;
-}
+int64_t configured_micro_batches(const Options& strategy) { return step_options(strategy).micro_batches; }
 
 double compression_error(const Options& strategy) {
   const Compression compress = sync_policy(strategy).compress;

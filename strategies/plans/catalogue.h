@@ -63,6 +63,7 @@ struct BlockDescription {
   int64_t tensors = 0;               // number of parameters
   int64_t product_parameters = 0;    // elements of parameters that only multiply activations
   int64_t product_tensors = 0;       // number of those parameters
+  int64_t convolutions = 0;          // layers from Layers
   int64_t norms = 0;                 // batch norm layers from Layers, which a data axis may synchronise
   int64_t norm_channels = 0;         // their total number of channels
   // Foreign modules with statistics that depend on a rank's rows.
@@ -82,8 +83,8 @@ struct BlockDescription {
 CONVOY_JSON(BlockDescription, name, parameters, buffers, row_working_bytes, working_bytes, tensors, product_parameters,
             product_tensors, cut_product_parameters, flat_sequences, row_flops, row_output_bytes, row_saved_bytes,
             saved_bytes, cut_parameters, row_cut_input_bytes, row_cut_output_bytes, row_cut_saved_bytes, cut_exchanges,
-            products, norms, norm_channels, foreign_norms, tracking_norms, tables, tied_tables, cuts, tie_conflicts,
-            named, ties)
+            products, convolutions, norms, norm_channels, foreign_norms, tracking_norms, tables, tied_tables, cuts,
+            tie_conflicts, named, ties)
 struct ModelDescription {
   std::vector<BlockDescription> blocks;
   int64_t element_bytes = 4;

@@ -28,9 +28,9 @@ std::vector<DevicePlan> all_devices(const Host& host, bool gpus) {
 }
 
 std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
-  const Options& options = config.strategy.options;
+  const DeviceOptions options = device_options(config.strategy.options);
   const Host& host = topology.hosts.front();
-  std::vector<DevicePlan> devices = parse_devices(options, "devices", host);
+  std::vector<DevicePlan> devices = parse_devices(options, host);
   const auto ranks = size_t(request.ranks);
   if (devices.empty()) {
     bool gpus = on_gpus(config, topology);
@@ -44,7 +44,7 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
                       " devices; data_parallel has one rank per device");
   for (const DevicePlan& device : devices)
     if (device.kind != devices.front().kind)
-      options.fail("devices", "mixes GPUs and cores; ranks that train together need devices of one kind");
+      options.section.fail("devices", "mixes GPUs and cores; ranks that train together need devices of one kind");
   for (const DevicePlan& device : devices) {
     const auto cores = int64_t(device.cores.size());
     if (cores > 0 && config.launch.cores_per_rank > 0 && cores != config.launch.cores_per_rank)

@@ -11,7 +11,6 @@ namespace {
 
 Plan plan_ddp(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   check_sparse_embeddings(config, true);
-  check_graph(config, topology);
   return plan_data_axis(config, topology, request);
 }
 

@@ -2,14 +2,11 @@
 #include <algorithm>
 #include <map>
 
-#include "core/base/describe.h"
-#include "core/base/json.h"
 #include "core/base/text.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/data_axis.h"
-#include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
@@ -30,13 +27,14 @@ bool threads_may_exchange_by(const std::string& backend) {
 }
 
 bool as_threads(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
-  const std::string& how = config.strategy.options.text("how");
+  const EnsembleMode how = ensemble_options(config.strategy.options).how;
   const bool spread = topology.hosts.size() > 1 || (!request.rank_hosts.empty() && request.ranks > 1);
-  if (how == "threads" && spread)
+  if (how == EnsembleMode::threads && spread)
     throw ConfigError(SourceLocation{}, "strategy.how",
                       "threads are of one process on one host, and the job was started once per rank by a launcher, or "
                       "on several hosts; start it alone, or set how: processes");
-  return how == "threads" || (how == "auto" && !spread && threads_may_exchange_by(config.backend));
+  return how == EnsembleMode::threads ||
+         (how == EnsembleMode::automatic && !spread && threads_may_exchange_by(config.backend));
 }
 
 int64_t threads_on_a_gpu(const JobPlan& job) {
@@ -50,14 +48,14 @@ int64_t threads_on_a_gpu(const JobPlan& job) {
 
 // One rank per device, at most one per member. `stacked` on a CPU uses one rank unless more are requested.
 int ranks_of(const RunConfig& config, const Topology& topology, const PlanRequest& request, bool threads) {
-  const Options& options = config.strategy.options;
-  const int64_t members = options.integer("members");
+  const EnsembleOptions options = ensemble_options(config.strategy.options);
+  const int64_t members = options.members;
   if (request.ranks > members)
     throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
                       " ranks were requested, but strategy.members is ", members,
                       "; a rank without a member would have nothing to do: take at most ", members);
   if (request.ranks > 0) return request.ranks;
-  const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
+  const bool one = options.how == EnsembleMode::stacked && !on_gpus(config, topology);
   return one ? 1 : int(std::min<int64_t>(members, devices_here(config, topology, threads)));
 }
 
@@ -71,10 +69,9 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_sparse_embeddings(config, false);
-  check_graph(config, topology);
   // Ranks may share a GPU: processes run in turn or use MPS; threads use separate streams.
-  const std::string& how = config.strategy.options.text("how");
-  const bool share_gpus = how == "processes" || how == "threads";
+  const EnsembleMode how = ensemble_options(config.strategy.options).how;
+  const bool share_gpus = how == EnsembleMode::processes || how == EnsembleMode::threads;
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
   if (!threads) return made;
   JobPlan& job = made.jobs.front();
@@ -89,21 +86,30 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   return made;
 }
 
-// Cost per rank with k members: k times that of a run of one member. Only metrics of evaluations are sent.
+// True if a CPU rank trains its members one after another and not as a stack (strategies/ensemble/stacked_members.cpp).
+bool one_after_another(const EnsembleOptions& options, const RankPlan& rank, const ModelDescription& description) {
+  return options.how == EnsembleMode::automatic && options.convolutions == Convolutions::automatic &&
+         rank.devices.front().kind != DevicePlan::Kind::gpu &&
+         std::any_of(description.blocks.begin(), description.blocks.end(),
+                     [](const BlockDescription& block) { return block.convolutions > 0; });
+}
+
+// Cost per rank with k members: k times that of a run of one member, but a rank that trains them one after another has
+// the activations of one at a time. Only metrics of evaluations are sent.
 std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& description) {
   JobPlan alone = job;
   alone.ranks.resize(1);
   const RankCost one = replica_costs(alone, description).front();
-  const int64_t members = job.config.strategy.options.integer("members");
+  const EnsembleOptions options = ensemble_options(job.config.strategy.options);
   std::vector<RankCost> costs;
   for (const RankPlan& rank : job.ranks) {
-    const auto [first, last] = members_of_rank(members, rank.rank, int(job.ranks.size()));
+    const auto [first, last] = members_of_rank(options.members, rank.rank, int(job.ranks.size()));
     const auto held = double(last - first);
     RankCost mine = one;
-    for (double* bytes :
-         {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes, &mine.activation_bytes,
-          &mine.owned_bytes, &mine.work.span, &mine.work.busy, &mine.work.updated})
+    for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
+                          &mine.owned_bytes, &mine.work.span, &mine.work.busy, &mine.work.updated})
       *bytes *= held;
+    if (!one_after_another(options, rank, description)) mine.activation_bytes *= held;
     costs.push_back(mine);
   }
   return costs;
@@ -115,21 +121,7 @@ StrategyEntry ensemble_entry() {
   StrategyEntry entry;
   entry.name = "ensemble";
   entry.help = "many small models at once, each with its own seed, rows and learning rate; their vote is evaluated";
-  entry.options = member_options();
-  entry.options.insert(
-      entry.options.begin() + 1,
-      describe::choice(
-          "how",
-          "execution mode. stacked: one batched product per layer for all members of a rank; threads: stacks divided "
-          "over threads of one process, one per core or GPU; processes: over processes; auto: threads if ranks may be "
-          "threads of one host, else processes; members with convolutions run concurrently on CPUs",
-          {"stacked", "threads", "processes", "auto"}, "auto"));
-  entry.options.push_back(describe::boolean("vote", "evaluate the members' majority and mean too", true));
-  entry.options.push_back(describe::choice("convolutions",
-                                           "convolutions of a stack: grouped (one for all members), each (one after "
-                                           "another), auto (grouped on GPUs)",
-                                           {"auto", "grouped", "each"}, "auto"));
-  entry.options.push_back(graph_option());
+  entry.options = ensemble_section_options();
   entry.Entry::check = check_members;
   entry.plan = plan_ensemble;
   entry.cost = ensemble_cost;

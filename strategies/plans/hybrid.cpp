@@ -18,22 +18,8 @@
 namespace convoy {
 namespace {
 
-// Degrees from `mesh`.
-struct Degrees {
-  int data = 1, pipeline = 1, tensor = 1;
-  bool sharded = false;  // as MeshData::sharded
-
-  int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
-  int64_t product() const { return int64_t(data) * pipeline * tensor; }  // each at most 2²⁰
-};
-
-Degrees degrees_of(const Options& mesh) {
-  const MeshData data = mesh_data(mesh);
-  return {data.degree, int(mesh.integer("pipeline")), int(mesh.integer("tensor")), data.sharded};
-}
-
-Mesh mesh_of(const Options& options, const Degrees& degrees) {
-  const std::vector<std::string> order = options.texts("order");
+Mesh mesh_of(const Options& options, const MeshOptions& degrees) {
+  const std::vector<std::string>& order = degrees.order;
   for (const std::string axis : {"data", "pipeline", "tensor"}) {
     if (std::count(order.begin(), order.end(), axis) != 1)
       options.fail("order", "must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
@@ -47,7 +33,7 @@ Mesh mesh_of(const Options& options, const Degrees& degrees) {
 }
 
 // Refuses keys of an axis that the mesh does not have or has in another kind.
-std::vector<std::string> check_axis_keys(const Options& options, const Degrees& degrees) {
+std::vector<std::string> check_axis_keys(const Options& options, const MeshOptions& degrees) {
   const SourceLocation data = options.location("mesh.data");
   std::vector<std::string> left_out;
   const auto refuse = [&](const std::vector<std::string>& keys, const std::string& reason,
@@ -72,7 +58,7 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
     refuse({"schedule", "stages", "virtual"},
            "needs the axis pipeline, but mesh.pipeline is 1; raise it, or leave this key out",
            options.location("mesh.pipeline"));
-  if (degrees.tensor == 1 && options.boolean("sequence_parallel"))
+  if (degrees.tensor == 1 && tensor_group_options(options).sequence_parallel)
     refuse({"sequence_parallel"}, "needs the axis tensor, but mesh.tensor is 1; raise it, or leave this key out",
            options.location("mesh.tensor"));
   return left_out;
@@ -80,8 +66,7 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
 
 Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const Options& options = config.strategy.options;
-  const Options mesh = options.section("mesh");
-  const Degrees degrees = degrees_of(mesh);
+  const MeshOptions degrees = mesh_options(options);
   constexpr int64_t most = 65536;  // as for launch.ranks
   if (degrees.product() > most) options.fail("mesh", "multiplies to ", degrees.product(), " ranks, more than ", most);
   if (request.ranks > 0 && degrees.product() != request.ranks)
@@ -90,12 +75,13 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
                  "; change a degree, or start ", degrees.product(), " ranks");
   const std::vector<std::string> left_out = check_axis_keys(options, degrees);
   check_tensor_degree(config, degrees.tensor);
-  if (degrees.pipeline > 1) check_pipeline(options, degrees.pipeline);
+  if (degrees.pipeline > 1) check_pipeline(pipeline_options(options), degrees.pipeline);
   check_sparse_embeddings(config, false);
   Plan plan = plan_on_mesh(config, topology, request, mesh_of(options, degrees));
   plan.warnings.insert(plan.warnings.end(), left_out.begin(), left_out.end());
-  if (degrees.pipeline > 1 && options.integer("micro_batches") < degrees.pipeline)
-    plan.warnings.push_back(str("strategy.micro_batches: ", options.integer("micro_batches"), " for ", degrees.pipeline,
+  const int64_t micro_batches = step_options(options).micro_batches;
+  if (degrees.pipeline > 1 && micro_batches < degrees.pipeline)
+    plan.warnings.push_back(str("strategy.micro_batches: ", micro_batches, " for ", degrees.pipeline,
                                 " ranks of the axis pipeline, which wait for each other most of the time; take ",
                                 4 * degrees.pipeline));
   return plan;
@@ -105,13 +91,14 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
 // memory of a sharded gradient is freed after each backward.
 void check_shared_ties(const Options& options, const JobPlan& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
-  if (!mesh_data(options.section("mesh")).sharded || options.text("shard") == "optimizer") return;
+  const Shard shard = shard_of(options);
+  if (!mesh_options(options).sharded || shard == Shard::optimizer) return;
   const auto ranks = size_t(job.mesh.degree("pipeline"));
   for (size_t block = 0; block < description.blocks.size(); ++block) {
     for (const TiedTensor& tie : description.blocks[block].ties) {
       const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, int64_t(block));
       if (maker != user && maker % ranks == user % ranks)
-        options.fail("shard", "is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
+        options.fail("shard", "is ", name_of(shard), ", and two stages of one rank use ", tie.name,
                      "; set shard: optimizer, or use other stages");
     }
   }
@@ -154,9 +141,9 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
 }
 
 // Adds the cost of the data axis to a rank that holds `model`, which the axis tensor has sharded already.
-void add_data_axis(const JobPlan& job, const Options& options, const ModelDescription& model, bool ends, int rank,
+void add_data_axis(const JobPlan& job, const MeshOptions& mesh, const ModelDescription& model, bool ends, int rank,
                    RankCost& cost) {
-  if (mesh_data(options.section("mesh")).sharded) {
+  if (mesh.sharded) {
     const RankCost sharded = sharded_costs(job, model, ends).at(size_t(rank));
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
@@ -169,7 +156,7 @@ void add_data_axis(const JobPlan& job, const Options& options, const ModelDescri
     return;
   }
   const int data = job.mesh.degree("data");
-  const StepOptions step = step_options(options);
+  const StepOptions step = step_options(job.config.strategy.options);
   if (!step.sync.plain())
     add_sync_cost(job.config, model, data, cost);
   else if (data > 1)
@@ -185,7 +172,7 @@ std::vector<BlockRange> stages_at(const std::vector<BlockRange>& stages, int ind
 }
 
 // Costs by index along the pipeline axis, without the data axis.
-std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, const ModelDescription& model,
+std::vector<RankCost> stage_costs(const JobPlan& job, const MeshOptions& mesh, const ModelDescription& model,
                                   const ModelDescription& cut) {
   const int ranks = job.mesh.degree("pipeline");
   if (ranks == 1) return {tensor_group_cost(job, model)};
@@ -193,7 +180,7 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
   PipelineShape shape = pipeline_shape(job);
   shape.tensor = job.mesh.degree("tensor");
   shape.stage_time = stage_times(model, stages, shape.tensor);
-  if (mesh_data(options.section("mesh")).sharded) shape.tie_shares = job.mesh.degree("data");
+  if (mesh.sharded) shape.tie_shares = job.mesh.degree("data");
   std::vector<RankCost> costs = pipeline_costs(shape, stages, cut);
   for (int index = 0; index < ranks; ++index) {
     RankCost& cost = costs[size_t(index)];
@@ -207,9 +194,9 @@ std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, co
 }
 
 std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options& options = job.config.strategy.options;
+  const MeshOptions mesh = mesh_options(job.config.strategy.options);
   const ModelDescription cut = shard_description(job, description);
-  const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
+  const std::vector<RankCost> of_stages = stage_costs(job, mesh, description, cut);
   const int ranks = job.mesh.degree("pipeline");
   const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : job_stages(job, description);
   std::vector<ModelDescription> parts;       // by index along the pipeline axis
@@ -225,7 +212,7 @@ std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& de
     const auto index = size_t(job.mesh.coordinate(rank, "pipeline"));
     costs.push_back(of_stages[index]);
     costs.back().owned_bytes = written[index][size_t(job.mesh.coordinate(rank, "data"))];
-    add_data_axis(job, options, parts[index], int(index) == ranks - 1, rank, costs.back());
+    add_data_axis(job, mesh, parts[index], int(index) == ranks - 1, rank, costs.back());
   }
   return costs;
 }
@@ -238,7 +225,7 @@ std::string hybrid_schedule(const JobPlan& job, const ModelDescription& descript
 Option data_axis() {
   return describe::any("data", "integer, or map",
                        "ranks along the axis, or {degree: 2, how: ddp | fsdp}: replicas, or shards of one",
-                       MeshData{}.degree);
+                       MeshOptions().data);
 }
 
 }  // namespace
@@ -267,7 +254,7 @@ StrategyEntry hybrid_entry() {
   entry.check = check_hybrid;
   entry.report = hybrid_schedule;
   entry.state_of_lost_rank = [](const JobPlan& job) {
-    const Degrees degrees = degrees_of(job.config.strategy.options.section("mesh"));
+    const MeshOptions degrees = mesh_options(job.config.strategy.options);
     if (degrees.sharded) return str("mesh.data with how: fsdp keeps each part of the state on one rank");
     return degrees.data > 1 ? state_of_lost_replica(job) : state_of_lost_shard(job);
   };

@@ -82,6 +82,7 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   check_memory_options(config);
   const std::vector<std::string> left_out = check_shared_effects(config);
   check_micro_batches(config, mesh.degree("data"));
+  check_graph(config, topology);
   bool gpus = on_gpus(config, topology);
   std::vector<int> hosts = hosts_of(topology, request, ranks, gpus);
   std::string note;

@@ -7,6 +7,7 @@
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/data_axis.h"
+#include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/schedule.h"
 #include "strategies/plans/stages.h"
@@ -29,7 +30,7 @@ std::vector<DevicePlan> chosen_devices(const RunConfig& config, const Host& host
 }
 
 // Binds the rank to the cores that the user listed by number.
-void bind_listed(const RunConfig& config, const Options& options, const Host& host, RankPlan& rank) {
+void bind_listed(const RunConfig& config, const DeviceOptions& options, const Host& host, RankPlan& rank) {
   std::set<int> units;
   for (const DevicePlan& device : rank.devices) units.insert(device.cores.begin(), device.cores.end());
   if (units.empty()) return;
@@ -39,8 +40,8 @@ void bind_listed(const RunConfig& config, const Options& options, const Host& ho
   rank.threads = int(cores);
   if (config.launch.cores_per_rank > 0 && config.launch.cores_per_rank != cores)
     throw ConfigError(SourceLocation{}, "launch.cores_per_rank", "is ", config.launch.cores_per_rank, ", and strategy.",
-                      options.is_auto("devices") ? "placement" : "devices", " names ", cores,
-                      cores == 1 ? " core" : " cores", "; leave it out");
+                      options.devices ? "devices" : "placement", " names ", cores, cores == 1 ? " core" : " cores",
+                      "; leave it out");
 }
 
 Plan plan_model_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
@@ -48,7 +49,7 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
     throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
                       " ranks were asked for, and strategy model_parallel has one rank with several "
                       "devices; use strategy pipeline, or one rank");
-  const Options& options = config.strategy.options;
+  const DeviceOptions options = device_options(config.strategy.options);
   check_placement(options);
   check_sparse_embeddings(config, false);
   Plan plan = plan_replicas(config, topology, request, 1);
@@ -59,8 +60,8 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
   if (rank.devices.empty()) rank.devices = chosen_devices(config, host, gpus);
   for (const DevicePlan& device : rank.devices)
     if (device.kind == DevicePlan::Kind::gpu && !gpus)
-      options.fail(options.is_auto("devices") ? "placement" : "devices", "names GPU ", device.gpu,
-                   ", but device is cpu; use cores, or set device: auto");
+      options.section.fail(options.devices ? "devices" : "placement", "names GPU ", device.gpu,
+                           ", but device is cpu; use cores, or set device: auto");
   bind_listed(config, options, host, rank);
   if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
     plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",
@@ -73,14 +74,14 @@ bool separate_memory(const RankPlan& rank) {
                      [](const DevicePlan& device) { return device.kind == DevicePlan::Kind::gpu; });
 }
 
-std::vector<PlacedBlocks> placed_blocks(const Options& options, const JobPlan& job,
-                                        const ModelDescription& description) {
+std::vector<PlacedBlocks> placed_blocks(const JobPlan& job, const ModelDescription& description) {
   const RankPlan& rank = job.ranks.front();
-  return place_blocks(options, int(rank.devices.size()), separate_memory(rank), description);
+  return place_blocks(device_options(job.config.strategy.options), int(rank.devices.size()), separate_memory(rank),
+                      description);
 }
 
 std::vector<std::string> check_model_parallel(const JobPlan& job, const ModelDescription& description) {
-  placed_blocks(job.config.strategy.options, job, description);
+  placed_blocks(job, description);
   return {};
 }
 
@@ -101,10 +102,9 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const ModelDesc
 
 // Cost of the whole rank with all of its devices.
 std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescription& description) {
-  const Options& options = job.config.strategy.options;
-  const StepOptions step = step_options(options);
+  const StepOptions step = step_options(job.config.strategy.options);
   RankCost cost = replica_costs(job, description).front();
-  const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
+  const std::vector<PlacedBlocks> placed = placed_blocks(job, description);
   const auto micro = int(step.micro_batches);
   std::vector<int> device_of;
   for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
@@ -128,12 +128,11 @@ std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescrip
 }
 
 std::string model_parallel_schedule(const JobPlan& job, const ModelDescription& description) {
-  const Options& options = job.config.strategy.options;
-  const auto micro = int(options.integer("micro_batches"));
+  const auto micro = int(step_options(job.config.strategy.options).micro_batches);
   std::vector<BlockRange> stages;
   std::vector<int> device_of;
   std::vector<std::string> devices;
-  for (const PlacedBlocks& one : placed_blocks(options, job, description)) {
+  for (const PlacedBlocks& one : placed_blocks(job, description)) {
     stages.push_back(one.blocks);
     device_of.push_back(one.device);
     devices.push_back(str("device ", one.device));

@@ -10,7 +10,7 @@ namespace {
 constexpr int default_ranks = 2;
 
 Plan plan_pipeline(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
-  const Options& options = config.strategy.options;
+  const PipelineOptions options = pipeline_options(config.strategy.options);
   int ranks = request.ranks;
   if (ranks == 0) ranks = listed_ranks(options);
   if (ranks == 0 && on_gpus(config, topology))

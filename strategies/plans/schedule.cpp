@@ -209,12 +209,10 @@ StepSchedule placed_schedule(const std::vector<int>& rank_of, int micro) {
   return schedule;
 }
 
-StepSchedule schedule_named(const std::string& name, int ranks, int virtual_stages, int micro) {
-  if (name == "interleaved") return interleaved(ranks, virtual_stages, micro);
-  CONVOY_CHECK(virtual_stages == 1, "schedule ", name, " with ", virtual_stages, " virtual stages per rank");
-  if (name == "gpipe") return gpipe(round_robin(ranks, 1), micro);
-  CONVOY_CHECK(name == "1f1b", "no schedule is called ", name);
-  return one_forward_one_backward(ranks, micro);
+StepSchedule schedule_of(ScheduleKind kind, int ranks, int virtual_stages, int micro) {
+  if (kind == ScheduleKind::interleaved) return interleaved(ranks, virtual_stages, micro);
+  CONVOY_CHECK(virtual_stages == 1, virtual_stages, " virtual stages per rank need the schedule interleaved");
+  return kind == ScheduleKind::gpipe ? gpipe(round_robin(ranks, 1), micro) : one_forward_one_backward(ranks, micro);
 }
 
 StepSchedule forward_only(const std::vector<int>& rank_of, int micro) {

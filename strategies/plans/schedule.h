@@ -39,8 +39,9 @@ StepSchedule gpipe(const std::vector<int>& rank_of, int micro);
 StepSchedule one_forward_one_backward(int ranks, int micro);
 StepSchedule interleaved(int ranks, int virtual_stages, int micro);
 StepSchedule placed_schedule(const std::vector<int>& rank_of, int micro);
-// Returns a schedule by name: gpipe, 1f1b, interleaved. The first two require one virtual stage per rank.
-StepSchedule schedule_named(const std::string& name, int ranks, int virtual_stages, int micro);
+// Schedules of the option `schedule`. All but `interleaved` require one virtual stage per rank.
+enum class ScheduleKind { gpipe, one_forward_one_backward, interleaved };
+StepSchedule schedule_of(ScheduleKind kind, int ranks, int virtual_stages, int micro);
 // Returns the schedule of an evaluation: no backward.
 StepSchedule forward_only(const std::vector<int>& rank_of, int micro);
 

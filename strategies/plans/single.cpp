@@ -16,7 +16,6 @@ Plan plan_single(const RunConfig& config, const Topology& topology, const PlanRe
                       " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
                       "--ranks 1");
   check_sparse_embeddings(config, true);
-  check_graph(config, topology);
   return plan_replicas(config, topology, request, 1);
 }
 

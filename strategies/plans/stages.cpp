@@ -7,6 +7,7 @@
 #include "core/base/describe.h"
 #include "core/base/options.h"
 #include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/pipeline.h"
 
 namespace convoy {
 namespace {
@@ -52,22 +53,21 @@ std::vector<BlockRange> filled(const std::vector<double>& costs, int stages, dou
 }
 
 // Throws for more stages than blocks, at the key that requests them: a list, stages per rank, or ranks.
-[[noreturn]] void too_many(const Options& options, int stages, const ModelDescription& model) {
+[[noreturn]] void too_many(const PipelineOptions& options, int stages, const ModelDescription& model) {
   const std::string all = str(stages, " stages, and the model has ", blocks_of(model));
-  if (!options.is_auto("stages")) options.fail("stages", "has ", all, "; there must be at least one block per stage");
-  const bool chosen = options.has("virtual") && !options.is_auto("virtual");
-  const bool interleaved = options.has("schedule") && options.text("schedule") == "interleaved";
-  const int64_t virtual_stages = chosen ? options.integer("virtual") : interleaved ? 2 : 1;
+  const Options& section = options.section;
+  if (options.stages) section.fail("stages", "has ", all, "; there must be at least one block per stage");
+  const int virtual_stages = options.virtual_stages;
   const std::string ranks = str(stages / virtual_stages, stages / virtual_stages == 1 ? " rank" : " ranks");
-  if (chosen && virtual_stages > 1)
-    options.fail("virtual", "is ", virtual_stages, ", which on ", ranks, " makes ", all,
+  if (!options.auto_virtual && virtual_stages > 1)
+    section.fail("virtual", "is ", virtual_stages, ", which on ", ranks, " makes ", all,
                  "; take fewer a rank, or fewer ranks");
-  if (interleaved && virtual_stages > 1)
-    options.fail("schedule", "interleaved gives each of ", ranks, " ", virtual_stages, " stages, which makes ", all,
+  if (options.schedule == ScheduleKind::interleaved && virtual_stages > 1)
+    section.fail("schedule", "interleaved gives each of ", ranks, " ", virtual_stages, " stages, which makes ", all,
                  "; take 1f1b, or fewer ranks");
   const std::string fewer = str(ranks, " make ", all, "; take at most as many ranks as blocks");
-  if (options.json().contains("mesh")) options.fail("mesh.pipeline", "is ", stages, ": ", fewer);
-  options.fail("stages", "is auto: ", fewer);
+  if (section.json().contains("mesh")) section.fail("mesh.pipeline", "is ", stages, ": ", fewer);
+  section.fail("stages", "is auto: ", fewer);
 }
 
 double most(const std::vector<double>& costs, const std::vector<BlockRange>& ranges) {
@@ -107,38 +107,40 @@ Option stages_option() {
       .or_auto();
 }
 
-std::vector<BlockRange> listed_stages(const Options& options) {
+std::vector<BlockRange> listed_stages(const PipelineOptions& options) {
   std::vector<BlockRange> ranges;
-  if (options.is_auto("stages")) return ranges;
-  const std::vector<std::string> items = options.texts("stages");
-  if (items.empty()) options.fail("stages", "names no stage; give one item a stage, or auto");
+  if (!options.stages) return ranges;
+  const Options& section = options.section;
+  const std::vector<std::string>& items = *options.stages;
+  if (items.empty()) section.fail("stages", "names no stage; give one item a stage, or auto");
   const bool counts = std::all_of(items.begin(), items.end(), is_count);
   for (size_t i = 0; i < items.size(); ++i) {
     const BlockRange before = ranges.empty() ? BlockRange{} : ranges.back();
     if (counts) {
       const int64_t count = std::atol(items[i].c_str());
-      if (count == 0) options.fail(item(i), "is 0: a stage has one block at least");
+      if (count == 0) section.fail(item(i), "is 0: a stage has one block at least");
       ranges.push_back({before.end, before.end + count});
     } else {
-      ranges.push_back(parse_blocks(options, item(i), items[i]));
-      check_follows(options, i, before, ranges.back());
+      ranges.push_back(parse_blocks(section, item(i), items[i]));
+      check_follows(section, i, before, ranges.back());
     }
   }
   return ranges;
 }
 
-std::vector<BlockRange> stage_ranges(const Options& options, int stages, const ModelDescription& model) {
+std::vector<BlockRange> stage_ranges(const PipelineOptions& options, int stages, const ModelDescription& model) {
   const auto blocks = int64_t(model.blocks.size());
   const std::vector<BlockRange> listed = listed_stages(options);
   if (stages > blocks) too_many(options, stages, model);
   if (listed.empty()) return balanced(block_costs(model), stages);
+  const Options& section = options.section;
   if (int(listed.size()) != stages)
-    options.fail("stages", "has ", listed.size(), " items, but there are ", stages, " stages (ranks × virtual)");
+    section.fail("stages", "has ", listed.size(), " items, but there are ", stages, " stages (ranks × virtual)");
   if (listed.back().end > blocks)
-    options.fail(item(listed.size() - 1), "goes up to block ", listed.back().end - 1, ", and the model has ",
+    section.fail(item(listed.size() - 1), "goes up to block ", listed.back().end - 1, ", and the model has ",
                  blocks_of(model), "; they are counted from 0");
   if (listed.back().end < blocks)
-    options.fail("stages", "ends with block ", listed.back().end - 1, ", and the model has ", blocks_of(model),
+    section.fail("stages", "ends with block ", listed.back().end - 1, ", and the model has ", blocks_of(model),
                  "; every block needs a stage");
   return listed;
 }
@@ -231,29 +233,23 @@ std::string stages_text(const std::vector<BlockRange>& stages, const std::vector
 
 namespace {
 
-// A placement from the configuration, in the model's order.
-struct Written {
-  BlockRange blocks;
-  std::string device;
-  Options options;
-};
+using Placed = DeviceOptions::Placed;
 
-std::vector<Written> written_placement(const Options& options) {
-  std::vector<Written> all;
-  for (const Options& item : options.sections("placement"))
-    all.push_back({parse_blocks(item, "blocks", item.text("blocks")), item.text("device"), item});
+// The items of `placement`, in the model's order.
+std::vector<Placed> placed_in_order(const DeviceOptions& options) {
+  std::vector<Placed> all = *options.placement;
   std::stable_sort(all.begin(), all.end(),
-                   [](const Written& a, const Written& b) { return a.blocks.begin < b.blocks.begin; });
+                   [](const Placed& a, const Placed& b) { return a.blocks.begin < b.blocks.begin; });
   return all;
 }
 
 // Texts of the used devices, without duplicates: those in `devices`, else those in `placement`.
-std::vector<std::string> device_texts(const Options& options) {
-  if (!options.is_auto("devices")) return options.texts("devices");
+std::vector<std::string> device_texts(const DeviceOptions& options) {
+  if (options.devices) return *options.devices;
   std::vector<std::string> texts;
-  if (options.is_auto("placement")) return texts;
-  for (const Options& item : options.sections("placement"))
-    if (std::find(texts.begin(), texts.end(), item.text("device")) == texts.end()) texts.push_back(item.text("device"));
+  if (!options.placement) return texts;
+  for (const Placed& item : *options.placement)
+    if (std::find(texts.begin(), texts.end(), item.device) == texts.end()) texts.push_back(item.device);
   return texts;
 }
 
@@ -290,66 +286,66 @@ std::vector<Option> placement_options() {
           .or_auto()};
 }
 
-std::vector<DevicePlan> listed_devices(const Options& options, const Host& host) {
-  std::vector<DevicePlan> devices = parse_devices(options, "devices", host);
-  if (options.is_auto("placement")) return devices;
+std::vector<DevicePlan> listed_devices(const DeviceOptions& options, const Host& host) {
+  std::vector<DevicePlan> devices = parse_devices(options, host);
+  if (!options.placement) return devices;
   const bool listed = !devices.empty();
   const std::vector<std::string> texts = device_texts(options);
   std::set<std::string> known;
   TakenDevices taken;
-  for (const Options& item : options.sections("placement")) {
-    const std::string& text = item.text("device");
+  for (const Placed& item : *options.placement) {
+    const std::string& text = item.device;
     if (listed && std::find(texts.begin(), texts.end(), text) == texts.end())
-      item.fail("device", "is ", text, ", which devices does not list: ", join(texts, ", "));
+      item.section.fail("device", "is ", text, ", which devices does not list: ", join(texts, ", "));
     if (listed || !known.insert(text).second) continue;
-    devices.push_back(parse_device(item, "device", text, host, taken));
+    devices.push_back(parse_device(item.section, "device", text, host, taken));
   }
   return devices;
 }
 
-void check_placement(const Options& options) {
-  if (options.is_auto("placement")) return;
-  const std::vector<Written> written = written_placement(options);
-  if (written.empty()) options.fail("placement", "places no block; give a list, or auto");
+void check_placement(const DeviceOptions& options) {
+  if (!options.placement) return;
+  const std::vector<Placed> written = placed_in_order(options);
+  if (written.empty()) options.section.fail("placement", "places no block; give a list, or auto");
   int64_t next = 0;
-  for (const Written& one : written) {
+  for (const Placed& one : written) {
     if (one.blocks.begin > next)
-      one.options.fail("blocks", "is ", to_text(one.blocks), ", which leaves a gap: block ", next, " is on no device");
+      one.section.fail("blocks", "is ", to_text(one.blocks), ", which leaves a gap: block ", next, " is on no device");
     if (one.blocks.begin < next)
-      one.options.fail("blocks", "is ", to_text(one.blocks), ", and block ", one.blocks.begin,
+      one.section.fail("blocks", "is ", to_text(one.blocks), ", and block ", one.blocks.begin,
                        " is already on a device");
     next = one.blocks.end;
   }
 }
 
-std::vector<std::string> idle_devices(const Options& options) {
+std::vector<std::string> idle_devices(const DeviceOptions& options) {
   std::vector<std::string> idle;
-  if (options.is_auto("devices") || options.is_auto("placement")) return idle;
+  if (!options.devices || !options.placement) return idle;
   std::set<std::string> used;
-  for (const Options& item : options.sections("placement")) used.insert(item.text("device"));
-  for (const std::string& device : options.texts("devices"))
+  for (const Placed& item : *options.placement) used.insert(item.device);
+  for (const std::string& device : *options.devices)
     if (used.count(device) == 0) idle.push_back(device);
   return idle;
 }
 
-std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool separate_memory,
+std::vector<PlacedBlocks> place_blocks(const DeviceOptions& options, int devices, bool separate_memory,
                                        const ModelDescription& model) {
   const auto blocks = int64_t(model.blocks.size());
   std::vector<PlacedBlocks> placed;
-  if (options.is_auto("placement")) {
+  if (!options.placement) {
     if (devices > blocks)
-      options.fail("devices", "are ", devices, ", and the model has ", blocks, blocks == 1 ? " block" : " blocks",
-                   "; take at most as many");
+      options.section.fail("devices", "are ", devices, ", and the model has ", blocks,
+                           blocks == 1 ? " block" : " blocks", "; take at most as many");
     const auto ranges = balanced(placement_costs(model, separate_memory), devices);
     for (int device = 0; device < devices; ++device) placed.push_back({ranges[size_t(device)], device});
     return placed;
   }
   check_placement(options);
   const std::vector<std::string> names = device_texts(options);
-  const std::vector<Written> written = written_placement(options);
-  for (const Written& one : written) {
+  const std::vector<Placed> written = placed_in_order(options);
+  for (const Placed& one : written) {
     if (one.blocks.end > blocks)
-      one.options.fail("blocks", "is ", to_text(one.blocks), ", and the model has ", blocks,
+      one.section.fail("blocks", "is ", to_text(one.blocks), ", and the model has ", blocks,
                        blocks == 1 ? " block" : " blocks", ", counted from 0");
     const auto device = std::find(names.begin(), names.end(), one.device) - names.begin();
     // Neighbouring blocks on one device are one stage.
@@ -359,8 +355,8 @@ std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool
       placed.push_back({one.blocks, int(device)});
   }
   if (placed.back().blocks.end < blocks)
-    options.fail("placement", "ends with block ", placed.back().blocks.end - 1, ", and the model has ", blocks,
-                 " blocks; every block needs a device");
+    options.section.fail("placement", "ends with block ", placed.back().blocks.end - 1, ", and the model has ", blocks,
+                         " blocks; every block needs a device");
   return placed;
 }
 

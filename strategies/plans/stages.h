@@ -11,6 +11,9 @@
 
 namespace convoy {
 
+struct DeviceOptions;    // options/devices.h
+struct PipelineOptions;  // options/pipeline.h
+
 struct BlockRange {
   int64_t begin = 0, end = 0;  // blocks [begin, end)
   int64_t size() const { return end - begin; }
@@ -26,11 +29,11 @@ size_t stage_of(const std::vector<BlockRange>& stages, int64_t block);
 Option stages_option();
 // Parses `stages` without the model; empty for `auto`. Throws ConfigError at the key for a stage without blocks, a gap
 // or an overlap.
-std::vector<BlockRange> listed_stages(const Options& options);
+std::vector<BlockRange> listed_stages(const PipelineOptions& options);
 // Returns the blocks of `stages` stages. Throws ConfigError at `stages` if the list has a different length, names
 // missing blocks, or leaves blocks without a stage. Throws at `stages`, `virtual`, `schedule` or `mesh.pipeline` for
 // more stages than blocks.
-std::vector<BlockRange> stage_ranges(const Options& options, int stages, const ModelDescription& model);
+std::vector<BlockRange> stage_ranges(const PipelineOptions& options, int stages, const ModelDescription& model);
 
 // Returns one line per stage: "stage 0 on rank 0: blocks 0-2 (embed to block1), 1234 parameters". `on`: the owner of
 // each stage.
@@ -58,7 +61,7 @@ std::vector<Option> placement_options();
 // Returns the devices in `devices`, or else those in `placement`, in order. Empty: the strategy chooses. Throws
 // ConfigError for a device that the host lacks and for a repeated GPU or core. Also throws it for a placement on a
 // device that is not in `devices`.
-std::vector<DevicePlan> listed_devices(const Options& options, const Host& host);
+std::vector<DevicePlan> listed_devices(const DeviceOptions& options, const Host& host);
 
 // Consecutive blocks on one device of the rank.
 struct PlacedBlocks {
@@ -68,11 +71,11 @@ struct PlacedBlocks {
 // Returns the placement in the model's order. Throws ConfigError at `placement` for gaps, overlaps and missing blocks,
 // and for more devices than blocks with `auto`. `separate_memory`: each device has separate memory, so `auto` balances
 // memory too.
-std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool separate_memory,
+std::vector<PlacedBlocks> place_blocks(const DeviceOptions& options, int devices, bool separate_memory,
                                        const ModelDescription& model);
 // Makes the checks that do not need the model.
-void check_placement(const Options& options);
+void check_placement(const DeviceOptions& options);
 // Returns devices that `devices` lists and `placement` does not use.
-std::vector<std::string> idle_devices(const Options& options);
+std::vector<std::string> idle_devices(const DeviceOptions& options);
 
 }  // namespace convoy

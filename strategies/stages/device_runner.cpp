@@ -253,8 +253,9 @@ int threads_of(const Context& context, size_t device) {
 
 class DeviceRunner : public StepRunner {
  public:
-  DeviceRunner(const Context& context, ModelPtr model, LossPtr loss, const Options& options, const PartRequest& base)
-      : micro_batches_(options.integer("micro_batches")), main_(context.devices.front()), times_(context.times) {
+  DeviceRunner(const Context& context, ModelPtr model, LossPtr loss, const DeviceOptions& options,
+               int64_t micro_batches, const PartRequest& base)
+      : micro_batches_(micro_batches), main_(context.devices.front()), times_(context.times) {
     const bool separate_memory =
         std::any_of(context.devices.begin(), context.devices.end(), [](at::Device device) { return !device.is_cpu(); });
     const auto placed = place_blocks(options, int(context.devices.size()), separate_memory, count_blocks(*model, 0));
@@ -380,8 +381,9 @@ class DeviceRunner : public StepRunner {
 }  // namespace
 
 std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model, LossPtr loss,
-                                               const Options& options, const PartRequest& base) {
-  return std::make_unique<DeviceRunner>(context, std::move(model), std::move(loss), options, base);
+                                               const DeviceOptions& options, int64_t micro_batches,
+                                               const PartRequest& base) {
+  return std::make_unique<DeviceRunner>(context, std::move(model), std::move(loss), options, micro_batches, base);
 }
 
 }  // namespace convoy

@@ -13,7 +13,6 @@
 #include "core/base/error.h"
 #include "core/context.h"
 #include "strategies/common/memory/block_counts.h"
-#include "strategies/plans/options/pipeline.h"
 #include "strategies/plans/schedule.h"
 #include "strategies/plans/stages.h"
 #include "strategies/stages/runners.h"
@@ -321,10 +320,11 @@ namespace {
 
 class PipelineRunner : public StepRunner {
  public:
-  PipelineRunner(const Context& context, ModelPtr model, LossPtr loss, const Options& options, const PartRequest& base)
-      : schedule_(options.text("schedule")),
-        chunks_(int(virtual_stages_of(options))),
-        micro_batches_(options.integer("micro_batches")),
+  PipelineRunner(const Context& context, ModelPtr model, LossPtr loss, const PipelineOptions& options,
+                 int64_t micro_batches, const PartRequest& base)
+      : schedule_(options.schedule),
+        chunks_(options.virtual_stages),
+        micro_batches_(micro_batches),
         group_(context.axis("pipeline")),
         device_(base.device.value_or(context.devices.front())),
         link_(context, device_) {
@@ -376,7 +376,7 @@ class PipelineRunner : public StepRunner {
   const StepSchedule& training_schedule(int micro) {
     const auto known = schedules_.find(micro);
     if (known != schedules_.end()) return known->second;
-    return schedules_[micro] = schedule_named(schedule_, group_->size(), chunks_, micro);
+    return schedules_[micro] = schedule_of(schedule_, group_->size(), chunks_, micro);
   }
 
   // The rank of the last stage sends all others the names, directions and shapes of the metrics.
@@ -406,8 +406,8 @@ class PipelineRunner : public StepRunner {
     }
   }
 
-  const std::string schedule_;  // gpipe, 1f1b, interleaved
-  const int chunks_;            // virtual stages
+  const ScheduleKind schedule_;
+  const int chunks_;  // virtual stages
   const int64_t micro_batches_;
   CommunicatorPtr group_;
   at::Device device_;
@@ -424,8 +424,9 @@ class PipelineRunner : public StepRunner {
 }  // namespace
 
 std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model, LossPtr loss,
-                                                 const Options& options, const PartRequest& base) {
-  return std::make_unique<PipelineRunner>(context, std::move(model), std::move(loss), options, base);
+                                                 const PipelineOptions& options, int64_t micro_batches,
+                                                 const PartRequest& base) {
+  return std::make_unique<PipelineRunner>(context, std::move(model), std::move(loss), options, micro_batches, base);
 }
 
 }  // namespace convoy

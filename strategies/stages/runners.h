@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "strategies/common/step/mesh_strategy.h"
+#include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/pipeline.h"
 
 namespace convoy {
 
@@ -12,10 +14,11 @@ namespace convoy {
 // (strategies/plans/schedule.h). Messages cross boundaries (pipeline_runner.cpp); tied parameters are copied
 // (stage_loop.h). Evaluation runs forward only, with as many micro-batches as a step. The rank of the last stage
 // sends the names of the metrics once.
-// `options`: the section, with pipeline_section_options() and micro_batches. `base`: layers and counts, which all parts
-// share. Collective along the axis. Throws ConfigError at `stages` if the blocks do not match the model.
+// `base`: layers and counts, which all parts share. Collective along the axis. Throws ConfigError at `stages` if the
+// blocks do not match the model.
 std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model, LossPtr loss,
-                                                 const Options& options, const PartRequest& base = {});
+                                                 const PipelineOptions& options, int64_t micro_batches,
+                                                 const PartRequest& base);
 
 // StepRunner of a rank with several devices. Each device has consecutive blocks and a thread, which executes the
 // device's part of a schedule (strategies/plans/schedule.h, placed_schedule). Activations and gradients pass between
@@ -26,9 +29,9 @@ std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPt
 // Hooks run in the devices' threads, maybe at once for different parts. The loss hook runs in the thread of the last
 // block, with the loss on the rank's main device. An exception in any thread stops all of them; the rank's thread
 // rethrows it.
-// `options`: the section with `placement` (place_blocks) and `micro_batches`. Throws ConfigError if blocks do not match
-// the model.
+// Throws ConfigError if the placement of blocks (place_blocks) does not match the model.
 std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model, LossPtr loss,
-                                               const Options& options, const PartRequest& base = {});
+                                               const DeviceOptions& options, int64_t micro_batches,
+                                               const PartRequest& base);
 
 }  // namespace convoy

@@ -461,6 +461,4 @@ PartRequest sharded_part(const Context& context, const TensorOptions& options, P
   return request;
 }
 
-TensorOptions tensor_options_of(const Options& strategy) { return {strategy.boolean("sequence_parallel"), {}}; }
-
 }  // namespace convoy

@@ -15,6 +15,7 @@
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/memory/block_counts.h"
 #include "strategies/common/model/model_part.h"
+#include "strategies/plans/options/tensor_group.h"
 #include "strategies/tensor/group_functions.h"
 #include "strategies/tensor/sharding_state.h"
 
@@ -37,9 +38,8 @@ at::Tensor sharded_cross_entropy(const at::Tensor& logits, const at::Tensor& tar
 at::Tensor sharded_target_rank(const at::Tensor& logits, const at::Tensor& target, const DimensionShard& shard,
                                const CommunicatorPtr& group);
 
-struct TensorOptions {
-  bool sequence_parallel = false;  // activations between row- and column-parallel layers are sharded along the sequence
-  PlannedShards cuts = {};         // shards of the whole model, if a rank builds a part of it
+struct TensorOptions : TensorGroupOptions {
+  PlannedShards cuts = {};  // shards of the whole model, if a rank builds a part of it
 };
 
 // Returns a value for PartRequest::layers; DefaultLayers for a group of one. The function is collective over the group.
@@ -47,8 +47,5 @@ LayersFactory sharded_layers(CommunicatorPtr group, const TensorOptions& options
 
 // Returns `request` with the layers of the context's axis `tensor`. Only rank 0 of that axis counts them.
 PartRequest sharded_part(const Context& context, const TensorOptions& options, PartRequest request = {});
-
-// `strategy` has tensor_options() (strategies/plans).
-TensorOptions tensor_options_of(const Options& strategy);
 
 }  // namespace convoy

@@ -86,13 +86,13 @@ TEST(Schedule, MatchesThePrintedSchedule) {
             "rank 1: F1.0 F1.1 F3.0 F3.1 F1.2 F3.2\n");
 }
 
-TEST(Schedule, IsExecutableForEveryName) {
+TEST(Schedule, IsExecutableForEveryKind) {
   for (const Size& size : sizes()) {
-    for (const std::string name : {"gpipe", "1f1b", "interleaved"}) {
-      if (size.chunks > 1 && name != "interleaved") continue;
-      const StepSchedule schedule = schedule_named(name, size.ranks, size.chunks, size.micro);
-      EXPECT_EQ(examine(schedule, size.micro).problem, "") << name << ", " << text_of(size);
-      EXPECT_TRUE(executes_over_channels(schedule)) << name << ", " << text_of(size) << "\n" << to_text(schedule);
+    for (const auto kind : {ScheduleKind::gpipe, ScheduleKind::one_forward_one_backward, ScheduleKind::interleaved}) {
+      if (size.chunks > 1 && kind != ScheduleKind::interleaved) continue;
+      const StepSchedule schedule = schedule_of(kind, size.ranks, size.chunks, size.micro);
+      EXPECT_EQ(examine(schedule, size.micro).problem, "") << text_of(size) << "\n" << to_text(schedule);
+      EXPECT_TRUE(executes_over_channels(schedule)) << text_of(size) << "\n" << to_text(schedule);
     }
     const StepSchedule forwards = forward_only(round_robin(size.ranks, size.chunks), size.micro);
     EXPECT_EQ(examine(forwards, size.micro, {}, false).problem, "") << text_of(size);
@@ -102,15 +102,16 @@ TEST(Schedule, IsExecutableForEveryName) {
 
 TEST(Schedule, CountsLiveActivations) {
   for (const Size& size : sizes()) {
-    const auto report = [&](const std::string& name, int chunks) {
-      return examine(schedule_named(name, size.ranks, chunks, size.micro), size.micro);
+    const auto report = [&](ScheduleKind kind, int chunks) {
+      return examine(schedule_of(kind, size.ranks, chunks, size.micro), size.micro);
     };
     for (int rank = 0; rank < size.ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
-      EXPECT_EQ(report("1f1b", 1).live[at], std::min(size.micro, size.ranks - rank)) << text_of(size);
-      EXPECT_EQ(report("gpipe", 1).live[at], size.micro) << text_of(size);
+      EXPECT_EQ(report(ScheduleKind::one_forward_one_backward, 1).live[at], std::min(size.micro, size.ranks - rank))
+          << text_of(size);
+      EXPECT_EQ(report(ScheduleKind::gpipe, 1).live[at], size.micro) << text_of(size);
       const int ahead = 2 * (size.ranks - 1 - rank) + (size.chunks - 1) * size.ranks + 1;
-      EXPECT_LE(report("interleaved", size.chunks).live[at], std::min(ahead, size.micro * size.chunks))
+      EXPECT_LE(report(ScheduleKind::interleaved, size.chunks).live[at], std::min(ahead, size.micro * size.chunks))
           << text_of(size);
     }
   }
@@ -119,10 +120,9 @@ TEST(Schedule, CountsLiveActivations) {
 TEST(Schedule, BubbleFollowsTheFormula) {
   for (const Size& size : sizes()) {
     const double idle = size.ranks - 1, busy = size.micro;
-    for (const char* name : {"gpipe", "1f1b"})
-      EXPECT_NEAR(examine(schedule_named(name, size.ranks, 1, size.micro), size.micro).bubble, idle / (busy + idle),
-                  1e-12)
-          << name << ", " << text_of(size);
+    for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_forward_one_backward})
+      EXPECT_NEAR(examine(schedule_of(kind, size.ranks, 1, size.micro), size.micro).bubble, idle / (busy + idle), 1e-12)
+          << text_of(size);
     if (size.micro % size.ranks != 0) continue;
     const double chunk = 1.0 / size.chunks;
     const ScheduleReport report =

@@ -8,11 +8,19 @@
 #include <numeric>
 
 #include "core/base/error.h"
+#include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/pipeline.h"
 
 namespace convoy {
 namespace {
 
-Options options_of(const Json& stages) { return Options(Json{{"stages", stages}}, {}, "strategy"); }
+PipelineOptions options_with(const Json& written) {
+  Json section{{"name", "pipeline"}, {"stages", "auto"}, {"schedule", "1f1b"}, {"virtual", "auto"}};
+  section.update(written);
+  return pipeline_options(Options(section, {}, "strategy"));
+}
+
+PipelineOptions options_of(const Json& stages) { return options_with({{"stages", stages}}); }
 
 ModelDescription model_of(const std::vector<int64_t>& products, const std::vector<int64_t>& parameters = {}) {
   ModelDescription model;
@@ -121,10 +129,8 @@ TEST(Stages, Refusals) {
   EXPECT_NE(error("auto", 5).find("strategy.stages: is auto: 5 ranks make 5 stages, and the model has 4 blocks"),
             std::string::npos);
   // More stages than blocks are reported at the key that requests them.
-  const auto asked = [&](Json section, int count) {
-    section["name"] = "pipeline";
-    if (!section.contains("stages")) section["stages"] = "auto";
-    return message_of([&] { stage_ranges(Options(section, {}, "strategy"), count, model); });
+  const auto asked = [&](const Json& section, int count) {
+    return message_of([&] { stage_ranges(options_with(section), count, model); });
   };
   EXPECT_EQ(
       asked({{"schedule", "interleaved"}, {"virtual", 3}}, 6).rfind("strategy.virtual: is 3, which on 2 ranks", 0), 0u);
@@ -140,11 +146,11 @@ TEST(Stages, Refusals) {
 
 // ---- placement ------------------------------------------------------------------------------------------------------
 
-Options placement_of(const Json& devices, const std::vector<std::pair<std::string, std::string>>& placed) {
+DeviceOptions placement_of(const Json& devices, const std::vector<std::pair<std::string, std::string>>& placed) {
   Json items = "auto";
   if (!placed.empty()) items = Json::array();
   for (const auto& [blocks, device] : placed) items.push_back({{"blocks", blocks}, {"device", device}});
-  return Options(Json{{"devices", devices}, {"placement", items}}, {}, "strategy");
+  return device_options(Options(Json{{"devices", devices}, {"placement", items}}, {}, "strategy"));
 }
 
 std::string text_of(const std::vector<PlacedBlocks>& placed) {
@@ -166,8 +172,8 @@ TEST(Placement, ListsAndAuto) {
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {{"0-3", "cores:0"}, {"4-5", "cores:1"}}), 2, false, model)),
             "0-3@0 4-5@1 ");
   // Any order of items; a device may occur twice, and neighbouring blocks on one device are merged.
-  const Options again = placement_of({"cores:1", "cores:0"},
-                                     {{"4-5", "cores:1"}, {"0", "cores:1"}, {"1", "cores:1"}, {"2-3", "cores:0"}});
+  const DeviceOptions again = placement_of(
+      {"cores:1", "cores:0"}, {{"4-5", "cores:1"}, {"0", "cores:1"}, {"1", "cores:1"}, {"2-3", "cores:0"}});
   EXPECT_EQ(text_of(place_blocks(again, 2, false, model)), "0-1@0 2-3@1 4-5@0 ");
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 3, false, model)), "0-1@0 2-3@1 4-5@2 ");
 }
@@ -197,7 +203,7 @@ TEST(Placement, Refusals) {
   const ModelDescription model = model_of({1, 1, 1, 1});
   const auto placed = [&](const std::vector<std::pair<std::string, std::string>>& items) {
     return message_of([&] {
-      const Options options = placement_of("auto", items);
+      const DeviceOptions options = placement_of("auto", items);
       check_placement(options);
       place_blocks(options, 2, false, model);
     });

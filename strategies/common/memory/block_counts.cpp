@@ -72,6 +72,7 @@ class CountingLayers : public Layers {
     make_product(name + ".weight", weight);
     if (options.bias) make(name + ".bias", out);
     counted_.block.products += weight;
+    ++counted_.block.convolutions;
     return std::make_shared<Nothing>();
   }
   Layer layer_norm(const std::string& name, int64_t dim, double) override { return norm(name, dim); }

@@ -23,28 +23,32 @@ void check_memory_options(const RunConfig& config) {
   if (!known) options.fail("recompute", "must be none, blocks, or a list of names of blocks");
 }
 
-MeshData mesh_data(const Options& mesh) {
+MeshOptions mesh_options(const Options& strategy) {
+  const Options mesh = strategy.section("mesh");
   const Json& data = mesh.at("data");
   Json degree = data, how = "ddp";
   if (data.is_object()) {
     for (const auto& [key, value] : data.items())
       if (key != "degree" && key != "how")
         mesh.fail("data", "has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}");
-    degree = data.value("degree", Json(MeshData{}.degree));
+    degree = data.value("degree", Json(MeshOptions().data));
     how = data.value("how", Json(how));
   }
+  const auto shown = [](const Json& value) {
+    return value.is_string() ? str("'", value.get<std::string>(), "'") : value.dump();
+  };
   if (!degree.is_number_integer() || degree.get<int64_t>() < 1 || degree.get<int64_t>() > 1 << 20)
-    mesh.fail("data", "is ", degree.dump(), ", must be a number of ranks, at least 1");
-  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", how.dump(), ", must be ddp or fsdp");
-  return {int(degree.get<int64_t>()), how == "fsdp"};
+    mesh.fail("data", "is ", shown(degree), ", must be a number of ranks, at least 1");
+  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", shown(how), ", must be ddp or fsdp");
+  return {int(degree.get<int64_t>()), int(mesh.integer("pipeline")), int(mesh.integer("tensor")), how == "fsdp",
+          strategy.texts("order")};
 }
 
 void check_micro_batches(const RunConfig& config, int64_t data_degree) {
   const Options& options = config.strategy.options;
-  if (!options.has("micro_batches")) return;
   const int64_t rows = config.train.batch.rows * (config.train.batch.per_rank ? data_degree : 1);
-  const int64_t slices = options.integer("micro_batches");
-  if (slices > rows)
+  const int64_t slices = step_options(options).micro_batches;
+  if (slices > std::max<int64_t>(rows, 1))
     options.fail("micro_batches", "is ", slices, ", and the global batch has ", rows, " rows; take at most that");
 }
 

@@ -12,13 +12,17 @@ namespace convoy {
 // Throws ConfigError at the key for a malformed `recompute`, and for fp16 if the strategy has no loss scaler.
 void check_memory_options(const RunConfig& config);
 
-// Data axis of a strategy with several axes, from the option `data` of the section `mesh`.
-struct MeshData {
-  int degree = 1;
-  bool sharded = false;  // how: fsdp; otherwise every rank of the axis has a replica
+// Typed values of `mesh` and `order`, of a strategy with several axes.
+struct MeshOptions {
+  int data = 1, pipeline = 1, tensor = 1;  // degrees
+  bool sharded = false;                    // data has how: fsdp; otherwise every rank of the axis has a replica
+  std::vector<std::string> order = {};     // of the axes, outermost first
+
+  int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
+  int64_t product() const { return int64_t(data) * pipeline * tensor; }  // each at most 2²⁰
 };
-// Reads the option: a number, or {degree, how}. Throws ConfigError at the key.
-MeshData mesh_data(const Options& mesh);
+// Throws ConfigError at mesh.data, unless it is a number or {degree, how}.
+MeshOptions mesh_options(const Options& strategy);
 
 // Throws ConfigError at the key for more micro-batches than a global batch has rows.
 void check_micro_batches(const RunConfig& config, int64_t data_degree);

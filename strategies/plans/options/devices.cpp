@@ -7,6 +7,7 @@
 #include "core/config/node.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/data_axis.h"
+#include "strategies/plans/options/sharded.h"
 #include "strategies/plans/options/step_options.h"
 
 namespace convoy {
@@ -56,14 +57,24 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
   return device;
 }
 
-std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host) {
-  if (options.is_auto(key)) return {};
+DeviceOptions device_options(const Options& strategy) {
+  DeviceOptions options;
+  options.section = strategy;
+  if (!strategy.is_auto("devices")) options.devices = strategy.texts("devices");
+  if (!strategy.has("placement") || strategy.is_auto("placement")) return options;
+  options.placement.emplace();
+  for (const Options& item : strategy.sections("placement"))
+    options.placement->push_back({parse_blocks(item, "blocks", item.text("blocks")), item.text("device"), item});
+  return options;
+}
+
+std::vector<DevicePlan> parse_devices(const DeviceOptions& options, const Host& host) {
   std::vector<DevicePlan> devices;
+  if (!options.devices) return devices;
   TakenDevices taken;
-  const std::vector<std::string> texts = options.texts(key);
-  for (size_t i = 0; i < texts.size(); ++i)
-    devices.push_back(parse_device(options, str(key, ".", i), texts[i], host, taken));
-  if (devices.empty()) options.fail(key, "is empty; name one device at least, or leave the key out");
+  for (size_t i = 0; i < options.devices->size(); ++i)
+    devices.push_back(parse_device(options.section, str("devices.", i), (*options.devices)[i], host, taken));
+  if (devices.empty()) options.section.fail("devices", "is empty; name one device at least, or leave the key out");
   return devices;
 }
 
@@ -83,8 +94,8 @@ enum class Copies { none, shared, whole };
 
 Copies copies_of(const Options& section) {
   if (section.has("mesh")) {
-    const MeshData data = mesh_data(section.section("mesh"));
-    return data.sharded ? Copies::shared : data.degree == 1 ? Copies::none : Copies::whole;
+    const MeshOptions mesh = mesh_options(section);
+    return mesh.sharded ? Copies::shared : mesh.data == 1 ? Copies::none : Copies::whole;
   }
   if (section.json().contains("shard")) return Copies::shared;
   return section.json().contains("bucket_cap_mb") ? Copies::whole : Copies::none;
@@ -136,12 +147,11 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
 
 std::vector<std::string> check_shard_effects(const Options& section) {
   std::vector<std::string> left_out;
-  if (!section.has("shard")) return left_out;
-  const std::string& shard = section.text("shard");
-  if (shard != "parameters")
+  const Shard shard = shard_of(section);
+  if (shard != Shard::parameters)
     refuse_without_effect(section, "reshard_after_forward",
-                          str("needs shard: parameters, which frees and gathers them again, but shard is ", shard,
-                              ", which keeps parameters whole; leave one of them out"),
+                          str("needs shard: parameters, which frees and gathers them again, but shard is ",
+                              name_of(shard), ", which keeps parameters whole; leave one of them out"),
                           {section.location("shard")}, &left_out);
   return left_out;
 }
@@ -163,8 +173,9 @@ Option graph_option() {
 
 void check_graph(const RunConfig& config, const Topology& topology) {
   const Options& options = config.strategy.options;
-  if (!options.has("graph") || options.text("graph") != "always") return;
-  const SyncPolicy sync = sync_policy(options);
+  const StepOptions step = step_options(options);
+  if (step.graph != "always") return;
+  const SyncPolicy& sync = step.sync;
   if (sync.every > 1)
     options.fail("graph", "is always, but with sync.every: ", sync.every,
                  " not every step makes an update; set auto, or sync.every: 1");

@@ -1,5 +1,6 @@
 // Devices in a strategy's section: "cuda:0", "cores:0", "cores:0-3", "cores:0+2". Without LibTorch.
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "core/base/plan.h"
 #include "core/config/run_config.h"
+#include "strategies/plans/stages.h"
 
 namespace convoy {
 
@@ -17,8 +19,22 @@ using TakenDevices = std::set<std::pair<bool, int>>;
 DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
                         TakenDevices& taken);
 
-// Returns the list at `key`, in order; empty if the key is `auto`. Also throws ConfigError for a repeated GPU or core.
-std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host);
+// Typed values of `devices` and, if the strategy has it, `placement`.
+struct DeviceOptions {
+  struct Placed {
+    BlockRange blocks;
+    std::string device;
+    Options section;  // for errors
+  };
+  std::optional<std::vector<std::string>> devices = {};  // none: auto
+  std::optional<std::vector<Placed>> placement = {};     // none: auto
+  Options section = {};                                  // for errors
+};
+// Throws ConfigError at a malformed range of blocks.
+DeviceOptions device_options(const Options& strategy);
+
+// Returns the listed devices, in order; empty for `auto`. Also throws ConfigError for a repeated GPU or core.
+std::vector<DevicePlan> parse_devices(const DeviceOptions& options, const Host& host);
 
 // --- Keys without effect, and combinations that strategies refuse ---
 

@@ -11,11 +11,13 @@
 #include "core/config/node.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/devices.h"
 
 namespace convoy {
 
 std::vector<std::string> execution_modes_of(const RunConfig& config) {
-  if (config.strategy.name != "ensemble" || config.strategy.options.text("how") != "auto") return {};
+  if (config.strategy.name != "ensemble") return {};
+  if (ensemble_options(config.strategy.options).how != EnsembleMode::automatic) return {};
   return {"stacked", "threads", "processes"};
 }
 
@@ -56,7 +58,7 @@ void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& me
   const bool folds = samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold;
   const std::vector<std::string> names = names_of(metrics, folds);
   if (names.empty()) stop.fail("metric", no_rows);
-  const std::string& wanted = stop.text("metric");
+  const std::string wanted = ensemble_options(config.strategy.options).stop_metric;
   if (std::find(names.begin(), names.end(), wanted) == names.end())
     stop.fail("metric", unknown_metric(wanted, names, " of a member"));
 }
@@ -69,7 +71,7 @@ void check_watched_metric(const RunConfig& config, const std::string& key, const
                               : member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold;
   std::vector<std::string> names = names_of(metrics, folds);
   if (names.empty()) throw ConfigError(location_of(config.resolved, key), key, no_rows);
-  if (ensemble && config.strategy.options.boolean("vote"))
+  if (ensemble && ensemble_options(config.strategy.options).vote)
     for (const std::string& name : metrics.evaluated) {
       names.push_back("mean_" + name);
       if (name != "loss") names.push_back("vote_" + name);
@@ -172,6 +174,10 @@ MemberSample draw_of(const Options& options, int64_t members) {
   options.fail("samples", "must be all, bootstrap, {subset: 0.8} or {folds: 5}");
 }
 
+// In the order of EnsembleMode and of Convolutions.
+const std::vector<std::string> mode_names = {"stacked", "threads", "processes", "auto"};
+const std::vector<std::string> convolution_names = {"auto", "grouped", "each"};
+
 std::vector<int64_t> patience(const Options& options, int64_t members) {
   const Options stop = options.section("early_stop");
   std::vector<int64_t> all;
@@ -185,15 +191,25 @@ std::vector<int64_t> patience(const Options& options, int64_t members) {
 
 }  // namespace
 
+EnsembleOptions ensemble_options(const Options& strategy) {
+  EnsembleOptions options{step_options(strategy)};
+  options.members = strategy.integer("members");
+  options.how = static_cast<EnsembleMode>(index_in(mode_names, strategy.text("how")));
+  options.convolutions = static_cast<Convolutions>(index_in(convolution_names, strategy.text("convolutions")));
+  options.vote = strategy.boolean("vote");
+  options.stop_metric = strategy.section("early_stop").text("metric");
+  return options;
+}
+
 std::vector<MemberSample> samples_of(const Options& strategy) {
-  const int64_t members = strategy.integer("members");
+  const int64_t members = ensemble_options(strategy).members;
   std::vector<MemberSample> all(size_t(members), draw_of(strategy, members));
   for (size_t member = 0; member < all.size(); ++member) all[member].member = int64_t(member);
   return all;
 }
 
 void check_members(const Options& strategy) {
-  const int64_t members = strategy.integer("members");
+  const int64_t members = ensemble_options(strategy).members;
   samples_of(strategy);
   seeds(strategy, members, 0);
   for (const char* name : {"lr", "weight_decay"})
@@ -207,7 +223,7 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   if (member_sample(data, config.seed).rows != MemberSample::Rows::all)
     data.fail("samples", "is for a single model; strategy.samples chooses the rows of each member");
   const Options& optimizer = config.optimizer.options;
-  const int64_t count = options.integer("members");
+  const int64_t count = ensemble_options(options).members;
   const auto value_of_each = [&](const char* name, double least) {
     if (options.has(name)) return spread(options, name, count, least);
     return std::vector<double>(size_t(count), optimizer.real(name));
@@ -254,9 +270,16 @@ Component optimizer_of(const Component& optimizer, const MemberSettings& member)
   return {optimizer.name, Options(std::move(values), optimizer.options.locations(), optimizer.options.path())};
 }
 
-std::vector<Option> member_options() {
+std::vector<Option> ensemble_section_options() {
   return {
-      describe::integer("members", "number of models of the same kind, trained at once", 10).between(1, 100000),
+      describe::integer("members", "number of models of the same kind, trained at once", EnsembleOptions().members)
+          .between(1, 100000),
+      describe::choice(
+          "how",
+          "execution mode. stacked: one batched product per layer for all members of a rank; threads: stacks divided "
+          "over threads of one process, one per core or GPU; processes: over processes; auto: threads if ranks may be "
+          "threads of one host, else processes; members with convolutions run concurrently on CPUs",
+          mode_names, "auto"),
       describe::any("samples", "all, bootstrap or map",
                     "rows that a member trains on: all, bootstrap (equally many, with replacement), {subset: f} "
                     "(a fraction f, without replacement), or {folds: k} (all except one of k folds)",
@@ -274,6 +297,12 @@ std::vector<Option> member_options() {
                "patience", "integer, or list of integers",
                "evaluations without improvement, for all members or a list with one each; 0: no early stopping", 0),
            describe::text("metric", "metric of the evaluation split that must improve", "loss")}),
+      describe::boolean("vote", "evaluate the members' majority and mean too", EnsembleOptions().vote),
+      describe::choice("convolutions",
+                       "convolutions of a stack: grouped (one for all members), each (one after another), auto "
+                       "(grouped on GPUs)",
+                       convolution_names, "auto"),
+      graph_option(),
   };
 }
 

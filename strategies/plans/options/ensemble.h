@@ -1,4 +1,4 @@
-// Members of an ensemble: seed, learning rate, weight decay, patience, samples, and the rank of each. Without LibTorch.
+// Options of an ensemble and of its members: seed, learning rate, weight decay, patience, samples. Without LibTorch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "core/base/ensemble_members.h"
 #include "core/config/run_config.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 
@@ -19,8 +20,20 @@ struct MemberSettings {
   MemberSample sample = {};
 };
 
-// Returns the options members, seed, lr, weight_decay, samples, early_stop.
-std::vector<Option> member_options();
+enum class EnsembleMode { stacked, threads, processes, automatic };
+enum class Convolutions { automatic, grouped, each };
+
+// Typed values of the section that are equal for all members. MemberSettings has the others.
+struct EnsembleOptions : StepOptions {
+  int64_t members = 10;
+  EnsembleMode how = EnsembleMode::automatic;
+  Convolutions convolutions = Convolutions::automatic;
+  bool vote = true;              // evaluate the members' majority and mean too
+  std::string stop_metric = {};  // early_stop.metric
+};
+EnsembleOptions ensemble_options(const Options& strategy);
+// Returns all options of the section.
+std::vector<Option> ensemble_section_options();
 
 // Checks the section alone. Throws ConfigError at a key that is malformed, too short, or contradicts another one.
 void check_members(const Options& strategy);

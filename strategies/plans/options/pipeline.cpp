@@ -9,10 +9,11 @@
 #include "core/base/text.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/options/data_axis.h"
-#include "strategies/plans/schedule.h"
 
 namespace convoy {
 namespace {
+
+const std::vector<std::string> schedule_names = {"gpipe", "1f1b", "interleaved"};  // in the order of ScheduleKind
 
 constexpr double loss_bytes = 16;  // sum and weight, as doubles
 constexpr double norm_bytes = 24;  // squared norm of the gradient; number of slots and of losses that are not finite
@@ -78,7 +79,7 @@ std::vector<Option> pipeline_section_options() {
       describe::choice("schedule",
                        "order in which stages work on micro-batches. gpipe: all forwards first; 1f1b: each backward as "
                        "early as possible; interleaved: 1f1b with several stages per rank",
-                       {"gpipe", "1f1b", "interleaved"}, "1f1b"),
+                       schedule_names, "1f1b"),
       stages_option(), virtual_stages};
 }
 
@@ -86,41 +87,48 @@ Option pipeline_micro_batches_option() {
   return micro_batches_option("flow through the stages and make one update; more of them reduce the bubble", 4);
 }
 
-int64_t virtual_stages_of(const Options& section) {
-  if (!section.is_auto("virtual")) return section.integer("virtual");
-  return section.text("schedule") == "interleaved" ? 2 : 1;
+PipelineOptions pipeline_options(const Options& strategy) {
+  PipelineOptions options;
+  options.section = strategy;
+  options.schedule = static_cast<ScheduleKind>(index_in(schedule_names, strategy.text("schedule")));
+  options.auto_virtual = strategy.is_auto("virtual");
+  if (!options.auto_virtual)
+    options.virtual_stages = int(strategy.integer("virtual"));
+  else if (options.schedule == ScheduleKind::interleaved)
+    options.virtual_stages = 2;
+  if (!strategy.is_auto("stages")) options.stages = strategy.texts("stages");
+  return options;
 }
 
 std::vector<BlockRange> job_stages(const JobPlan& job, const ModelDescription& model) {
-  const Options& options = job.config.strategy.options;
-  return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), model);
+  const PipelineOptions options = pipeline_options(job.config.strategy.options);
+  return stage_ranges(options, job.mesh.degree("pipeline") * options.virtual_stages, model);
 }
 
-int listed_ranks(const Options& section) {
-  const auto stages = int64_t(listed_stages(section).size());
-  const int64_t virtual_stages = virtual_stages_of(section);
+int listed_ranks(const PipelineOptions& options) {
+  const auto stages = int64_t(listed_stages(options).size());
+  const int virtual_stages = options.virtual_stages;
   if (stages % virtual_stages != 0)
-    section.fail("stages", "has ", stages, " items, which ", virtual_stages, " stages a rank do not divide");
+    options.section.fail("stages", "has ", stages, " items, which ", virtual_stages, " stages a rank do not divide");
   return int(stages / virtual_stages);
 }
 
-void check_pipeline(const Options& section, int ranks) {
-  const int64_t virtual_stages = virtual_stages_of(section);
-  if (virtual_stages > 1 && section.text("schedule") != "interleaved")
-    section.fail("virtual", "is ", virtual_stages, ", and schedule ", section.text("schedule"),
-                 " has one stage a rank; set schedule: interleaved");
-  const int listed = listed_ranks(section);
+void check_pipeline(const PipelineOptions& options, int ranks) {
+  const int virtual_stages = options.virtual_stages;
+  if (virtual_stages > 1 && options.schedule != ScheduleKind::interleaved)
+    options.section.fail("virtual", "is ", virtual_stages, ", and schedule ", schedule_names[size_t(options.schedule)],
+                         " has one stage a rank; set schedule: interleaved");
+  const int listed = listed_ranks(options);
   if (listed > 0 && listed != ranks)
-    section.fail("stages", "has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
-                 " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages);
+    options.section.fail("stages", "has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
+                         " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages);
 }
 
 PipelineShape pipeline_shape(const JobPlan& job) {
   const Options& options = job.config.strategy.options;
   PipelineShape shape;
-  shape.schedule = options.text("schedule");
+  shape.options = pipeline_options(options);
   shape.ranks = job.mesh.degree("pipeline");
-  shape.virtual_stages = int(virtual_stages_of(options));
   shape.step = step_options(options);
   shape.rows = rows_per_rank(job.config, job.mesh.degree("data"));
   shape.moments = moments_of(job.config);
@@ -140,7 +148,7 @@ class PipelineCosts {
         element_(double(model.element_bytes)),
         elements_(parameters_of(model)),
         micro_batches_(int(shape.step.micro_batches)),
-        schedule_(schedule_named(shape.schedule, shape.ranks, shape.virtual_stages, micro_batches_)),
+        schedule_(schedule_of(shape.options.schedule, shape.ranks, shape.options.virtual_stages, micro_batches_)),
         ties_(tie_ranks(schedule_.rank_of, stages, model)) {
     durations_.of_stage = shape.stage_time;
     if (durations_.of_stage.empty()) durations_.of_stage = stage_times(model, stages, 1);
@@ -195,7 +203,7 @@ class PipelineCosts {
         cost.buffer_bytes += double(described.buffers) * element_;
       }
       cost.work.busy += micro_batches_ * durations_.of_stage[stage];
-      received += boundary_bytes(model_, stages_[stage]) / shape_.virtual_stages;
+      received += boundary_bytes(model_, stages_[stage]) / shape_.options.virtual_stages;
       // Gradients go to the rank before, activations to the rank after.
       const bool from_other = stage > 0 && rank_of[stage - 1] != rank;
       const bool to_other = stage + 1 < stages_.size() && rank_of[stage + 1] != rank;
@@ -242,22 +250,20 @@ std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vect
 }
 
 std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
-  const Options& section = job.config.strategy.options;
+  const PipelineOptions options = pipeline_options(job.config.strategy.options);
   const int ranks = job.mesh.degree("pipeline");
   std::vector<std::vector<int>> ranks_at(static_cast<size_t>(ranks));  // by index along the axis
   for (int rank = 0; rank < job.mesh.size(); ++rank)
     ranks_at[size_t(job.mesh.coordinate(rank, "pipeline"))].push_back(rank);
   std::vector<std::string> names;
   for (const std::vector<int>& some : ranks_at) names.push_back(named_ranks(some));
-  const std::string& name = section.text("schedule");
-  const int virtual_stages = int(virtual_stages_of(section));
-  const auto micro = int(section.integer("micro_batches"));
-  const StepSchedule steps = schedule_named(name, ranks, virtual_stages, micro);
+  const auto micro = int(step_options(options.section).micro_batches);
+  const StepSchedule steps = schedule_of(options.schedule, ranks, options.virtual_stages, micro);
   const std::vector<BlockRange> stages = job_stages(job, model);
   const double idle = 100 * examine(steps, micro).bubble;
   std::vector<std::string> holders;
   for (const int index : steps.rank_of) holders.push_back(names[size_t(index)]);
-  return str(stages_text(stages, holders, model), name, ", ", micro,
+  return str(stages_text(stages, holders, model), schedule_names[size_t(options.schedule)], ", ", micro,
              " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps, names),
              "idle: ", std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");
 }

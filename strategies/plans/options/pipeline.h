@@ -1,10 +1,12 @@
 // Pipeline parallelism without LibTorch: options, checks and costs for strategies with stages.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/data_axis.h"
+#include "strategies/plans/schedule.h"
 #include "strategies/plans/stages.h"
 
 namespace convoy {
@@ -14,21 +16,27 @@ std::vector<Option> pipeline_section_options();
 // Returns the option for the number of micro-batches of a global batch that flow through the stages.
 Option pipeline_micro_batches_option();
 
-// Returns the virtual stages per rank: `virtual`, by default two for schedule interleaved and one for the others.
-int64_t virtual_stages_of(const Options& section);
+// Typed values of pipeline_section_options().
+struct PipelineOptions {
+  ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
+  int virtual_stages = 1;                               // per rank
+  bool auto_virtual = true;                             // `virtual` is auto, so the schedule chose virtual_stages
+  std::optional<std::vector<std::string>> stages = {};  // none: auto
+  Options section = {};                                 // for errors
+};
+PipelineOptions pipeline_options(const Options& strategy);
 // Returns the blocks of each stage of a job. Throws ConfigError as stage_ranges does.
 std::vector<BlockRange> job_stages(const JobPlan& job, const ModelDescription& model);
 // Returns the number of ranks that `stages` lists; 0 for auto.
-int listed_ranks(const Options& section);
+int listed_ranks(const PipelineOptions& options);
 // Makes the checks that do not need the model. Throws ConfigError at the key.
-void check_pipeline(const Options& section, int ranks);
+void check_pipeline(const PipelineOptions& options, int ranks);
 
 // Inputs of the cost formulas for one pipeline of `ranks` ranks. `rows`: rows of a data rank's share of a global batch.
 // The cost counts boundaries and tied parameters, but not the data axis.
 struct PipelineShape {
-  std::string schedule;
+  PipelineOptions options;
   int ranks = 1;
-  int virtual_stages = 1;
   double rows = 0;
   int moments = 2;
   StepOptions step = {};

@@ -11,6 +11,8 @@
 namespace convoy {
 namespace {
 
+const std::vector<std::string> shard_names = {"optimizer", "gradients", "parameters"};  // in the order of Shard
+
 // Parameters that are gathered and reduced together, as in shards/sharded_unit.h.
 struct Unit {
   double bytes = 0, gathered = 0;  // in the parameters' dtype, and in the dtype of gathering
@@ -91,10 +93,15 @@ struct Units {
 
 }  // namespace
 
+const std::string& name_of(Shard shard) { return shard_names[size_t(shard)]; }
+
+Shard shard_of(const Options& strategy) {
+  return strategy.has("shard") ? static_cast<Shard>(index_in(shard_names, strategy.text("shard"))) : Shard::parameters;
+}
+
 ShardedStepOptions sharded_step_options(const Options& strategy) {
   ShardedStepOptions step{step_options(strategy)};
-  const std::string& shard = strategy.text("shard");
-  step.shard = shard == "optimizer" ? Shard::optimizer : shard == "gradients" ? Shard::gradients : Shard::parameters;
+  step.shard = shard_of(strategy);
   step.reshard = strategy.boolean("reshard_after_forward");
   step.by_tensor = strategy.text("units") == "tensors";
   return step;
@@ -105,7 +112,7 @@ std::vector<Option> shard_options() {
       describe::choice("shard",
                        "what is sharded over the ranks: optimizer state (optimizer); also gradients (gradients); or "
                        "also parameters, gathered block by block (parameters)",
-                       {"optimizer", "gradients", "parameters"}, "parameters"),
+                       shard_names, "parameters"),
       describe::boolean("reshard_after_forward",
                         "shard parameters: free a block's parameters after its forward and gather them again for "
                         "backward; false: keep them until then",

@@ -6,6 +6,8 @@
 namespace convoy {
 
 enum class Shard { optimizer, gradients, parameters };
+const std::string& name_of(Shard shard);
+Shard shard_of(const Options& strategy);  // reads the option `shard`
 
 // Typed values of a section with sharded_data_options() and sync_option().
 struct ShardedStepOptions : StepOptions {

@@ -7,13 +7,14 @@
 #include "core/config/node.h"
 
 namespace convoy {
-namespace {
 
 size_t index_in(const std::vector<std::string>& names, const std::string& name) {
   const auto found = std::find(names.begin(), names.end(), name);
   CONVOY_CHECK(found != names.end(), "the resolved configuration has the unknown value ", name);
   return size_t(found - names.begin());
 }
+
+namespace {
 
 SyncGroup group_from(const Json& json) {
   SyncGroup group;
@@ -98,6 +99,7 @@ StepOptions step_options(const Options& strategy) {
   if (strategy.has("overlap") && !strategy.is_auto("overlap")) step.overlap = strategy.boolean("overlap");
   if (strategy.has("buffers")) step.buffers = strategy.text("buffers");
   step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
+  if (strategy.has("graph")) step.graph = strategy.text("graph");
   return step;
 }
 

@@ -19,6 +19,9 @@
 
 namespace convoy {
 
+// Returns the position of a choice in `names`, which have the order of its enumeration.
+size_t index_in(const std::vector<std::string>& names, const std::string& name);
+
 enum class SyncKind { gradients, parameters, diloco };
 const std::vector<std::string>& sync_kinds();  // names in the order of SyncKind
 
@@ -82,6 +85,7 @@ struct StepOptions {
   std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure
   std::string buffers = "local";     // batch norm's buffers after an update: broadcast | mean | local
   bool synchronises_norms = false;   // batch norm uses the rows of all ranks of the data axis
+  std::string graph = "never";       // CUDA graphs: auto | always | never
 };
 StepOptions step_options(const Options& strategy);
 

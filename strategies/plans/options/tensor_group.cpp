@@ -36,7 +36,11 @@ std::vector<Option> tensor_options() {
       "sequence_parallel",
       "sequence parallelism: norms, dropout and residuals between sharded layers work on shards of the "
       "sequences; needs less memory for activations and sends a quarter more",
-      false)};
+      TensorGroupOptions().sequence_parallel)};
+}
+
+TensorGroupOptions tensor_group_options(const Options& strategy) {
+  return {strategy.has("sequence_parallel") && strategy.boolean("sequence_parallel")};
 }
 
 namespace {
@@ -44,7 +48,7 @@ namespace {
 // Checks the option `length` of a data set of sequences.
 void check_sequences(const RunConfig& config, int degree) {
   const Options& data = config.data.options;
-  if (degree == 1 || !config.strategy.options.boolean("sequence_parallel")) return;
+  if (degree == 1 || !tensor_group_options(config.strategy.options).sequence_parallel) return;
   if (!data.has("length") || !data.at("length").is_number_integer()) return;
   const int64_t length = data.integer("length");
   if (length % degree != 0)
@@ -92,8 +96,7 @@ std::string flat_sequences_text(const std::string& block, const std::string& sha
 
 void check_shards(const JobPlan& job, const ModelDescription& description) {
   const int degree = job.mesh.degree("tensor");
-  const Options& strategy = job.config.strategy.options;
-  const bool sequence = degree > 1 && strategy.has("sequence_parallel") && strategy.boolean("sequence_parallel");
+  const bool sequence = degree > 1 && tensor_group_options(job.config.strategy.options).sequence_parallel;
   for (const BlockDescription& block : description.blocks)
     if (sequence && !block.flat_sequences.empty()) {
       const int64_t length = block.flat_sequences.front();
@@ -138,7 +141,7 @@ std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription
         str(key, ": ", subject, " has nothing that ", degree,
             " ranks could shard, no linear layer with a cut and no embedding, so that all of them do the same "
             "work; take strategy ddp"));
-  if (!rows_cut && job.config.strategy.options.boolean("sequence_parallel"))
+  if (!rows_cut && tensor_group_options(job.config.strategy.options).sequence_parallel)
     notes.push_back(str("strategy.sequence_parallel: has no effect: ", subject,
                         " has no region between column- and row-parallel layers; leave it out"));
   return notes;
@@ -149,7 +152,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
   const StepOptions step = step_options(options);
   const double tensor = job.mesh.degree("tensor");
   const auto element = double(description.element_bytes);
-  const bool sequence = options.boolean("sequence_parallel");
+  const bool sequence = tensor_group_options(options).sequence_parallel;
   const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
   RankCost cost;
   double inputs = 0, outputs = 0, exchanges = 0;
@@ -199,7 +202,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
 
 ModelDescription shard_description(const JobPlan& job, const ModelDescription& description) {
   const int tensor = job.mesh.degree("tensor");
-  const bool sequence = tensor > 1 && job.config.strategy.options.boolean("sequence_parallel");
+  const bool sequence = tensor > 1 && tensor_group_options(job.config.strategy.options).sequence_parallel;
   ModelDescription cut = description;
   for (size_t i = 0; i < cut.blocks.size(); ++i) {
     BlockDescription& block = cut.blocks[i];

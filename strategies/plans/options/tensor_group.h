@@ -7,6 +7,12 @@ namespace convoy {
 
 std::vector<Option> tensor_options();
 
+// Typed values of tensor_options().
+struct TensorGroupOptions {
+  bool sequence_parallel = false;  // activations between row- and column-parallel layers are sharded along the sequence
+};
+TensorGroupOptions tensor_group_options(const Options& strategy);
+
 // Throws ConfigError at model.heads or model.kv_heads if the ranks do not divide the model's attention heads.
 // check_shards checks the sizes that only layers know.
 void check_tensor_degree(const RunConfig& config, int degree);
