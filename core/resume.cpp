@@ -42,8 +42,8 @@ int64_t same_position(int64_t step, const TrainingLength& saved, const TrainingL
   const int64_t result = epoch * now.steps_per_epoch + steps;
   const bool same_rows = now.global_rows == saved.global_rows;
   std::string note =
-      str(same_rows ? "" : str("batches of ", now.global_rows, " rows instead of ", saved.global_rows, ", "),
-          now.steps_per_epoch, " steps an epoch instead of ", saved.steps_per_epoch, ": step ", step,
+      str(same_rows ? "" : str("batches of ", counted(now.global_rows, "row"), " instead of ", saved.global_rows, ", "),
+          counted(now.steps_per_epoch, "step"), " an epoch instead of ", saved.steps_per_epoch, ": step ", step,
           " of the checkpoint is step ", result, " of ", now.total_steps, " here (epoch ", epoch + 1, ", row ",
           row - again, " of ", epoch_rows, "), and the learning rate's schedule continues there");
   if (again > 0) note += str("; ", again, again == 1 ? " row is" : " rows are", " read a second time in this epoch");

@@ -83,6 +83,10 @@ std::string hex_text(const unsigned char* bytes, size_t count) {
   return hex;
 }
 
+std::string counted(int64_t count, const std::string& noun, const std::string& several) {
+  return str(count, " ", count == 1 ? noun : several.empty() ? noun + "s" : several);
+}
+
 bool ends_in(std::string_view text, std::string_view end) {
   return text.size() > end.size() && text.substr(text.size() - end.size()) == end;
 }

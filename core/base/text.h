@@ -24,6 +24,8 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 
 std::vector<std::string> split(std::string_view text, char separator);  // at least one part
 std::string shape_text(const std::vector<int64_t>& shape);              // "[2, 3]"
+// "1 rank", "2 ranks". `several`: the plural of a noun that needs more than an s.
+std::string counted(int64_t count, const std::string& noun, const std::string& several = "");
 std::string hex_text(const unsigned char* bytes, size_t count);
 inline bool begins_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 // True if the text ends in `end` and is longer than that: "a.npy" ends in ".npy".

@@ -108,7 +108,7 @@ class RunTimes {
   std::string share(const Json& rank, double seconds) const {
     return str(percent(seconds, wall_), " of rank ", number_of(rank), "'s time");
   }
-  Json option(const char* key) const { return value_of_key(config_, key); }
+  Json option(const std::string& key) const { return value_of_key(config_, key); }
   size_t cores_of(int rank) const {
     const auto ranks = summary_.find("ranks");
     const Json* const one = ranks == summary_.end() ? nullptr : find(*ranks, rank);
@@ -187,7 +187,7 @@ class RunTimes {
   Advice interval(const char* part, const char* does, const char* key) const {
     const Json& rank = slowest(part);
     const double seconds = number_in(rank, part, 0);
-    const Json every = option(str("/train/", key).c_str());
+    const Json every = option(str("train.", key));
     if (!every.is_object() || every.value("unit", "") == "never") return {};
     // A longer interval does not avoid the evaluation or checkpoint at the end of the run.
     const double times =

@@ -47,13 +47,13 @@ bool reached(const Interval& position, int64_t steps_done, int64_t steps_per_epo
 std::string length_note(const TrainConfig& train, const TrainingLength& length) {
   if (train.epochs <= 0 || train.max_steps <= 0) return "";
   if (length.epoch_steps == train.max_steps)
-    return str("train.epochs, ", train.epochs, ", and train.max_steps both end this run after ", train.max_steps,
-               " steps");
+    return str("train.epochs, ", train.epochs, ", and train.max_steps both end this run after ",
+               counted(train.max_steps, "step"));
   if (train.max_steps < length.epoch_steps)
-    return str("train.max_steps ends this run after ", train.max_steps, " steps, before train.epochs, ", train.epochs,
-               ", which takes ", length.epoch_steps);
-  return str("train.epochs, ", train.epochs, ", ends this run after ", length.epoch_steps,
-             " steps, before train.max_steps; for all ", train.max_steps, " steps type --set train.epochs=~");
+    return str("train.max_steps ends this run after ", counted(train.max_steps, "step"), ", before train.epochs, ",
+               train.epochs, ", which takes ", length.epoch_steps);
+  return str("train.epochs, ", train.epochs, ", ends this run after ", counted(length.epoch_steps, "step"),
+             ", before train.max_steps; for all ", train.max_steps, " steps type --set train.epochs=~");
 }
 
 }  // namespace convoy

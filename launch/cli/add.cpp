@@ -141,7 +141,8 @@ int add_points(const std::string& folder, bool runs, const AddArguments& argumen
   refuse_all(extension.farm.mistakes);
   for (const Pipeline& pipeline : extension.pipelines)
     write_whole(waiting_file(folder, pipeline), pipeline_yaml(pipeline), true);
-  std::cout << "convoy: " << extension.pipelines.size() << " pipelines added to " << arguments.folder
+  std::cout << "convoy: " << extension.pipelines.size()
+            << (extension.pipelines.size() == 1 ? " pipeline" : " pipelines") << " added to " << arguments.folder
             << ", which resumes now\n"
             << std::flush;
   return run_farm(std::move(extension.farm));

@@ -29,6 +29,21 @@ train:
   checkpoint_every: 500 steps
 launch: {ranks: 2, collective: 5 min}
 )"},
+      {"train", R"(train:
+  max_steps: 5000
+  batch: {per_rank: 64}
+  evaluate_every: 500 steps
+  keep_best: {metric: accuracy}
+  early_stop: {metric: accuracy, patience: 5}
+)"},
+      {"launch", R"(launch:
+  ranks: 4
+  cores_per_rank: 2
+  collective: 90s
+  max_restarts: 3
+)"},
+      {"log", "log: {level: warning, histograms: 500, prometheus: \"/var/lib/node_exporter/{name}.prom\"}\n"},
+      {"profile", "profile: {steps: 10-12}\n"},
 
       {"backend: local", "backend: local\n"},
       {"backend: gloo", "backend: gloo\n"},
@@ -308,6 +323,11 @@ std::string reference_page(const Catalogues& catalogues) {
   out << introduction << join(links, " · ") << "\n\n## Keys of the file\n\n";
   add_example("file", out);
   add_table(run_options(), out);
+  for (const Option& option : run_options()) {
+    if (option.type != OptionType::section) continue;
+    out << "Example of " << code(option.name) << ":\n\n";
+    add_example(option.name, out);
+  }
   for (const auto& [kind, entries] : catalogues.kinds) {
     out << "## " << kind << "\n\n";
     const std::vector<Option> common = common_options(kind);

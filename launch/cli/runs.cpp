@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/control/exit_codes.h"
+#include "core/files/files.h"
 #include "launch/report/listed_run.h"
 #include "launch/text/text_table.h"
 
@@ -25,6 +26,35 @@ std::string age_text(double seconds) {
   if (seconds < 90 * 60) return formatted("%.0f min", seconds / 60);
   if (seconds < 36 * 3600) return formatted("%.0f h", seconds / 3600);
   return formatted("%.0f days", seconds / 86400);
+}
+
+struct BestValue {
+  std::string metric;  // "": there is none
+  double value, step;
+};
+
+BestValue best_of_run(const ListedRun& run, const std::string& wanted) {
+  const std::string metric = main_metric(run, wanted);
+  return {metric, value_of_metric(run, metric, "best"), value_of_metric(run, metric, "best_step")};
+}
+
+// The best value of a farm's pipelines, of `wanted`, or strategy.metric, or the first pipeline's main metric.
+BestValue best_of_farm(const ListedRun& farm, std::string wanted) {
+  const Json metric = value_of_key(farm.config, "strategy.metric");
+  const Json direction = value_of_key(farm.config, "strategy.direction");
+  if (wanted.empty() && metric.is_string()) wanted = metric.get<std::string>();
+  BestValue best = best_of_run(farm, wanted);
+  for (const std::string& folder : pipeline_folders(farm.folder)) {
+    const std::optional<ListedRun> run = listed_run(folder);
+    if (!run) continue;
+    const BestValue one = best_of_run(*run, wanted);
+    if (!std::isfinite(one.value)) continue;
+    wanted = one.metric;
+    const bool lower = direction == "minimize" ||
+                       (direction != "maximize" && run->metrics[one.metric].value("lower_is_better", false));
+    if (best.metric.empty() || (lower ? one.value < best.value : one.value > best.value)) best = one;
+  }
+  return best;
 }
 
 }  // namespace
@@ -44,8 +74,7 @@ int runs_command(const RunsArguments& arguments, std::ostream& out) {
   std::vector<std::vector<std::string>> lines{
       {"run", "status", "strategy", "step", "metric", "best", "at step", "age"}};
   for (const ListedRun& run : runs) {
-    const std::string metric = main_metric(run, arguments.metric);
-    const double best = value_of_metric(run, metric, "best"), at = value_of_metric(run, metric, "best_step");
+    const auto [metric, best, at] = run.farm ? best_of_farm(run, arguments.metric) : best_of_run(run, arguments.metric);
     lines.push_back({run.folder, run.status, run.strategy, run.step < 0 ? "-" : std::to_string(run.step),
                      metric.empty() ? "-" : metric, number_or_dash(best),
                      std::isfinite(at) ? formatted("%.0f", at) : "-", age_text(now - run.written)});

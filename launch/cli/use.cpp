@@ -9,7 +9,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <iostream>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -103,6 +105,79 @@ void check_overrides(const UseArguments& arguments) {
       if (is_for_key(text, key))
         throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
                     " does not train; leave it out");
+}
+
+// Keys of `data` that a command reads which makes no data set; null: it makes one.
+const std::vector<std::string>* data_keys_of(const std::string& command) {
+  static const std::map<std::string, std::vector<std::string>> keys{
+      {"predict", {"columns.item", "columns.user", "delimiter", "features", "format", "header", "transforms"}},
+      {"generate", {"unknown"}}};
+  const auto found = keys.find(command);
+  return found == keys.end() ? nullptr : &found->second;
+}
+
+// Error(command_line) for a --set of a key of `data` that the command does not read.
+void check_data_overrides(const UseArguments& arguments, const UsedRun& run) {
+  const std::vector<std::string>* read = data_keys_of(arguments.command);
+  if (read == nullptr || !run.has_schema) return;
+  for (const std::string& text : arguments.overrides) {
+    if (!is_for_key(text, "data")) continue;
+    if (std::any_of(read->begin(), read->end(), [&](const auto& key) { return is_for_key(text, "data." + key); }))
+      continue;
+    throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
+                " does not read the training data, and of the section data only ", join(*read, ", "), "; leave it out");
+  }
+}
+
+// `config`: with --set. The configuration of the run has no launch.ranks any more (configuration_to_use).
+void check_rank_override(const UseArguments& arguments, const RunConfig& config) {
+  const int64_t ranks = config.launch.ranks;
+  if (ranks == 0) return;
+  throw Error(Failure::command_line, "--set launch.ranks=", ranks, ": has no effect on convoy ", arguments.command,
+              arguments.by_strategy ? str("; type --ranks ", ranks) : ", which uses one rank; leave it out");
+}
+
+// Values that choose the held-out rows, by key; none if no row of the training data is held out.
+std::map<std::string, Json> split_of(const RunConfig& config) {
+  const EvaluationSplit split = evaluation_split(config.resolved.value("data", Json()), config.seed);
+  std::map<std::string, Json> values;
+  if (split.holds_out) values = split.options;
+  for (const char* key : {"data.samples", "strategy.samples"}) {
+    const Json samples = value_of_key(config.resolved, key);
+    if (!samples.is_object() || samples.value("how", Json("folds")) != "folds" || !samples.contains("folds")) continue;
+    values[key] = samples;
+    values["seed"] = config.seed;
+  }
+  return values;
+}
+
+// Error(command_line) if --set holds out rows that the run may have trained on. `job`: with --set, as is `config`.
+void check_split(const UseArguments& arguments, const UsedRun& run, RunArguments job, const RunConfig& config) {
+  const bool other_file = sets_key(arguments.overrides, "data.path");
+  if (other_file || job.use.value("split", "all") == "all") return;
+  job.overrides = overrides_of_member(run);
+  std::string first;  // --set of a key that may choose rows
+  for (const std::string& text : arguments.overrides) {
+    const auto sets = [&](const char* key) { return is_for_key(text, key); };
+    const std::initializer_list<const char*> keys{"seed",          "data.seed",    "data.holdout",
+                                                  "data.evaluate", "data.samples", "strategy.samples"};
+    if (std::none_of(keys.begin(), keys.end(), sets))
+      job.overrides.push_back(text);
+    else if (first.empty())
+      first = text;
+  }
+  if (first.empty()) return;
+  const std::map<std::string, Json> before = split_of(read_run_tree(configuration_tree(job), all_catalogues()));
+  const std::map<std::string, Json> now = split_of(config);
+  for (const auto& [key, value] : now) {
+    const auto old = before.find(key);
+    if (old != before.end() && old->second == value) continue;
+    // A smaller fraction keeps some of the rows, unless folds divide the others.
+    if (old != before.end() && key == "data.evaluate.fraction" && now.count("seed") == 0 && value < old->second)
+      continue;
+    throw Error(Failure::command_line, "--set ", first, ": holds out other rows than the training did, so the run may ",
+                "have trained on them; leave it out");
+  }
 }
 
 // Files that a value of the section `data` names, alone or by a pattern.
@@ -291,12 +366,15 @@ void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult
   if (!arguments.to.empty() && result.reports) check_output_path(arguments.to, arguments.force, "--to");
   check_overrides(arguments);
   result.run = used_run(arguments.run, "convoy " + arguments.command);
+  check_data_overrides(arguments, result.run);
   Json options = arguments.options;
   if (arguments.complete) arguments.complete(result.run, options);
   const UseFolder folder(as, arguments.command);
   RunArguments job = run_arguments(arguments, result.run, options, folder.path());
   Node tree = configuration_tree(job);
   const RunConfig config = read_run_tree(tree, all_catalogues());
+  check_rank_override(arguments, config);
+  check_split(arguments, result.run, job, config);
   keep_inputs(arguments, result.run, config);
   check_evaluated_path(arguments, config);
   const RankChoice choice = choose_ranks(arguments, result.run, config, as);

@@ -47,8 +47,8 @@ int export_command(const ExportArguments& arguments) {
   const Json result = ask_rank_program(rank_program(), {"--export"}, request, export_limit);
   const auto files = result.at("files").get<std::vector<std::string>>();
   std::cout << "exported step " << result.at("step") << " of " << arguments.run << " to " << arguments.to << ": "
-            << result.at("tensors") << " tensors, " << human_bytes(result.at("bytes").get<int64_t>()) << "\n  "
-            << join(files, "\n  ") << '\n';
+            << counted(result.at("tensors").get<int64_t>(), "tensor") << ", "
+            << human_bytes(result.at("bytes").get<int64_t>()) << "\n  " << join(files, "\n  ") << '\n';
   std::vector<std::string> notes = result.at("notes").get<std::vector<std::string>>();
   notes.insert(notes.end(), used.notes.begin(), used.notes.end());
   for (const std::string& note : notes) std::cout << note << '\n';
@@ -155,8 +155,8 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
         std::cout << generation.prompt << answer["texts"][sample].get<std::string>() << '\n';
     }
     const double seconds = answer.at("seconds").get<double>();
-    std::cerr << "convoy: " << result.run.path() << ", " << answer.at("drawn") << " tokens in "
-              << formatted("%.2f", seconds) << " s, "
+    std::cerr << "convoy: " << result.run.path() << ", " << counted(answer.at("drawn").get<int64_t>(), "token")
+              << " in " << formatted("%.2f", seconds) << " s, "
               << formatted("%.0f", answer.at("drawn").get<double>() / std::max(seconds, 1e-9)) << " tokens/s\n";
   }
   print_notes(result.run);
@@ -282,8 +282,8 @@ Examples:
 Exit codes: 0, 64 command line or no such file, 65 a file is no text, 73 the file exists, 74 I/O.)";
 
 constexpr const char* runs_footer = R"(
-Lists run folders, newest first: status, steps, best value of a metric, and the time since the last change. The status
-`ended` means that no process works on an unfinished run.
+Lists run folders, newest first: status, steps, best value of a metric, and the time since the last change. A farm has
+the best value of its runs. The status `ended` means that no process works on an unfinished run.
 
 Examples:
   convoy runs

@@ -25,6 +25,7 @@
 #include "launch/machine/environment.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/process.h"
+#include "launch/text/console.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -86,7 +87,7 @@ std::string layout_text(const Prepared& prepared) {
   std::vector<std::string> axes;
   for (const Axis& axis : job.mesh.axes())
     if (axis.degree > 1) axes.push_back(str(axis.name, " ", axis.degree));
-  return str(prepared.run.config.strategy.name, " on ", job.ranks.size(), job.ranks.size() == 1 ? " rank" : " ranks",
+  return str(prepared.run.config.strategy.name, " on ", counted(job.ranks.size(), "rank"),
              axes.empty() ? "" : " (" + join(axes, " × ") + ")", ", ", job.backend);
 }
 
@@ -272,9 +273,9 @@ int verify_command(const VerifyArguments& arguments) {
   const double tolerance = arguments.tolerance.value_or(
       std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options)));
   std::cout << layout_text(configured) << ", against " << layout_text(reference)
-            << (several ? str(", one run for each of ", references.size(), " members") : "") << ": " << arguments.steps
-            << (arguments.steps == 1 ? " step of " : " steps of ") << reference.run.config.train.batch.rows << " rows; "
-            << join(notes, "; ") << std::endl;
+            << (references.size() > 1 ? str(", one run for each of ", references.size(), " members") : "") << ": "
+            << counted(arguments.steps, "step") << " of " << counted(reference.run.config.train.batch.rows, "row")
+            << "; " << join(notes, "; ") << std::endl;
 
   const TemporaryFolder folder;
   const Division division = division_of(written, configured.placed.job.mesh.degree("data"));
@@ -283,7 +284,9 @@ int verify_command(const VerifyArguments& arguments) {
   for (Prepared& one : references) one.run.printed_before = printed;
   configured.run.printed_before = printed;
   std::vector<std::string> states;
+  Console console(loop, 1, false, true);  // plain lines: the runs print too
   for (Prepared& one : references) {
+    console.progress({{"text", str("verify: ", states.size(), " of ", references.size(), " reference runs")}});
     const std::string into = str(folder.path(), "/reference-", states.size());
     states.push_back(into + "/states");
     if (int code = train(loop, one, into, "", division, "the reference")) return code;
@@ -358,7 +361,7 @@ AgainstResult against_result(const Json& compared, double tolerance) {
          << '\n';
   const bool agree = first == tensors.size();
   if (agree) {
-    text << "agree: " << tensors.size() << " tensors, the largest relative difference is "
+    text << "agree: " << counted(tensors.size(), "tensor") << ", the largest relative difference is "
          << relative_of(tensors[worst]) << " (" << tensor_text(tensors[worst]) << "), the tolerance " << tolerance
          << '\n';
   } else {

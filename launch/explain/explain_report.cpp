@@ -23,8 +23,6 @@ constexpr size_t many_ranks = 64;
 constexpr size_t line_width = 118;  // of a schedule
 constexpr size_t warning_width = 150;
 
-std::string plural(size_t count, const std::string& what) { return str(count, " ", what, count == 1 ? "" : "s"); }
-
 // "1 socket, 1 NUMA node, 2 cores, 23.5 GiB, 0 GPUs".
 std::string host_text(const Host& host) {
   std::set<int> sockets, nodes;
@@ -34,10 +32,10 @@ std::string host_text(const Host& host) {
     nodes.insert(core.numa);
     threads += core.siblings.size();
   }
-  std::string text = str(plural(sockets.size(), "socket"), ", ", plural(nodes.size(), "NUMA node"), ", ",
-                         plural(host.cores.size(), "core"));
+  std::string text = str(counted(sockets.size(), "socket"), ", ", counted(nodes.size(), "NUMA node"), ", ",
+                         counted(host.cores.size(), "core"));
   if (threads != host.cores.size()) text += str(" with ", threads, " hardware threads");
-  text += str(", ", human_bytes(host.memory), ", ", plural(host.gpus.size(), "GPU"));
+  text += str(", ", human_bytes(host.memory), ", ", counted(host.gpus.size(), "GPU"));
   return text + "\n";
 }
 
@@ -52,7 +50,8 @@ std::string hosts_text(const std::vector<Host>& hosts) {
   std::string text;
   for (size_t i = 0; i < kinds.size() && i < most_rows; ++i)
     text += names_text(kinds[i].second) + ": " + (kinds[i].second.size() > 1 ? "each " : "") + kinds[i].first;
-  return text + (kinds.size() > most_rows ? str("… and ", kinds.size() - most_rows, " more kinds of hosts\n") : "");
+  return text +
+         (kinds.size() > most_rows ? str("… and ", counted(kinds.size() - most_rows, "more kind"), " of hosts\n") : "");
 }
 
 std::string mesh_text(const JobPlan& job) {
@@ -74,9 +73,9 @@ std::string batch_norm_text(const Candidate& candidate) {
 
 std::string heading(const Candidate& candidate) {
   const JobPlan& job = candidate.placed.job;
-  return str(job.name, ": ", candidate.strategy, " on ", plural(job.ranks.size(), "rank"), " in ",
-             job.processes.size() == 1 ? "1 process" : str(job.processes.size(), " processes"), ", backend ",
-             job.backend, "\nmesh: ", mesh_text(job), "\n", batch_norm_text(candidate));
+  return str(job.name, ": ", candidate.strategy, " on ", counted(job.ranks.size(), "rank"), " in ",
+             counted(job.processes.size(), "process", "processes"), ", backend ", job.backend,
+             "\nmesh: ", mesh_text(job), "\n", batch_norm_text(candidate));
 }
 
 // Table in which ranks with equal cells share a line. The first cell of a line is its rank.
@@ -98,7 +97,7 @@ std::string merged_table(const std::vector<std::vector<std::string>>& lines) {
   merged.resize(merged.size() - left_out);
   std::vector<size_t> numbers;
   for (size_t i = 1; i < merged.front().size(); ++i) numbers.push_back(i);
-  return text_table(merged, numbers) + (left_out > 0 ? str("… and ", plural(left_out, "line"), " more\n") : "");
+  return text_table(merged, numbers) + (left_out > 0 ? str("… and ", counted(left_out, "line"), " more\n") : "");
 }
 
 std::string traffic_text(const std::vector<RankCosts>& ranks) {
@@ -193,7 +192,7 @@ std::string schedule_text(const std::string& schedule, size_t ranks) {
       ++(shown < most ? shown : left_out);
     }
   }
-  return text + (left_out > 0 ? "… and " + plural(left_out, "line") + " more\n" : "") + idle;
+  return text + (left_out > 0 ? "… and " + counted(left_out, "line") + " more\n" : "") + idle;
 }
 
 std::string error_text(const StepPrediction& step) {
@@ -245,9 +244,10 @@ std::string prediction_text(const Candidate& candidate) {
   if (!step.exchanges.empty()) text += str(", exchanges ", human_seconds(step.exchange));
   text += "\n";
   for (const ExchangeTime& exchange : step.exchanges)
-    text += str("  ", name_of(exchange.kind), " along ", exchange.axis, ": ", human_bytes(exchange.bytes), " in ",
-                std::round(exchange.messages * 10) / 10, exchange.messages == 1 ? " message takes " : " messages take ",
-                human_seconds(exchange.seconds), ", ", human_seconds(exchange.exposed), " of it not overlapped\n");
+    text += str("  ", name_of(exchange.kind), " along ", exchange.axis, ": ",
+                exchange.bytes < 1 ? "" : human_bytes(exchange.bytes) + " in ", std::round(exchange.messages * 10) / 10,
+                exchange.messages == 1 ? " message takes " : " messages take ", human_seconds(exchange.seconds), ", ",
+                human_seconds(exchange.exposed), " of it not overlapped\n");
   return text + notes_of(candidate);
 }
 
@@ -280,7 +280,8 @@ std::string warnings_text(const Candidate& candidate) {
   std::string text;
   for (size_t i = 0; i < warnings.size() && i < most_rows; ++i)
     text += join(wrapped("warning: " + warnings[i], warning_width), "\n") + "\n";
-  return text + (warnings.size() > most_rows ? str("… and ", warnings.size() - most_rows, " more warnings\n") : "");
+  return text +
+         (warnings.size() > most_rows ? str("… and ", counted(warnings.size() - most_rows, "more warning"), "\n") : "");
 }
 
 std::string idle_gpus(const Candidate& candidate, const Topology& topology) {

@@ -17,6 +17,9 @@ constexpr double largest_error = 0.5;  // relative; with a larger error only a c
 
 double relative(const StepPrediction& step) { return step.seconds > 0 ? step.error / step.seconds : 0; }
 
+// Plans count the few bytes of a norm or a flag as none.
+std::string size_text(double bytes) { return bytes < 1 ? "" : " of " + human_bytes(bytes); }
+
 std::string exchange_text(Exchange kind, double messages) {
   static const char* const texts[] = {"the all-reduce", "gathering", "the reduce-scatter", "sending"};
   return str(texts[static_cast<size_t>(kind)], kind == Exchange::all_reduce && messages > 1.5 ? "s" : "");
@@ -35,7 +38,7 @@ std::string reason(const PredictedCandidate& candidate, const PredictedCandidate
   const double updates_more = step.update - reference.step.update * even;
   const double most = std::max({step.exchange, step.idle, computes_more, updates_more});
   if (largest != nullptr && most == step.exchange)
-    return str(exchange_text(largest->kind, largest->messages), " of ", human_bytes(largest->bytes),
+    return str(exchange_text(largest->kind, largest->messages), size_text(largest->bytes),
                largest->kind == Exchange::all_reduce && largest->messages > 1.5 ? " take " : " takes ",
                human_seconds(largest->exposed), of);
   if (most == step.idle) return str("its ranks wait for each other for ", human_seconds(step.idle), of);
@@ -328,7 +331,8 @@ std::string advice_text(const PredictedCandidate& reference, const std::vector<P
     rest.push_back(described(known[i], reference));
   const std::string load_text = str("other load took ", std::lround(100 * load), " % of the cores");
   if (too_rough(gain))
-    return str("too uncertain to recommend anything: all errors are above 100 %", busy ? "; " + load_text : "",
+    return str("too uncertain to recommend anything: no speed relative to ", reference.name,
+               " is known with an error below 100 %", busy ? "; " + load_text : "",
                "; measure again on an idle machine\n");
   std::string text;
   if (busy) {

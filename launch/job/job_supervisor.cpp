@@ -234,7 +234,7 @@ bool JobSupervisor::same_size(const Json& body) {
   const std::string from = body.at("size_from").get<std::string>();
   fail({Failure::config, process, -1, 0, body.at("host").at("name").get<std::string>(),
         str("rank ", process, " was started as one of ", size, from.empty() ? "" : " (" + from + ")",
-            ", but the supervisor expects ", here, " ranks; start all ranks with the same number")});
+            ", but the supervisor expects ", counted(here, "rank"), "; start all ranks with the same number")});
   return false;
 }
 

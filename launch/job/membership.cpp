@@ -53,8 +53,8 @@ JobPlan with_replica(const JobPlan& job, const std::vector<RankPlan>& added) {
   ++axes.front().degree;
   next.mesh = Mesh(axes);
   if (next.mesh.size() != static_cast<int>(job.ranks.size() + added.size()))
-    refuse(str("needs ", next.mesh.size() - static_cast<int>(job.ranks.size()), " ranks for one more replica, but ",
-               added.size(), " would join"));
+    refuse(str("needs ", counted(next.mesh.size() - static_cast<int>(job.ranks.size()), "rank"),
+               " for one more replica, but ", added.size(), " would join"));
   for (RankPlan rank : added) {
     rank.rank = static_cast<int>(next.ranks.size());
     rank.process = static_cast<int>(next.processes.size());

@@ -64,12 +64,13 @@ void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& plac
     planned.config = run.config.changed(changes);
     PlacedJob kept = placed_here(planned);
     kept.job.config = run.config;  // ranks receive the user's configuration
-    kept.warnings.push_back(str(execution_mode_key, ": auto keeps ", mode_of(kept.job), " on ", kept.job.ranks.size(),
-                                " ranks, as this training began; --ranks changes the number, and results by rounding"));
+    kept.warnings.push_back(str(execution_mode_key, ": auto keeps ", mode_of(kept.job), " on ",
+                                counted(kept.job.ranks.size(), "rank"),
+                                ", as this training began; --ranks changes the number, and results by rounding"));
     placed = std::move(kept);
   } catch (const ConfigError& error) {
-    warnings.push_back(str(execution_mode_key, ": auto cannot keep ", mode, " on ", ranks,
-                           " ranks, as this training began (", error.what(), "); results may differ by rounding"));
+    warnings.push_back(str(execution_mode_key, ": auto cannot keep ", mode, " on ", counted(ranks, "rank"),
+                           ", as this training began (", error.what(), "); results may differ by rounding"));
   }
 }
 

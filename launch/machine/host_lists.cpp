@@ -106,8 +106,8 @@ std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks, con
   for (size_t host = 0; host < shares.size(); ++host)
     hosts.insert(hosts.end(), static_cast<size_t>(shares[host].ranks), static_cast<int>(host));
   if (ranks > 0 && !hosts.empty() && static_cast<int>(hosts.size()) != ranks)
-    throw Error(failure_of_source(source), source, ": ", hosts.size(),
-                " ranks in all, which conflicts with --ranks (launch.ranks) = ", ranks, "; leave one of them out");
+    throw Error(failure_of_source(source), source, ": ", counted(hosts.size(), "rank"),
+                " in all, which conflicts with --ranks (launch.ranks) = ", ranks, "; leave one of them out");
   return hosts;
 }
 

@@ -152,8 +152,8 @@ Division divide(const std::vector<Core>& cores, const std::vector<Affinity>& ran
     division.each = static_cast<size_t>(launch.cores_per_rank);
     const size_t wanted = division.each * ranks.size();
     if (wanted > threads.size())
-      throw ConfigError({}, "launch.cores_per_rank", division.each, " × ", ranks.size(), " ranks on ", host, " are ",
-                        wanted, " cores, but this run may use ", threads.size(),
+      throw ConfigError({}, "launch.cores_per_rank", division.each, " × ", counted(ranks.size(), "rank"), " on ", host,
+                        " are ", counted(wanted, "core"), ", but this run may use ", threads.size(),
                         "; use fewer ranks, or launch.cores_per_rank=auto");
     division.pool = CorePool(wanted > cores.size() ? threads : cores);
     return division;
@@ -168,8 +168,6 @@ Division divide(const std::vector<Core>& cores, const std::vector<Affinity>& ran
   }
   return division;
 }
-
-std::string plural(size_t count, const char* what) { return str(count, " ", what, count == 1 ? "" : "s"); }
 
 // Ranks of one host that may use the same hardware threads.
 class Group {
@@ -222,7 +220,7 @@ class Group {
 
   std::string place_listed(RankPlan& rank, size_t position) {
     if (position >= launch_.cores.size())
-      throw ConfigError({}, "launch.cores", "has ", plural(launch_.cores.size(), "item"), ", but ", host_.name,
+      throw ConfigError({}, "launch.cores", "has ", counted(launch_.cores.size(), "item"), ", but ", host_.name,
                         " has more ranks; write one item for each rank, or set launch.bind=core");
     rank.cores = hardware_threads_from_text(launch_.cores[position]);
     std::sort(rank.cores.begin(), rank.cores.end());
@@ -255,7 +253,7 @@ class Group {
     result_.shared = true;
     const size_t threads = hardware_threads_of(cores_).size();
     if (launch_.bind == "keep" && given_.empty()) return;  // the kernel chooses their cores
-    std::string warning = str(ranks, " ranks share ", plural(threads, "core"), " on ", host_.name,
+    std::string warning = str(ranks, " ranks share ", counted(threads, "core"), " on ", host_.name,
                               ": expect less speed; ranks wait passively");
     if (threads < hardware_threads_of(host_.cores).size())
       warning += str("; their launcher bound them there, but the job may use ", hardware_threads_of(host_.cores).size(),

@@ -116,7 +116,7 @@ StoredConfig stored_in(const fs::path& step) {
     const Json ranks = trainer.is_object() ? trainer.value("world_size", Json()) : Json();
     const Json step_done = manifest.value("step", Json());
     return {path, manifest["config"], ranks.is_number_integer() ? ranks.get<int64_t>() : 0,
-            step_done.is_number_integer() ? step_done.get<int64_t>() : 0};
+            step_done.is_number_integer() ? step_done.get<int64_t>() : 0, manifest.contains("schema")};
   } catch (const Error&) {
     return {};
   }
@@ -230,8 +230,8 @@ void check_member(const MemberPath& wanted, const Json& stored, const fs::path& 
   const auto index = static_cast<size_t>(wanted.member);
   if (index >= members.size())
     refuse(resolved, "train.resume",
-           str("names member ", wanted.member, " of ", wanted.path, ", which has ", members.size(),
-               " members; name one of 0 to ", members.size() - 1));
+           str("names member ", wanted.member, " of ", wanted.path, ", which has ", counted(members.size(), "member"),
+               "; name ", members.size() == 1 ? "member 0" : str("one of 0 to ", members.size() - 1)));
   for (const std::string& line : other_settings(RunConfig::from_resolved(resolved), members[index], false))
     notes.push_back(str("train.resume: member ", wanted.member, " of ", wanted.path, " continues with another ", line));
 }
@@ -246,7 +246,7 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved,
   if (members.size() != pipelines.size())
     refuse(resolved, "train.resume",
            str("is a farm, and strategy.members = ", members.size(), " conflicts with its ", pipelines.size(),
-               " pipelines; set strategy.members=", pipelines.size()));
+               pipelines.size() == 1 ? " pipeline" : " pipelines", "; set strategy.members=", pipelines.size()));
   for (size_t i = 0; i < pipelines.size(); ++i) check_pipeline(pipelines[i], i, members[i], resolved, notes);
 }
 
@@ -260,8 +260,9 @@ void check_named_member(const UsedRun& used, const std::string& command) {
     throw Error(Failure::config, command, ": ", run, " is a run of ", config.strategy.name,
                 ", which has no members; leave out @member", used.member);
   if (static_cast<size_t>(used.member) >= members)
-    throw Error(Failure::config, command, ": ", run, " has no member ", used.member, "; it has ", members,
-                " members: type ", run, "@member0 to ", run, "@member", members - 1);
+    throw Error(Failure::config, command, ": ", run, " has no member ", used.member, "; it has ",
+                counted(members, "member"), ": type ", run, "@member0",
+                members == 1 ? "" : str(" to ", run, "@member", members - 1));
 }
 
 }  // namespace
@@ -294,6 +295,7 @@ UsedRun used_run(const std::string& name, const std::string& command, bool of_pr
   used.config = stored.config;
   used.step = stored.step;
   used.world_size = std::max<int64_t>(stored.world_size, 1);
+  used.has_schema = stored.has_schema;
   used.notes = notes_about(used.checkpoint, command);
   check_named_member(used, command);
   return used;

@@ -16,6 +16,7 @@ struct UsedRun {
   int64_t step = 0;                // steps done
   Json config;                     // resolved configuration at the save
   int64_t world_size = 1;          // ranks of the run that saved
+  bool has_schema = true;          // false: of an earlier version, whose fields only the training data shows
   std::vector<std::string> notes;  // for the user: the run is unfinished, another version wrote it
 
   // Path for ranks: the checkpoint with its member.
@@ -43,6 +44,7 @@ struct StoredConfig {
   Json config;
   int64_t world_size = 0;  // of the run that wrote the checkpoint; 0: unknown
   int64_t step = 0;
+  bool has_schema = false;
 };
 // Configuration of one step-N folder; `config` is null if its manifest cannot be read.
 StoredConfig stored_config(const std::string& step_folder);

@@ -199,9 +199,10 @@ std::string ranking_advice(const Dataset& data, const RunConfig& config) {
   const double epochs =
       double(all->users) * double(all->items) / (scores_per_instance * trained * double(data.instances_per_row()));
   if (epochs > cheap) return "";
+  const double most = std::max(0.1, std::round(epochs * 10) / 10);
   return str("evaluation ranks ", options.value("candidates", Json(99)), " drawn candidates. Ranking all ", all->items,
-             " items costs at most as much as ", std::max(0.1, std::round(epochs * 10) / 10),
-             " epochs of training, and its metrics order models correctly: data.ranking=full");
+             " items costs at most as much as ", most, most == 1 ? " epoch" : " epochs",
+             " of training, and its metrics order models correctly: data.ranking=full");
 }
 
 }  // namespace

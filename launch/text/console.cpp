@@ -78,15 +78,13 @@ std::string result_text(const Json& summary, const std::string& folder) {
   const Json changes = summary.value("membership", Json::array());
   const bool changed = !changes.empty() && number_in(changes.back(), "attempt", -1) == number_in(summary, "attempt", 0);
   const double count = changed ? number_in(changes.back(), "ranks", 1) : number_in(summary, "world_size", 1);
-  const std::string ranks =
-      str(summary.value("backend", ""), " with ", formatted("%.0f", count), " rank", count == 1 ? "" : "s", "\n");
+  const std::string ranks = str(summary.value("backend", ""), " with ", counted(int64_t(count), "rank"), "\n");
+  const std::string steps = counted(int64_t(number_in(summary, "steps", 0)), "step");
   std::string text = number_in(summary, "train_seconds", -1) < 0  // a program without a convoy::Run counts no steps
                          ? "done: " + ranks
                          : number_in(summary, "steps_here", -1) == 0
-                               ? str("done: nothing was left to train after ",
-                                     formatted("%.0f", number_in(summary, "steps", 0)), " steps\n")
-                               : str("done: ", formatted("%.0f", number_in(summary, "steps", 0)), " steps in ",
-                                     clock_text(number_in(summary, "train_seconds", 0)), ", ",
+                               ? str("done: nothing was left to train after ", steps, "\n")
+                               : str("done: ", steps, " in ", clock_text(number_in(summary, "train_seconds", 0)), ", ",
                                      short_number(number_in(summary, "samples_per_second", 0)), " samples/s, ", ranks);
   const auto metrics = summary.find("metrics");
   if (metrics != summary.end() && metrics->is_object())

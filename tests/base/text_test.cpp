@@ -13,6 +13,12 @@ TEST(Text, Join) {
   EXPECT_EQ(join({"a", "b", "c"}, ", "), "a, b, c");
 }
 
+TEST(Text, CountedNouns) {
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(2, "process", "processes"), "2 processes");
+}
+
 TEST(Text, NearestFindsTypingMistakes) {
   const std::vector<std::string> words{"optimizer", "model", "data", "epochs", "lr"};
   EXPECT_EQ(nearest("optimzer", words), "optimizer");

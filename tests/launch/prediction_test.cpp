@@ -274,7 +274,8 @@ TEST(Advice, RecommendsNothingIfTheErrorIsLarge) {
   // A prediction with an error above 100 % gives no advice.
   const PredictedCandidate rough = candidate("ddp", 4, 5 * ms, 0, 95 * ms);
   EXPECT_EQ(advice_text(single, {rough}),
-            "too uncertain to recommend anything: all errors are above 100 %; measure again on an idle machine\n");
+            "too uncertain to recommend anything: no speed relative to single is known with an error below 100 %; "
+            "measure again on an idle machine\n");
   EXPECT_THAT(advice_text(single, {rough, candidate("fsdp", 4, 20 * ms)}),
               ::testing::StartsWith("take fsdp on 4 ranks: 2.5× of single (± 0 %); ddp cannot be estimated"));
 }
@@ -290,6 +291,13 @@ TEST(Advice, NamesWaitsUpdatesAndComputing) {
   updates.step.update = 15 * ms;
   EXPECT_THAT(advice_text(single, {updates}), HasSubstr("every rank's update takes 15 ms"));
   EXPECT_THAT(advice_text(single, {candidate("tensor_parallel", 2, 20 * ms)}), HasSubstr("still computes for 20 ms"));
+}
+
+TEST(Advice, NamesNoSizeOfAnExchangeWithoutBytes) {
+  PredictedCandidate fsdp = candidate("fsdp", 2, 20 * ms, 15 * ms);
+  fsdp.step.exchanges = {{"data", Exchange::all_reduce, 0, 2, 15 * ms, 15 * ms}};
+  EXPECT_THAT(advice_text(candidate("single", 1, 10 * ms), {fsdp}),
+              HasSubstr("because the all-reduces take 15 ms of a 10 ms step"));
 }
 
 TEST(Advice, IsSilentWithoutATime) {

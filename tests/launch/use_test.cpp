@@ -177,6 +177,26 @@ TEST_F(UseTest, ListsRunsNewestFirst) {
   failure([&] { runs_command({at("none"), "", false}, out); }, Failure::command_line);
 }
 
+TEST_F(UseTest, ListsAFarmWithTheBestValueOfItsRuns) {
+  leave("farm/pipelines/a", Json::object(), {{"loss", metric(0.5, 0.4, 20, true)}, {"accuracy", metric(0.8, 0.9, 30)}});
+  leave("farm/pipelines/b", Json::object(), {{"loss", metric(0.5, 0.3, 40, true)}, {"accuracy", metric(0.8, 0.8, 10)}});
+  const auto listed = [&](const Json& strategy, const std::string& wanted) {
+    write_summary(at("farm"), {{"status", "done"},
+                               {"config", {{"strategy", strategy}}},
+                               {"pipelines", {{{"folder", "pipelines/a"}}, {{"folder", "pipelines/b"}}}}});
+    std::ostringstream out;
+    runs_command({folder_, wanted, true}, out);
+    for (const Json& run : Json::parse(out.str()))
+      if (run["strategy"] == "farm") return str(run["metric"], " ", run["best"], " ", run["best_step"]);
+    return std::string("no farm");
+  };
+  EXPECT_EQ(listed(Json::object(), ""), "\"accuracy\" 0.9 30.0");
+  EXPECT_EQ(listed({{"metric", "loss"}}, ""), "\"loss\" 0.3 40.0");
+  EXPECT_EQ(listed({{"metric", "loss"}}, "accuracy"), "\"accuracy\" 0.9 30.0");
+  EXPECT_EQ(listed({{"direction", "minimize"}}, "accuracy"), "\"accuracy\" 0.8 10.0");
+  EXPECT_EQ(listed(Json::object(), "none"), "null null null");
+}
+
 // A killed run has no final summary. The direction of a metric is recorded: it does not follow from the name.
 TEST_F(UseTest, TakesTheBestRecordedValueByItsRecordedDirection) {
   leave("killed", Json::object(), Json::object(), "running");

@@ -46,7 +46,7 @@ with runs.workspace() as folder:
     runs.check([row[1] for row in two] == ["a", "a", "b", "b"], f"hosts: {two}")
     text = explain("--ranks", 2, "--compare", "single,ddp,fsdp,pipeline", "--no-times")
     runs.check("refused" not in text.splitlines()[1] and "moments" in text, text)
-    rough = "all errors are above 100 %"  # other load on all cores causes this; then there is no advice
+    rough = "no speed relative to single is known"  # other load on all cores causes this; then there is no advice
     # Compares sparse embeddings with sharded and dense ones. explain counts their costs, and measures steps without
     # --calibrate. The 50 million rows of the synthetic data are never generated.
     start = time.monotonic()

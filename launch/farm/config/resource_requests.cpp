@@ -129,7 +129,8 @@ class Checks {
                     first.name));
     for (int gpu : options.gpu_list)
       if (gpu >= static_cast<int>(first.gpus.size()))
-        mistake(pipeline, "gpus", str("names GPU ", gpu, ", but ", first.name, " has ", first.gpus.size(), " GPUs"),
+        mistake(pipeline, "gpus",
+                str("names GPU ", gpu, ", but ", first.name, " has ", counted(first.gpus.size(), "GPU")),
                 Failure::device_missing);
     return mistakes_.size() == before;
   }
@@ -144,15 +145,16 @@ class Checks {
     if (request.gpus > 0 && std::none_of(cluster_->hosts.begin(), cluster_->hosts.end(), [&](const Host& host) {
           return static_cast<int>(host.gpus.size()) >= request.gpus;
         })) {
-      mistake(pipeline, "gpus", str("needs ", request.gpus, " GPUs of one host; no host has them"),
+      mistake(pipeline, "gpus", str("needs ", counted(request.gpus, "GPU"), " of one host; no host has them"),
               Failure::device_missing);
       return false;
     }
     if (empty.possible(without_memory(request))) return true;  // host_memory() and gpu_memory() check memory
-    mistake(pipeline, "cores",
-            str("needs ", request.cores, " cores", request.gpus > 0 ? str(" and ", request.gpus, " GPUs") : "",
-                " of one host; no host has them: there are ", cores_in(*cluster_), " cores in ",
-                cluster_->inventory.slots.size(), " slots"));
+    mistake(
+        pipeline, "cores",
+        str("needs ", counted(request.cores, "core"), request.gpus > 0 ? " and " + counted(request.gpus, "GPU") : "",
+            " of one host; no host has them: there ", cores_in(*cluster_) == 1 ? "is " : "are ",
+            counted(cores_in(*cluster_), "core"), " in ", counted(cluster_->inventory.slots.size(), "slot")));
     return false;
   }
 

@@ -79,13 +79,13 @@ Json row_of(const PipelineResult& result, const std::string& metric) {
   return row;
 }
 
-enum Group { rated, lost, unfinished, unrated, others };
+enum class Group { rated, lost, unfinished, unrated, others };
 
 Group group_of(const Json& row) {
   const bool has_value = !row["value"].is_null();
-  if (row["status"] == "done") return has_value ? rated : unrated;
-  if (!has_value || row["status"] == "failed" || row["status"] == "stopped") return others;
-  return row["status"] == "lost" ? lost : unfinished;
+  if (row["status"] == "done") return has_value ? Group::rated : Group::unrated;
+  if (!has_value || row["status"] == "failed" || row["status"] == "stopped") return Group::others;
+  return row["status"] == "lost" ? Group::lost : Group::unfinished;
 }
 
 bool is_seed(const std::string& key) { return key == "seed" || ends_in(key, ".seed"); }
@@ -111,7 +111,7 @@ Json settings_of(const std::vector<Json>& rows, bool lower) {
   std::map<std::string, std::vector<double>> values;
   bool several = false;
   for (const Json& row : rows) {
-    if (group_of(row) != rated || !has_seeds(row)) continue;
+    if (group_of(row) != Group::rated || !has_seeds(row)) continue;
     std::vector<double>& of_setting = values[setting_of(row)];
     of_setting.push_back(row["value"].get<double>());
     several = several || of_setting.size() > 1;
@@ -187,14 +187,14 @@ Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOr
   for (const PipelineResult& result : results) rows.push_back(row_of(result, by.metric));
   std::stable_sort(rows.begin(), rows.end(), [lower](const Json& a, const Json& b) {
     if (group_of(a) != group_of(b)) return group_of(a) < group_of(b);
-    if (group_of(a) > unfinished) return false;
-    if (group_of(a) == lost && a["stage"] != b["stage"]) return a["stage"].get<int>() > b["stage"].get<int>();
+    if (group_of(a) > Group::unfinished) return false;
+    if (group_of(a) == Group::lost && a["stage"] != b["stage"]) return a["stage"].get<int>() > b["stage"].get<int>();
     const double left = a["value"].get<double>(), right = b["value"].get<double>();
     return lower ? left < right : left > right;
   });
   int place = 0;
   for (Json& row : rows)
-    if (group_of(row) <= lost) row["place"] = ++place;
+    if (group_of(row) <= Group::lost) row["place"] = ++place;
   Json board = {{"metric", by.metric.empty() ? Json() : Json(by.metric)},
                 {"direction", lower ? "minimize" : "maximize"},
                 {"rows", rows}};

@@ -128,9 +128,9 @@ void FarmSupervisor::start(PipelineLauncher& launcher) {
   advance_rungs();
   scheduling_ = false;
   sync_journal();
-  console_.log(str(pipelines_.size(), pipelines_.size() == 1 ? " pipeline" : " pipelines",
+  console_.log(str(counted(pipelines_.size(), "pipeline"),
                    done > 0 ? str(" (", done, done == 1 ? " is" : " are", " done already)") : "", ", ",
-                   cluster_.inventory.slots.size(), " slots",
+                   counted(cluster_.inventory.slots.size(), "slot"),
                    run_.farm.max_parallel > 0 ? str(", at most ", run_.farm.max_parallel, " at a time") : ""));
   check_inbox();
   schedule();
@@ -141,11 +141,11 @@ void FarmSupervisor::queue(int job) {
   PipelineState& entry = pipelines_.at(static_cast<size_t>(job));
   // A pipeline added to an earlier farm may need more than this farm has.
   if (!queue_.possible(entry.request))
-    return refused(
-        job, exit_code::config,
-        str("needs ", entry.request.cores, " cores",
-            entry.request.gpus > 0 ? str(" and ", entry.request.gpus, " GPUs") : "", " of one host, and this farm's ",
-            cluster_.inventory.slots.size(), " slots do not have them; start it again with more"));
+    return refused(job, exit_code::config,
+                   str("needs ", counted(entry.request.cores, "core"),
+                       entry.request.gpus > 0 ? " and " + counted(entry.request.gpus, "GPU") : "",
+                       " of one host, and no host of this farm (", counted(cluster_.inventory.slots.size(), "slot"),
+                       ") has them; start it again with more"));
   entry.status = PipelineState::Status::waiting;
   record(entry, "queued");
   queue_.add(job, entry.request);

@@ -146,6 +146,10 @@ TEST(List, ExamplesOfTheReferencePageAreValid) {
 }
 
 TEST(List, EverySectionOfTheReferencePageHasAnExample) {
+  for (const Option& option : run_options())
+    if (option.type == OptionType::section) {
+      EXPECT_EQ(reference_examples().count(option.name), 1u) << option.name;
+    }
   for (const auto& [kind, entries] : all_catalogues().kinds)
     EXPECT_TRUE(std::any_of(entries.begin(), entries.end(), [kind = kind](const Entry& entry) {
       return reference_examples().count(kind + ": " + entry.name) == 1;

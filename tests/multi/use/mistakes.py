@@ -131,6 +131,22 @@ with runs.workspace() as work:
     bad.write_text("big,word\n5001,z\n")
     refused(65, ["bad.csv:2:6: category 'z'", "--unknown skip"], "predict", table, "--data", bad, "--to", out)
 
+    # --set of what has no effect, and of rows that the run has trained on.
+    for key in ("data.scale=none", "data.path=other.csv", "data.evaluate.fraction=0.5", "data.seed=3"):
+        refused(64, [f"--set {key}: has no effect", "columns.item"], *predict, out, "--set", key)
+    refused(64, ["--set data.length=8: has no effect", "only unknown"], "generate", table, "--prompt", "x",
+            "--set", "data.length=8")
+    refused(64, ["launch.ranks=2: has no effect on convoy predict"], *predict, out, "--set", "launch.ranks=2")
+    for key in ("launch.ranks=1", "launch={ranks: 1}"):
+        refused(64, ["launch.ranks=1: has no effect on convoy evaluate; type --ranks 1"], "evaluate", table, "--set", key)
+    for key in ("seed=9", "data.seed=9", "data.evaluate.fraction=0.5", "data.evaluate={fraction: 0.5}",
+                "data.samples={how: folds, folds: 4}"):
+        refused(64, [f"--set {key}: holds out other rows than the training did"], "evaluate", table, "--set", key)
+    for same in ("data.evaluate.fraction=0.05", "data.seed=1", "seed=1", f"data.evaluate.path={work}/train.csv"):
+        done = convoy("evaluate", table, "--set", same)
+        runs.check(done.returncode == 0 and "(held-out)" in done.stdout, f"--set {same}: {done.stdout}")
+    runs.check(convoy("evaluate", table, "--set", "seed=9", "--split", "all").returncode == 0, "all rows, by another seed")
+
     # RUN in forms that do not exist.
     for text, words in (("@best", ["has no best checkpoint", "@step-18, ", "type one of these"]),
                         ("@step-7", ["no checkpoint of step 7", "@step-18"]), ("@", ["only @best, @step-N"]),
