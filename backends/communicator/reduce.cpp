@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "core/base/error.h"
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

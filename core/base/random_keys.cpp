@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 namespace convoy {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 namespace convoy {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 namespace convoy {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/base/vectorised.h"
 #include "core/tensors/skinny_product.h"
-#include "core/tensors/vectorised.h"
 
 namespace convoy {
 

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 namespace convoy {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 // Vectors are never parameters or results of functions with external linkage.
 #pragma GCC diagnostic ignored "-Wpsabi"

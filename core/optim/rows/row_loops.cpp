@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
-#include "core/tensors/vectorised.h"
+#include "core/base/vectorised.h"
 
 namespace convoy {
 

@@ -15,10 +15,10 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/random_keys.h"
+#include "core/base/vectorised.h"
 #include "core/losses/losses.h"
 #include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
-#include "core/tensors/vectorised.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
 
