@@ -11,7 +11,7 @@
 #include "backends/communicator/completion.h"
 #include "core/base/text.h"
 #include "core/control/connection.h"
-#include "core/files/shared_memory.h"
+#include "core/control/shared_memory.h"
 
 namespace convoy {
 namespace {

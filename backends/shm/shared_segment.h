@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/backend.h"
-#include "core/files/shared_memory.h"
+#include "core/control/shared_memory.h"
 
 namespace convoy {
 

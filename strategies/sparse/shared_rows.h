@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/context.h"
-#include "core/files/shared_memory.h"
+#include "core/control/shared_memory.h"
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/sparse/exchange/row_index.h"
 

@@ -1,4 +1,4 @@
-#include "core/files/shared_memory.h"
+#include "core/control/shared_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
