@@ -10,7 +10,7 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 
 namespace convoy {
 namespace {

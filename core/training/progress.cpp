@@ -14,8 +14,8 @@
 #include "core/base/log.h"
 #include "core/control/channel.h"
 #include "core/files/limits.h"
-#include "core/files/summary.h"
 #include "core/rank_state/position.h"
+#include "core/rank_state/summary.h"
 #include "core/tensors/tensor_memory.h"
 #include "core/training/time_report.h"
 

@@ -11,7 +11,7 @@
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
 

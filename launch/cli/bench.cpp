@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "core/control/exit_codes.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/diagnose/reports.h"
 #include "strategies/plans/catalogue.h"
 

@@ -4,7 +4,7 @@
 
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/cli/commands.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/join_requests.h"

@@ -21,7 +21,7 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/input_files.h"
 #include "core/files/output_file.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/cli/commands.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"

@@ -14,7 +14,7 @@
 
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/diagnose/stall_watch.h"
 #include "launch/process/event_loop.h"
 #include "launch/process/process.h"

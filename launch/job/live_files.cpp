@@ -12,7 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 
 namespace convoy {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 
 namespace convoy {
 namespace {

@@ -13,7 +13,7 @@
 #include "core/control/exit_codes.h"
 #include "core/control/fault.h"
 #include "core/files/limits.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/topology.h"

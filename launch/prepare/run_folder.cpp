@@ -18,8 +18,8 @@
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
-#include "core/files/summary.h"
 #include "core/rank_state/state_file.h"
+#include "core/rank_state/summary.h"
 #include "launch/prepare/used_run.h"
 
 namespace convoy {

@@ -14,8 +14,8 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/files/files.h"
 #include "core/files/run_files.h"
-#include "core/files/summary.h"
 #include "core/files/weight_files.h"
+#include "core/rank_state/summary.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

@@ -11,7 +11,7 @@
 #include "core/base/text.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/text/text_table.h"
 
 namespace convoy {

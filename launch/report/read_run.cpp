@@ -5,7 +5,7 @@
 #include <map>
 
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/report/report.h"
 

@@ -14,7 +14,7 @@
 #include "core/config/run_config.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/report/report.h"
 #include "launch/text/text_table.h"
 

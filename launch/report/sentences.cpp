@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/base/text.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/report/report.h"
 #include "launch/text/console.h"
 

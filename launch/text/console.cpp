@@ -10,9 +10,9 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "core/files/breakdown.h"
 #include "core/files/limits.h"
-#include "core/files/summary.h"
+#include "core/rank_state/breakdown.h"
+#include "core/rank_state/summary.h"
 #include "launch/diagnose/reports.h"
 
 namespace convoy {

@@ -22,8 +22,8 @@
 #include "core/data/readers/table_reader.h"
 #include "core/data/sets/fashion_mnist.h"
 #include "core/data/sets/images.h"
-#include "core/files/summary.h"
 #include "core/metrics/sink.h"
+#include "core/rank_state/summary.h"
 #include "launch/explain/calibration.h"
 #include "launch/prepare/describe.h"
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/control/exit_codes.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 
 namespace convoy {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/prepare/prepare.h"
 #include "tests/support/temporary_folder.h"
 

@@ -13,7 +13,7 @@
 #include "core/base/error.h"
 #include "core/files/files.h"
 #include "core/files/run_files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/cli/commands.h"
 #include "launch/farm/report/report.h"
 #include "launch/report/listed_run.h"

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/job/run_attempt.h"
 
 namespace convoy {

@@ -12,7 +12,7 @@
 #include "core/control/exit_codes.h"
 #include "core/data/formats/delimited.h"
 #include "core/files/files.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/text/console.h"
 #include "launch/text/text_table.h"
 

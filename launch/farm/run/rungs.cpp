@@ -3,7 +3,7 @@
 
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/supervisor.h"
 #include "launch/text/text_table.h"

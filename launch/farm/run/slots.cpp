@@ -10,7 +10,7 @@
 #include "core/base/text.h"
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"

@@ -1,4 +1,4 @@
-#include "core/files/breakdown.h"
+#include "core/rank_state/breakdown.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/text.h"
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 
 namespace convoy {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/files/summary.h"
+#include "core/rank_state/summary.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,8 +12,8 @@
 #include "core/base/json.h"
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
-#include "core/files/breakdown.h"
 #include "core/files/limits.h"
+#include "core/rank_state/breakdown.h"
 
 namespace convoy {
 namespace {
