@@ -19,11 +19,11 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/checkpoint/restore.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/save_coordination.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
 #include "core/files/run_files.h"
+#include "core/tensors/safetensors.h"
 #include "core/tensors/tensor_memory.h"
 
 namespace convoy {

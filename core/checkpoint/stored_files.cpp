@@ -9,9 +9,9 @@
 #include "core/base/error.h"
 #include "core/checkpoint/checkpoint_directory.h"
 #include "core/checkpoint/restore.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/files/run_files.h"
 #include "core/state.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 
 #include "core/checkpoint/manifest.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/contents.h"
 #include "core/data/dataset.h"
 #include "core/files/files.h"
 #include "core/tensors/compare.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 

@@ -11,11 +11,11 @@
 #include "core/base/json.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/restore.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/files/files.h"
 #include "core/files/run_files.h"
 #include "core/files/weight_files.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 namespace {

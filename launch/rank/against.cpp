@@ -14,8 +14,8 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/checkpoint/initial_weights.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/tensors/compare.h"
+#include "core/tensors/safetensors.h"
 #include "models/registry.h"
 #include "strategies/registry.h"
 

@@ -10,7 +10,6 @@
 #include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/checkpoint/manifest.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/config/reader.h"
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
@@ -24,6 +23,7 @@
 #include "core/data/sets/images.h"
 #include "core/metrics/sink.h"
 #include "core/rank_state/summary.h"
+#include "core/tensors/safetensors.h"
 #include "launch/explain/calibration.h"
 #include "launch/prepare/describe.h"
 

@@ -19,13 +19,13 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
 #include "core/data/readers/name_list.h"
 #include "core/data/rows.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 namespace {

@@ -9,13 +9,13 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/formats/delimited.h"
 #include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/preparation.h"
 #include "core/data/readers/row_parser.h"
 #include "core/data/readers/table_reader.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 

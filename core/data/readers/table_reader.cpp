@@ -8,12 +8,12 @@
 #include <map>
 #include <vector>
 
-#include "core/checkpoint/safetensors.h"
 #include "core/data/formats/delimited.h"
 #include "core/data/formats/input_files.h"
 #include "core/data/formats/npy_header.h"
 #include "core/data/readers/column_cache.h"
 #include "core/data/rows.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 namespace {

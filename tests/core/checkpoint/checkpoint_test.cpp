@@ -16,10 +16,10 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/restore.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/communicator.h"
 #include "core/state.h"
+#include "core/tensors/safetensors.h"
 #include "tests/core/checkpoint/saved_state.h"
 
 namespace convoy {

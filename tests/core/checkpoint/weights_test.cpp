@@ -11,9 +11,9 @@
 #include <fstream>
 
 #include "core/checkpoint/initial_weights.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/weight_source.h"
 #include "core/files/weight_files.h"
+#include "core/tensors/safetensors.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
 

@@ -16,8 +16,8 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/sets/features.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 namespace {

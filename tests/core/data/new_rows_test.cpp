@@ -12,12 +12,12 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/formats/delimited.h"
 #include "core/data/prediction_file.h"
 #include "core/data/readers/interactions_reader.h"
 #include "core/data/sets/interactions.h"
 #include "core/data/sets/table.h"
+#include "core/tensors/safetensors.h"
 #include "tests/core/data/written_files.h"
 
 namespace convoy {

@@ -16,7 +16,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/checkpoint/safetensors.h"
+#include "core/tensors/safetensors.h"
 
 namespace convoy {
 namespace {

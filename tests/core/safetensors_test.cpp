@@ -1,5 +1,5 @@
 // The format: written files are read, and changed ones are refused without a crash.
-#include "core/checkpoint/safetensors.h"
+#include "core/tensors/safetensors.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-#include "core/checkpoint/safetensors.h"
+#include "core/tensors/safetensors.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
