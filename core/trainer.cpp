@@ -14,8 +14,8 @@
 #include "core/data/loader.h"
 #include "core/model_checks.h"
 #include "core/rank_state/position.h"
-#include "core/resume.h"
 #include "core/training/evaluation.h"
+#include "core/training/resume.h"
 
 namespace convoy {
 namespace {

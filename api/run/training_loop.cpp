@@ -8,7 +8,7 @@
 #include "core/base/log.h"
 #include "core/config/node.h"
 #include "core/rank_state/position.h"
-#include "core/resume.h"
+#include "core/training/resume.h"
 
 namespace convoy {
 namespace {

@@ -27,10 +27,10 @@
 #include "core/metrics/accumulator.h"
 #include "core/metrics/sink.h"
 #include "core/metrics/tensorboard.h"
-#include "core/resume.h"
 #include "core/strategy.h"
 #include "core/tensors/random.h"
 #include "core/training/length.h"
+#include "core/training/resume.h"
 #include "core/training/trace.h"
 
 namespace convoy {

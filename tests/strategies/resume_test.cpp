@@ -1,5 +1,5 @@
 // Position at which a run with other settings than the checkpoint's continues, and its reports.
-#include "core/resume.h"
+#include "core/training/resume.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "core/resume.h"
+#include "core/training/resume.h"
 
 #include <algorithm>
 #include <cmath>
