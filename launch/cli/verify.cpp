@@ -21,11 +21,11 @@
 #include "launch/diagnose/reports.h"
 #include "launch/explain/candidate.h"
 #include "launch/farm/config/farm.h"
+#include "launch/job/console.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/environment.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/process.h"
-#include "launch/text/console.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

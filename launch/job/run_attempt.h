@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "launch/job/console.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/join_requests.h"
 #include "launch/job/live_files.h"
 #include "launch/job/restart.h"
 #include "launch/prepare/prepare.h"
 #include "launch/prepare/run_folder.h"
-#include "launch/text/console.h"
 
 namespace convoy {
 

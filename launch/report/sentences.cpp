@@ -7,8 +7,8 @@
 
 #include "core/base/text.h"
 #include "core/rank_state/summary.h"
+#include "launch/job/console.h"
 #include "launch/report/report.h"
-#include "launch/text/console.h"
 
 namespace convoy {
 namespace {

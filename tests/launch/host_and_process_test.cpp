@@ -9,6 +9,7 @@
 
 #include "core/control/exit_codes.h"
 #include "core/files/limits.h"
+#include "launch/job/console.h"
 #include "launch/job/rendezvous.h"
 #include "launch/machine/gpus.h"
 #include "launch/machine/host_lists.h"
@@ -16,7 +17,6 @@
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"
 #include "launch/process/orphan_guard.h"
-#include "launch/text/console.h"
 #include "tests/support/sanitizer.h"
 
 namespace convoy {

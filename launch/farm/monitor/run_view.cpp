@@ -15,9 +15,9 @@
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
+#include "launch/job/console.h"
 #include "launch/job/run_attempt.h"
 #include "launch/prepare/used_run.h"
-#include "launch/text/console.h"
 #include "launch/text/text_table.h"
 
 namespace convoy {

@@ -13,7 +13,7 @@
 #include "core/data/formats/delimited.h"
 #include "core/files/files.h"
 #include "core/rank_state/summary.h"
-#include "launch/text/console.h"
+#include "launch/job/console.h"
 #include "launch/text/text_table.h"
 
 namespace convoy {

@@ -12,9 +12,9 @@
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
+#include "launch/job/console.h"
 #include "launch/job/restart.h"
 #include "launch/job/run_attempt.h"
-#include "launch/text/console.h"
 
 namespace convoy {
 namespace {

@@ -14,9 +14,9 @@
 #include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
+#include "launch/job/console.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"
-#include "launch/text/console.h"
 
 namespace convoy {
 

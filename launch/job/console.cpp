@@ -1,4 +1,4 @@
-#include "launch/text/console.h"
+#include "launch/job/console.h"
 
 #include <sys/ioctl.h>
 #include <sys/stat.h>
