@@ -2,12 +2,17 @@
 
 #include "core/base/text.h"
 
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -81,6 +86,12 @@ std::string hex_text(const unsigned char* bytes, size_t count) {
     hex += "0123456789abcdef"[bytes[i] & 15];
   }
   return hex;
+}
+
+std::string random_token() {
+  std::array<unsigned char, 16> bytes{};
+  if (getentropy(bytes.data(), bytes.size()) != 0) throw Error(Failure::io, "getentropy: ", std::strerror(errno));
+  return hex_text(bytes.data(), bytes.size());
 }
 
 std::string counted(int64_t count, const std::string& noun, const std::string& several) {

@@ -27,6 +27,8 @@ std::string shape_text(const std::vector<int64_t>& shape);              // "[2, 
 // "1 rank", "2 ranks". `several`: the plural of a noun that needs more than an s.
 std::string counted(int64_t count, const std::string& noun, const std::string& several = "");
 std::string hex_text(const unsigned char* bytes, size_t count);
+// Returns 128 random bits of the system as hex: a secret, a job id, part of a temporary name. Error(io) without them.
+std::string random_token();
 inline bool begins_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 // True if the text ends in `end` and is longer than that: "a.npy" ends in ".npy".
 bool ends_in(std::string_view text, std::string_view end);

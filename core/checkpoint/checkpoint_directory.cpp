@@ -13,7 +13,6 @@
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/checkpoint/restore.h"
-#include "core/control/channel.h"
 #include "core/files/run_files.h"
 #include "core/state.h"
 #include "core/tensors/safetensors.h"

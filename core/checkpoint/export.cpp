@@ -14,7 +14,6 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/checkpoint/weight_source.h"
-#include "core/control/channel.h"
 #include "core/data/formats/bpe_trainer.h"
 #include "core/data/formats/token_file.h"
 #include "core/files/weight_files.h"

@@ -1,11 +1,7 @@
-// Common to all channels: StopAgreement, Abort as JSON, addresses, the clock's offset, random tokens.
+// Common to all channels: StopAgreement, Abort as JSON, addresses, the clock's offset, secrets.
 #include "core/control/channel.h"
 
-#include <unistd.h>
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -164,12 +160,6 @@ int64_t clock_offset(SupervisedChannel& channel) {
     offset = from <= there && there <= to ? 0 : there - (from + (to - from) / 2);
   }
   return offset;
-}
-
-std::string random_token() {
-  std::array<unsigned char, 16> bytes{};
-  if (getentropy(bytes.data(), bytes.size()) != 0) throw Error(Failure::io, "getentropy: ", std::strerror(errno));
-  return hex_text(bytes.data(), bytes.size());
 }
 
 bool equal_secrets(const std::string& a, const std::string& b) {

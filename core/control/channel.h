@@ -130,8 +130,6 @@ class ChannelRefusal : public CommError {
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout);
 
-// Returns a random secret or job id: 128 bits as hex.
-std::string random_token();
 // Compares in constant time, so that an attacker learns no prefix of a secret.
 bool equal_secrets(const std::string& a, const std::string& b);
 

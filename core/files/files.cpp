@@ -17,7 +17,6 @@
 #include <fstream>
 
 #include "core/base/json.h"
-#include "core/control/channel.h"
 #include "core/files/limits.h"
 
 namespace convoy {

@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "core/base/text.h"
-#include "core/control/channel.h"
 #include "core/files/limits.h"
 
 namespace convoy {

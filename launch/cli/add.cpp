@@ -7,8 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/base/text.h"
 #include "core/config/reader.h"
-#include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/rank_state/summary.h"

@@ -8,7 +8,6 @@
 
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 

@@ -15,7 +15,6 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "core/control/channel.h"
 #include "core/control/exit_codes.h"
 #include "core/control/socket.h"
 #include "core/files/limits.h"

@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/control/channel.h"
+#include "core/base/text.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
 

@@ -58,5 +58,10 @@ TEST(Text, HumanSeconds) {
   EXPECT_EQ(human_seconds(-5), "-5 s");
 }
 
+TEST(Text, RandomTokensDiffer) {
+  EXPECT_EQ(random_token().size(), 32u);
+  EXPECT_NE(random_token(), random_token());
+}
+
 }  // namespace
 }  // namespace convoy

@@ -20,7 +20,6 @@
 #include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/config/run_config.h"
-#include "core/control/channel.h"
 #include "core/data/readers/name_list.h"
 #include "core/data/rows.h"
 #include "core/files/files.h"
