@@ -14,7 +14,7 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/random_keys.h"
-#include "core/config/node.h"
+#include "core/base/text.h"
 #include "core/control/channel.h"
 #include "core/rank_state/position.h"
 

@@ -255,4 +255,28 @@ std::string shell_word(const std::string& word) {
   return text + "'";
 }
 
+std::string printable(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out += c;
+      continue;
+    }
+    std::array<char, 8> escaped{};
+    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", byte);
+    out += escaped.data();
+  }
+  return out;
+}
+
+std::string shown(const std::string& text) {
+  constexpr size_t longest = 60;
+  if (text.size() <= longest) return "'" + printable(text) + "'";
+  // Do not split a UTF-8 sequence.
+  size_t end = longest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return "'" + printable(text.substr(0, end)) + "…'";
+}
+
 }  // namespace convoy

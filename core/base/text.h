@@ -76,6 +76,10 @@ std::string shortened(const std::string& text);
 // Returns the length of the UTF-8 character at the start of a text that is not empty; 0 if there is none.
 size_t utf8_character(std::string_view text);
 
+// Returns the user's text for a message: in quotes, shortened, control characters escaped.
+std::string shown(const std::string& text);
+std::string printable(const std::string& text);  // the same without quotes and shortening
+
 // Replaces every byte outside of a UTF-8 character by '?'.
 std::string valid_utf8(std::string_view text);
 

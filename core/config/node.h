@@ -92,8 +92,4 @@ inline std::string below(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-// Returns the user's text for a message: in quotes, shortened, control characters escaped.
-std::string shown(const std::string& text);
-std::string printable(const std::string& text);  // the same without quotes and shortening
-
 }  // namespace convoy

@@ -6,7 +6,6 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/config/node.h"
 #include "core/data/formats/input_files.h"
 
 namespace convoy {

@@ -12,8 +12,8 @@
 #include <unordered_set>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/config/init_from.h"
-#include "core/config/node.h"
 #include "core/data/rows.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
