@@ -1,6 +1,9 @@
 // Typed access to checked values, and their source locations.
 #include "core/base/options.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include "core/base/json.h"
 
 namespace convoy {
@@ -162,6 +165,51 @@ SourceLocation Options::location(const std::string& name) const { return locatio
 void Options::fail(const std::string& name, const std::string& reason) const {
   throw ConfigError(location(name), below(path_, name), reason);
 }
+
+// --- Keys without effect in combination with other keys ---
+
+namespace {
+
+// Returns the first written key below a section, or the key itself; "" if nothing is written.
+std::string written_key(const Options& section, const std::string& key) {
+  const auto& locations = section.locations();
+  const auto value = section.json().find(key);
+  const bool parts = value != section.json().end() && value->is_object();
+  const std::string prefix = key + ".";
+  auto first = locations.end();
+  for (auto at = locations.lower_bound(prefix);
+       parts && at != locations.end() && at->first.compare(0, prefix.size(), prefix) == 0; ++at)
+    if (first == locations.end() ||
+        std::tie(at->second.line, at->second.column) < std::tie(first->second.line, first->second.column))
+      first = at;
+  if (first != locations.end()) return first->first;
+  return locations.count(key) != 0 ? key : "";
+}
+
+// True for a resolved file: it has every key, and its run folder must be runnable again.
+bool every_key_written(const Options& section) {
+  const Json& values = section.json();
+  for (auto value = values.begin(); value != values.end(); ++value)
+    if (!value->is_null() && section.locations().count(value.key()) == 0) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_typed(const SourceLocation& location) { return location.file.rfind("--set ", 0) == 0; }
+
+void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
+                           const std::vector<SourceLocation>& because, std::vector<std::string>* ignored) {
+  const std::string written = written_key(section, key);
+  if (written.empty() || every_key_written(section)) return;
+  const SourceLocation location = section.location(written);
+  if (is_typed(location) || std::none_of(because.begin(), because.end(), is_typed)) section.fail(written, reason);
+  if (ignored)
+    ignored->push_back(str(to_string(location), ": ", section.path().empty() ? "" : section.path() + ".", written,
+                           ": ignored, because it has no effect with the value from --set"));
+}
+
+// --- Catalogues ---
 
 const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {
   auto entries = kinds.find(kind);

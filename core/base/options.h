@@ -128,6 +128,24 @@ class Options {
   std::string path_;                                 // key path of this object in the file, for messages
 };
 
+// --- Keys without effect in combination with other keys ---
+//
+// A key that the user wrote is refused if it has no effect; a default is not.
+
+// Throws ConfigError at `key`, or at the first key below it, if the file or --set contains it. `reason`: the purpose of
+// the key, and what to do. Does nothing if every key of the section is written, as in the resolved file of a run
+// folder.
+// `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the key,
+// the user tries the same file with a different option. Then nothing is thrown; `ignored`, if given, receives a line
+// which reports that the key is ignored.
+void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
+                           const std::vector<SourceLocation>& because = {},
+                           std::vector<std::string>* ignored = nullptr);
+
+bool is_typed(const SourceLocation& location);  // the key comes from --set
+
+// --- Catalogues ---
+
 // Entry of a catalogue: a name and its options. Folders extend it (strategies add plan and cost).
 struct Entry {
   std::string name;

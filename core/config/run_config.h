@@ -172,21 +172,7 @@ std::string to_string(const Difference& difference);  // "optimizer.lr: 0.1 -> 0
 // Returns the keys that may differ between the runs of one folder under train.resume: auto.
 const std::vector<std::string>& resumable_keys();
 
-// --- Keys without effect in combination with other keys ---
-//
-// A key that the user wrote is refused if it has no effect; a default is not.
-
-// Throws ConfigError at `key`, or at the first key below it, if the file or --set contains it. `reason`: the purpose of
-// the key, and what to do. Does nothing if every key of the section is written, as in the resolved file of a run
-// folder.
-// `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the key,
-// the user tries the same file with a different option. Then nothing is thrown; `ignored`, if given, receives a line
-// which reports that the key is ignored.
-void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
-                           const std::vector<SourceLocation>& because = {},
-                           std::vector<std::string>* ignored = nullptr);
-
-bool is_typed(const SourceLocation& location);  // the key comes from --set
+// --- Trees that were parsed already, and all their mistakes ---
 
 // Reads the tree of one run, as read_run_config does.
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);

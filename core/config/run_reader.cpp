@@ -462,8 +462,6 @@ RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, con
   return TreesReader(catalogues, locations_of(resolved)).read_one(root, {});
 }
 
-bool is_typed(const SourceLocation& location) { return location.file.rfind("--set ", 0) == 0; }
-
 std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read) {
   std::vector<ConfigError> mistakes;
   std::vector<std::string> removed;

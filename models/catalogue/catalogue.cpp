@@ -3,7 +3,6 @@
 #include "models/catalogue/catalogue.h"
 
 #include "core/base/describe.h"
-#include "core/config/run_config.h"
 
 namespace convoy {
 

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "core/base/describe.h"
-#include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/delimited.h"
 #include "core/data/formats/token_file.h"

@@ -12,7 +12,6 @@
 #include <optional>
 #include <vector>
 
-#include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/catalogue/text_files.h"
 #include "core/data/formats/input_files.h"
