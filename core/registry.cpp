@@ -57,7 +57,7 @@ void register_core(Registry& registry, bool few_rows) {
   registry.transforms.add("shift",
                           [](const Options& options) { return std::make_shared<Shift>(options.integer("pixels")); });
 
-  register_losses(registry);
+  for (const auto& [name, factory] : loss_factories()) registry.losses.add(name, factory);
 }
 
 }  // namespace convoy

@@ -289,11 +289,13 @@ LossPtr make_cross_entropy(const Options& options) {
 
 LossPtr make_bpr(const Options&) { return std::make_shared<Bpr>(); }
 
-void register_losses(Registry& registry) {
-  registry.losses.add("bce", make_bce);
-  registry.losses.add("mse", make_mse);
-  registry.losses.add("cross_entropy", make_cross_entropy);
-  registry.losses.add("bpr", make_bpr);
+std::map<std::string, LossFactory> loss_factories() {
+  return {
+      {"bce", make_bce},
+      {"mse", make_mse},
+      {"cross_entropy", make_cross_entropy},
+      {"bpr", make_bpr},
+  };
 }
 
 }  // namespace convoy

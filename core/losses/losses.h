@@ -1,13 +1,17 @@
 // Losses that a configuration selects by name, and their common functions. Each returns a sum and a weight over this
 // rank's rows: [], or [members] if activations have members. Half-precision predictions are converted to float.
 #pragma once
+#include <functional>
+#include <map>
+#include <string>
+
 #include "core/base/options.h"
 #include "core/model_interface.h"
-#include "core/registry.h"
 
 namespace convoy {
 
-void register_losses(Registry& registry);
+using LossFactory = std::function<LossPtr(const Options&)>;
+std::map<std::string, LossFactory> loss_factories();  // by name; the registry of core has all of them
 
 LossPtr make_bce(const Options& options);
 LossPtr make_mse(const Options& options);

@@ -21,6 +21,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/losses/catalogue/catalogue.h"
+#include "core/registry.h"
 #include "tests/models/counting_layers.h"
 
 namespace convoy {
@@ -195,7 +196,7 @@ TEST(Losses, ReportMismatchedShapes) {
 
 TEST(Losses, CatalogueAndRegistryAreTheSame) {
   Registry registry;
-  register_losses(registry);
+  register_core(registry);
   for (const Entry& entry : loss_catalogue()) {
     EXPECT_FALSE(entry.help.empty());
     EXPECT_NE(registry.losses.make(entry.name, {}), nullptr) << entry.name;
