@@ -1,4 +1,4 @@
-#include "core/rank_state/breakdown.h"
+// The breakdown of summary.json: adds up, formats and judges the times of ranks.
 
 #include <algorithm>
 #include <cmath>

@@ -13,7 +13,6 @@
 #include "core/base/version.h"
 #include "core/control/exit_codes.h"
 #include "core/files/limits.h"
-#include "core/rank_state/breakdown.h"
 
 namespace convoy {
 namespace {

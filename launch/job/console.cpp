@@ -11,7 +11,6 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/limits.h"
-#include "core/rank_state/breakdown.h"
 #include "core/rank_state/summary.h"
 #include "launch/diagnose/reports.h"
 

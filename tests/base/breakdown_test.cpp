@@ -1,5 +1,5 @@
 // The time breakdown in summary.json, and its advice.
-#include "core/rank_state/breakdown.h"
+#include "core/rank_state/summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,6 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
-#include "core/rank_state/breakdown.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
 #include "core/rank_state/summary.h"
