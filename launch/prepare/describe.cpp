@@ -21,7 +21,7 @@
 #include "core/optim/catalogue/catalogue.h"
 #include "core/rank_state/position.h"
 #include "launch/diagnose/stall_report.h"
-#include "launch/farm/config/farm.h"
+#include "launch/farm/schedule/options.h"
 #include "launch/process/process.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"

@@ -11,7 +11,7 @@
 #include "core/control/fault.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/catalogue/declared_schema.h"
-#include "launch/farm/config/farm.h"
+#include "launch/farm/schedule/options.h"
 #include "launch/machine/gpus.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"

@@ -16,29 +16,11 @@
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "launch/farm/schedule/halving.h"
+#include "launch/farm/schedule/options.h"
 #include "launch/farm/schedule/queue.h"
 #include "launch/prepare/prepare.h"
 
 namespace convoy {
-
-// Queue options of a pipeline: when it starts, where it may run, and what ends it.
-struct QueueOptions {
-  int64_t priority = 0;        // larger first
-  bool preempt = false;        // may stop running pipelines of lower priority after their step; they resume later
-  int64_t retries = 0;         // number of new starts after failures
-  double backoff = 1;          // seconds before the first retry; doubled for each further one
-  double timeout = 0;          // time limit of an attempt in seconds; 0: none
-  int64_t memory = 0;          // limit of anonymous memory of all its processes together, in bytes; 0: none
-  int64_t gpu_memory = 0;      // limit on each of its GPUs, in bytes; 0: none
-  int nice = 0;                // added to the processes' niceness
-  int cores = 0;               // number of cores; 0: one for each rank of its configuration
-  std::vector<int> core_list;  // hardware threads, if listed; then `cores` is their number
-  int gpus = -1;               // number of GPUs; -1: one for each rank, if the host has any
-  std::vector<int> gpu_list;   // Gpu::index, if listed
-  double share = 1;            // part of its cores and GPUs that it uses; below 1: others may use the rest
-  double estimate = 0;         // expected duration in seconds; longest first within a priority; 0: unknown
-};
-Json to_json(const QueueOptions& options);  // in the form of queue_options
 
 struct Pipeline {
   std::string name;  // also the name of its folder
@@ -76,8 +58,6 @@ struct FarmRun {
 // Returns nothing if the tree describes one run. Throws ConfigError if the tree cannot be read.
 std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
                                  const LaunchedAs& as);
-// Throws ConfigError if the file describes several runs or is for `convoy add`; for commands that take one run.
-void refuse_several(const Node& root, const std::string& path);
 
 // Reads a pipeline to add to a running farm: a map of name, config (a file, or the keys of a whole run) and queue
 // options. Throws ConfigError, or Error(config) with one mistake per line of its message.
@@ -92,20 +72,7 @@ std::string pipeline_yaml(const Pipeline& pipeline);
 std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& location,
                                           const std::string& rank_program);
 
-// --- Queue options: how the user writes them, and their values as data ---
-
-// Options of the queue. `defaults`: with default values. Otherwise an omitted option is null and keeps its earlier
-// value.
-std::vector<Option> queue_options(bool defaults);
-std::vector<Option> added_pipeline_options();  // of a file for `convoy add`
-// Returns `options`, changed by the values of `written` (read with queue_options). Throws ConfigError at the key for
-// invalid cores or GPUs.
-QueueOptions with_queue_options(QueueOptions options, const Options& written);
-
 // --- Pipelines of the file: the tree of each, as in a separate file ---
-
-inline constexpr char farm_strategy[] = "independent";
-Entry farm_entry();  // for the catalogue of strategies
 
 struct PipelineText {
   std::string name;
@@ -134,8 +101,6 @@ Node flat_grid(const Node& grid, std::vector<Node::Field>& twice);
 bool holds_text_of(const Node& node, const std::string& file);
 
 // --- Grid: every combination of the values of some keys, with a name for each ---
-
-constexpr int64_t most_grid_points = 10'000;
 
 struct GridPoint {
   std::string name;

@@ -15,13 +15,6 @@
 namespace convoy {
 namespace {
 
-// True for a file of several runs.
-bool is_farm(const Node& root) {
-  const Node* strategy = root.find("strategy");
-  if (strategy != nullptr && strategy->kind == Node::Kind::map) strategy = strategy->find("name");
-  return strategy != nullptr && strategy->kind == Node::Kind::scalar && strategy->text == farm_strategy;
-}
-
 // Values of the keys that configure the farm itself: `name` and `launch`.
 Json farm_values(const Node& root, const Catalogues& catalogues, std::vector<ConfigError>& mistakes) {
   std::vector<Option> options;
@@ -220,20 +213,6 @@ std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments
   drop_consequences(root, run.mistakes);
   run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
   return run;
-}
-
-void refuse_several(const Node& root, const std::string& path) {
-  const Node* config = root.find("config");
-  if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
-    throw ConfigError(config->location, "config",
-                      "makes this file a pipeline for a running farm; type `convoy add RUN ", path,
-                      "`, where RUN is the run folder of that farm");
-  if (!is_farm(root)) return;
-  throw ConfigError(
-      root.find("strategy")->location, "strategy", "describes several runs, which only `convoy run` accepts; ",
-      root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
-                                    : "write one pipeline's configuration into a file of its own",
-      ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path, "` writes when it starts that pipeline");
 }
 
 Pipeline read_pipeline(const std::string& path) {

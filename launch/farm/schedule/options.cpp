@@ -1,9 +1,10 @@
-// Options of a farm's file.
+#include "launch/farm/schedule/options.h"
+
 #include <set>
 
 #include "core/base/describe.h"
 #include "core/base/text.h"
-#include "launch/farm/config/farm.h"
+#include "core/config/node.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -213,6 +214,26 @@ Entry farm_entry() {
   for (const Option& option : queue_options(true)) options.push_back(option);
   return {farm_strategy, "a farm: several runs, each with its own configuration, queued for slots of cores and GPUs",
           options};
+}
+
+bool is_farm(const Node& root) {
+  const Node* strategy = root.find("strategy");
+  if (strategy != nullptr && strategy->kind == Node::Kind::map) strategy = strategy->find("name");
+  return strategy != nullptr && strategy->kind == Node::Kind::scalar && strategy->text == farm_strategy;
+}
+
+void refuse_several(const Node& root, const std::string& path) {
+  const Node* config = root.find("config");
+  if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
+    throw ConfigError(config->location, "config",
+                      "makes this file a pipeline for a running farm; type `convoy add RUN ", path,
+                      "`, where RUN is the run folder of that farm");
+  if (!is_farm(root)) return;
+  throw ConfigError(
+      root.find("strategy")->location, "strategy", "describes several runs, which only `convoy run` accepts; ",
+      root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
+                                    : "write one pipeline's configuration into a file of its own",
+      ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path, "` writes when it starts that pipeline");
 }
 
 }  // namespace convoy
