@@ -68,6 +68,81 @@ while read -r where kind target; do
 another folder of launch"
 done < <(grep -E '^launch/' <<<"$includes" | grep -vE '^launch/(cli/|main\.cpp:)' | grep ' " launch/cli/' || true)
 
+# The folders below core/ and launch/ from the lowest to the highest, one level a line (docs/architecture.md). A file
+# may include its level and lower ones. It belongs to the longest entry that is its folder, or its path without .h and
+# .cpp; files of core/ and launch/ itself without an entry are above all folders. launch/cli and launch/rank have their
+# own rules above.
+core_order='
+base
+files
+data/formats
+data/catalogue
+config
+control
+rank_state
+batch communicator context generation layers model model_interface state strategy
+tensors
+data
+losses
+optim
+ranking
+metrics
+checkpoint
+training
+inject
+'
+launch_order='
+text
+machine
+process
+diagnose
+farm/schedule
+prepare
+job
+farm
+explain
+init
+report
+generate
+rank cli
+'
+
+# ordered FOLDER LEVELS
+ordered() {
+  local where message
+  while read -r where message; do
+    complain "$where" "$message"
+  done < <({ printf '%s:1\n' "${files[@]}"; printf '%s\n' "$includes"; } | awk -v top="$1" -v levels="$2" '
+    # Sets `place` to the entry of a path, and returns its level.
+    function level_of(path, i, best) {
+      place = path
+      best = ""
+      sub(/\.[a-z]+$/, "", path)
+      for (i in level) if ((path == i || index(path, i "/") == 1) && length(i) > length(best)) best = i
+      if (best != "" && best != path) place = best
+      if (best == "" && path ~ /\/.*\//) return 0
+      return best == "" ? 1000 : level[best]
+    }
+    BEGIN {
+      count = split(levels, lines, "\n")
+      for (i = 1; i <= count; ++i) {
+        entries = split(lines[i], all, " ")
+        for (j = 1; j <= entries; ++j) level[top "/" all[j]] = i
+      }
+    }
+    index($1, top "/") != 1 { next }
+    { file = $1; sub(/:[0-9]+$/, "", file); mine = level_of(file); own = place }
+    NF == 1 && mine == 0 { print $1, "is in a folder without a place in the order; add it to " top "_order in cmake/layering.sh" }
+    NF == 1 || mine == 0 || index($3, top "/") != 1 || $3 ~ /^launch\/(cli|rank)\// { next }
+    { other = level_of($3) }
+    other > mine {
+      print $1, "includes " $3 ", but " place " is above " own " in the order of folders; move what both need into " \
+        own " or a lower folder, or let the caller pass it in"
+    }')
+}
+ordered core "$core_order"
+ordered launch "$launch_order"
+
 # Headers that an installation has: include/convoy and what they include of core (cmake/install_headers.cmake). Programs
 # of others compile them, so they need LibTorch and the standard library only.
 public=$(find include -name '*.h' 2>/dev/null | sort || true)

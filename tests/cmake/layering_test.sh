@@ -49,6 +49,17 @@ refuses launch/a.cpp '#include "models/gpt.h"' 'catalogue.h or registry.h'
 refuses api/a.cpp '#include "launch/job/agent.h"' 'the library is below the programs'
 refuses launch/job/a.cpp '#include <convoy/job.h>' 'only launch/rank uses the library'
 refuses launch/job/a.cpp '#include "launch/cli/commands.h"' 'use the commands'
+refuses core/base/a.cpp '#include "core/data/loader.h"' 'core/data is above core/base in the order of folders'
+refuses core/config/a.h '#include "core/data/loader.h"' 'core/data is above core/config'
+refuses core/data/formats/a.cpp '#include "core/config/node.h"' 'core/config is above core/data/formats'
+refuses core/data/sets/a.cpp '#include "core/training/length.h"' 'core/training is above core/data'
+refuses core/control/a.cpp '#include "core/context.h"' 'core/context.h is above core/control'
+refuses core/strategy.h '#include "core/data/loader.h"' 'core/data is above core/strategy.h'
+refuses core/losses/a.cpp '#include "core/registry.h"' 'core/registry.h is above core/losses'
+refuses core/mine/a.cpp '// A new folder.' 'without a place in the order'
+refuses launch/text/a.cpp '#include "launch/job/agent.h"' 'launch/job is above launch/text'
+refuses launch/prepare/a.cpp '#include "launch/farm/config/farm.h"' 'launch/farm is above launch/prepare'
+refuses launch/farm/schedule/a.cpp '#include "launch/farm/run/farm.h"' 'launch/farm is above launch/farm/schedule'
 refuses include/convoy/a.h '#include "api/job_impl.h"' 'hide the rest behind a pointer'
 refuses include/convoy/a.h '#include <nlohmann/json.hpp>' 'this header is installed'
 refuses docs/examples/mine/a.cpp '#include "core/model.h"' 'what a stranger can include'
@@ -114,6 +125,16 @@ refuses strategies/plans/a.cpp '#include "core/data/loader.h"' 'which includes L
 printf '#include "core/data/loader.h"\n%s' "$filler" >"$tree/core/trainer.cpp"
 "$layering" "$tree" || { echo "LibTorch in a folder that may include it is refused"; status=1; }
 rm -r "$tree/core/data" "$tree"/core/{batch.h,trainer.cpp}
+
+# Includes of lower folders and of the same level.
+mkdir -p "$tree"/core/data "$tree"/launch/{farm/run,prepare}
+printf '#include "core/config/node.h"\n#include "core/batch.h"\n%s' "$filler" >"$tree/core/data/loader.cpp"
+printf '#include "core/context.h"\n#include "core/model_interface.h"\n%s' "$filler" >"$tree/core/strategy.h"
+printf '#include "core/inject/injector.h"\n%s' "$filler" >"$tree/core/trainer.cpp"
+printf '#include "launch/prepare/prepare.h"\n%s' "$filler" >"$tree/launch/farm/run/farm.cpp"
+printf '#include "launch/farm/schedule/queue.h"\n%s' "$filler" >"$tree/launch/prepare/prepare.cpp"
+"$layering" "$tree" || { echo "an include of a lower folder is refused"; status=1; }
+rm -r "$tree/core/data" "$tree"/core/{strategy.h,trainer.cpp} "$tree"/launch/{farm/run,prepare}
 
 mkdir -p "$tree/cmake"
 printf 'Shelf -> CheckpointDirectory\nis told -> receives\n' >"$tree/cmake/banned_words"

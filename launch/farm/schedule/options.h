@@ -1,5 +1,4 @@
-// Options of a farm's file: those of the queue, and the entry for the catalogue of strategies. Also distinguishes such a
-// file from that of one run. Pure functions.
+// Options of a farm's file: those of the queue, and the entry for the catalogue of strategies. Pure functions.
 #pragma once
 #include <cstdint>
 #include <string>
