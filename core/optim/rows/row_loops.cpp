@@ -46,8 +46,9 @@ void RowHistory::advance(const MissedUpdate& update) {
   for (int64_t last = std::max<int64_t>(0, now - window_); last < now; ++last) {
     const auto k = size_t(now - last);
     Sums& sums = sums_[size_t(last)];
-    sums = {update.decay * sums.terms + update.rate * terms_[k],
-            update.decay * sums.quotients + quotient * quotients_[k]};
+    sums.terms = update.decay * sums.terms + update.rate * terms_[k];
+    sums.quotients = update.decay * sums.quotients + quotient * quotients_[k];
+    sums.spread = sums.quotients > 0 ? sums.terms / sums.quotients : 1;
   }
   decays_ = decays_ || update.decay != 1;
   if (!(update.decay > 0))
@@ -60,21 +61,6 @@ void RowHistory::advance(const MissedUpdate& update) {
 
 double RowHistory::decay(int64_t begin, int64_t end) const {
   return decays_ ? std::exp(logarithms_[size_t(end)] - logarithms_[size_t(begin)]) : 1;
-}
-
-Missed RowHistory::missed(int64_t last) const {
-  const int64_t now = length(), count = now - last;
-  if (count == 0) return {};
-  Missed missed;
-  missed.decay = decay(last, now);
-  // Updates after the window add no terms. Their decay also applies to the terms of earlier updates.
-  const double later = count > window_ ? decay(last + window_, now) : 1;
-  const Sums sums = sums_[size_t(last)];
-  missed.sum = sums.terms * later;
-  missed.spread = sums.quotients > 0 ? sums.terms / sums.quotients : 1;
-  missed.first = first_power(count);
-  missed.second = second_power(count);
-  return missed;
 }
 
 // --- Loops ---

@@ -51,8 +51,17 @@ class RowHistory {
 
   int64_t length() const { return static_cast<int64_t>(updates_.size()); }
   int64_t window() const { return window_; }  // updates after which the terms are too small to count
-  // Returns the factors of updates [last, length()) together.
-  Missed missed(int64_t last) const;
+  // Returns the factors of updates [last, length()) together. Inline: a step of a small model asks for thousands.
+  Missed missed(int64_t last) const {
+    const int64_t count = length() - last;
+    if (count == 0) return {};
+    const Sums& sums = sums_[static_cast<size_t>(last)];
+    const Powers& powers = powers_[static_cast<size_t>(count)];
+    if (!decays_) return {1, sums.terms, sums.spread, powers.first, powers.second};
+    // Updates after the window add no terms. Their decay also applies to the terms of earlier updates.
+    const double later = count > window_ ? decay(last + window_, length()) : 1;
+    return {decay(last, length()), sums.terms * later, sums.spread, powers.first, powers.second};
+  }
   const MissedUpdate& update(int64_t index) const { return updates_[static_cast<size_t>(index)]; }
   double decay(int64_t begin, int64_t end) const;  // product of the decays of updates [begin, end)
   // first^count and second^count: decays of the moments in `count` updates.
@@ -63,6 +72,7 @@ class RowHistory {
   // Numbers that are read together are next to each other: a history outgrows the first-level cache.
   struct Sums {
     double terms = 0, quotients = 0;  // Σa and Σ(a÷d)
+    double spread = 1;                // their quotient
   };
   struct Powers {
     double first = 1, second = 1;
