@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/config/reader.h"
 #include "launch/machine/host_lists.h"
 #include "launch/prepare/describe.h"
@@ -38,13 +39,9 @@ void plan_and_count(Candidate& candidate, const Topology& topology) {
 bool is_about_ranks(const ConfigError& error) { return error.key() == "launch.ranks" || error.key() == "--ranks"; }
 
 // Removes a `sync` of parameters if the strategy has no replicas: only replicas train locally.
-void remove_local_sync(Json& section, const Entry& strategy) {
+void remove_local_sync(Json& section, const StrategyEntry& strategy) {
   const auto sync = section.find("sync");
-  if (sync == section.end() || sync->value("what", "gradients") == "gradients") return;
-  for (const Option& option : strategy.options)
-    if (option.name == "sync")
-      for (const Option& key : option.options)
-        if (key.name == "groups") return;
+  if (sync == section.end() || sync->value("what", "gradients") == "gradients" || strategy.replicas) return;
   section.erase("sync");
 }
 
@@ -155,7 +152,7 @@ double Candidate::update_rows() const {
 PreparedRun described_run(const RunArguments& arguments) {
   PreparedRun run = prepare(arguments, {}, {});
   refuse_program(run.config, "explain");
-  run.described = describe_run(run.rank_program, run.config.resolved, "activations");
+  run.described = describe_run(run.rank_program, run.config, "activations");
   if (const std::string reason = run.described.value("unmeasured", ""); !reason.empty())
     run.warnings.push_back(
         "activations are not measured: the model needs values, not only shapes, and is too large to run here: " +
@@ -208,8 +205,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
   RunArguments arguments = run.arguments;
   if (strategy != run.config.strategy.name) {
     Json section = {{"name", strategy}};
-    const Catalogues catalogues = all_catalogues();
-    const Entry& entry = *catalogues.find("strategy", strategy);
+    const StrategyEntry& entry = strategy_entry(strategy);
     section.update(shared_keys(run.config.strategy.options, entry.options, true));
     remove_local_sync(section, entry);
     arguments.overrides.push_back(str("strategy=", section.dump()));
@@ -233,7 +229,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
       arguments.overrides.emplace_back("launch.ranks=auto");
       attempt();
       const size_t ranks = candidate.placed.job.ranks.size();
-      candidate.note = str("always has ", ranks, ranks == 1 ? " rank" : " ranks");
+      candidate.note = "always has " + counted(ranks, "rank");
     }
   } catch (const ConfigError& error) {
     candidate.refused = without_source_location(error);

@@ -32,9 +32,9 @@ class EnsembleVote {
   EnsembleVote(ModelPtr model, LossPtr loss, const std::string& loss_name, int64_t members,
                std::shared_ptr<Layers> plain, CommunicatorPtr world);
 
-  // `outputs`: outputs of this rank's members [local members, …]; `batch`: seen by all of them. Returns "mean_loss",
-  // "mean_X" for each of the model's metrics X and, for classes, "vote_X"; zeros except on the first rank. Returns
-  // nothing for a model with several outputs.
+  // `outputs`: outputs of this rank's members [local members, …]; `batch`: the input of all of them. Returns
+  // "mean_loss", "mean_X" for each of the model's metrics X and, for classes, "vote_X"; zeros except on the first rank.
+  // Returns nothing for a model with several outputs.
   std::vector<Metric> operator()(const TensorList& outputs, const Batch& batch) const;
 
  private:

@@ -28,13 +28,13 @@ void check_own_norms(const JobPlan& job, const ModelDescription& description) {
     if (!block.foreign_norms.empty())
       throw ConfigError(SourceLocation{}, "strategy.batch_norm", "is sync, and block ", block.name, " makes ",
                         join(block.foreign_norms, ", "),
-                        " itself, with statistics of each rank's own rows; take the layer from "
+                        " itself, with statistics of each rank's share; take the layer from "
                         "Layers::batch_norm, or set batch_norm: local");
     if (!block.tracking_norms.empty())
       throw ConfigError(SourceLocation{}, "strategy.batch_norm", "is sync, and block ", block.name, " makes ",
                         join(block.tracking_norms, ", "),
                         " itself, which trains by the statistics of each row, and evaluates by running statistics "
-                        "that only each rank's own rows update; set track_running_stats to false, or set "
+                        "that only each rank's share updates; set track_running_stats to false, or set "
                         "batch_norm: local");
   }
 }

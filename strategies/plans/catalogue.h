@@ -151,6 +151,7 @@ struct StrategyEntry : Entry {
   // Returns lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
   std::function<std::string(const JobPlan&, const ModelDescription&)> report;
   bool sparse_embeddings = false;  // the strategy supports them
+  bool replicas = false;           // ranks may have whole replicas, which can train locally (`sync`)
   // launch.min_ranks: returns "" if the other ranks have all state of a lost rank. Else returns why not: then they
   // continue from the newest checkpoint. Throws ConfigError at a key that prevents both. Null: the job ends.
   std::function<std::string(const JobPlan&)> state_of_lost_rank;

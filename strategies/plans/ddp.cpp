@@ -32,6 +32,7 @@ StrategyEntry ddp_entry() {
   entry.cost = replica_costs;
   entry.report = ddp_schedule;
   entry.sparse_embeddings = true;
+  entry.replicas = true;
   entry.state_of_lost_rank = state_of_lost_replica;
   return entry;
 }

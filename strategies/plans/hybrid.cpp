@@ -253,6 +253,7 @@ StrategyEntry hybrid_entry() {
   entry.cost = hybrid_cost;
   entry.check = check_hybrid;
   entry.report = hybrid_schedule;
+  entry.replicas = true;
   entry.state_of_lost_rank = [](const JobPlan& job) {
     const MeshOptions degrees = mesh_options(job.config.strategy.options);
     if (degrees.sharded) return str("mesh.data with how: fsdp keeps each part of the state on one rank");

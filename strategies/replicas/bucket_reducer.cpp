@@ -263,10 +263,10 @@ void BucketReducer::visit(const StateVisitor& visit) const {
 
 // --- BufferSync ---
 
-BufferSync::BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, const std::string& how)
+BufferSync::BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, SharedBuffers how)
     : group_(std::move(group)) {
   at::NoGradGuard no_grad;
-  if (how == "local") return;
+  if (how == SharedBuffers::local) return;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
   for (const NamedBuffer& buffer : buffers) by_dtype[buffer.value.scalar_type()].push_back(buffer.value);
   for (auto& [dtype, tensors] : by_dtype) {
@@ -274,7 +274,7 @@ BufferSync::BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr 
     for (const at::Tensor& tensor : tensors) pieces.push_back(tensor.reshape({-1}));
     Part part;
     part.flat = at::cat(pieces);
-    part.mean = how == "mean" && at::isFloatingType(dtype);
+    part.mean = how == SharedBuffers::mean && at::isFloatingType(dtype);
     int64_t offset = 0;
     for (at::Tensor& tensor : tensors) {
       const int64_t elements = tensor.numel();

@@ -22,8 +22,8 @@ namespace convoy {
 // Threads: the rank's thread, and its backward.
 class FlatShadow {
  public:
-  // Sets the layout `flat`, with numbers for the `wanted` buckets. They are copied from the previous layout `before`;
-  // new ones, and all if `before` is null, are zero.
+  // Takes the layout `flat`, and memory for the `wanted` buckets. Copies the numbers that the previous layout `before`
+  // has; all others are zero. `before` may be null.
   void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int bucket)>& wanted);
   void clear() { buckets_.clear(); }
 
@@ -87,15 +87,12 @@ class BucketReducer {
 
 // BufferSync: synchronises buffers, such as batch norm's running mean, after an update on data-parallel ranks.
 //
-// Values of `how`:
-//   broadcast  all ranks get rank 0's buffers
-//   mean       all ranks get the mean of all ranks' buffers; of integer buffers, rank 0's
-//   local      each rank keeps its buffers, and checkpoints contain rank 0's
-// Buffers of one dtype are sent in one message.
+// `mean` means rank 0's for integer buffers; with `local`, checkpoints contain rank 0's. Buffers of one dtype are sent
+// in one message.
 class BufferSync {
  public:
   // Moves the buffers' storage into flat tensors.
-  BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, const std::string& how);
+  BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, SharedBuffers how);
   void start();  // launches; do not touch buffers until finish
   void finish();
 

@@ -163,9 +163,8 @@ class SharedRowLayers : public DefaultLayers {
 bool may_share(const Context& context) {
   if (context.axis("data")->size() == 1 || !context.devices.front().is_cpu()) return false;
   if (context.config.launch.min_ranks > 0) return false;  // a lost rank may have written half of its rows
-  const Json& model = context.config.model.options.json();
-  if (wants_sharded_rows(context.config.model.options) || (model.contains("rows") && model["rows"] == false))
-    return false;
+  const RowsOption rows = rows_option(context.config.model.options);
+  if (rows == RowsOption::sharded || rows == RowsOption::dense) return false;
   return !sync_policy(context.config.strategy.options).ever_local();
 }
 

@@ -50,7 +50,7 @@ class SharedRows {
   std::string label_;
   int rank_, size_;
   CommunicatorPtr group_;
-  int64_t made_ = 0, requested_ = 0;                 // tables, and their bytes
+  int64_t made_ = 0, requested_ = 0;                 // number of tables made so far; bytes requested for them
   std::optional<int64_t> room_;                      // free bytes before the first table
   std::vector<std::shared_ptr<SharedMemory>> kept_;  // until all ranks have mapped it, even if it is freed at once
   bool unpublished_ = false;                         // tables were made since the last publish

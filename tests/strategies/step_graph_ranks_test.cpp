@@ -74,7 +74,7 @@ std::vector<OfRank> trained(const Subject& subject, const Asked& asked) {
     for (int64_t step = 0; step < steps; ++step) {
       const StepResult done = made->step({share_of(subject, step, given.rank), step, step % 4 == 3});
       at::Tensor sums = at::stack({done.metrics.front().sum, done.metrics.front().weight});
-      context.world->all_reduce(sums, ReduceOp::sum, {"figures", {}})->wait();
+      context.world->all_reduce(sums, ReduceOp::sum, {"loss", {}})->wait();
       mine.losses.push_back((sums[0] / sums[1]).item<double>());
     }
     made->flush();

@@ -220,7 +220,7 @@ double bytes_of_last_step(const Layout& layout, const Subject& subject, int64_t 
   return bytes;
 }
 
-// Bytes over whole periods. Additional to cost(): a few bytes of weights, and padding.
+// Compares the bytes of whole periods. cost() does not count padding and the few bytes of weights.
 TEST(SyncState, BytesSentMatchTheCost) {
   const Subject subject = mlp_subject();
   for (const std::string policy :

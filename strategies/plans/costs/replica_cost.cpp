@@ -119,9 +119,9 @@ void add_buffer_exchanges(const StepOptions& step, const ModelDescription& descr
   if (ranks == 1) return;
   add_batch_norms(step, description, ranks, cost);
   const double bytes = buffer_bytes(description), others = ranks - 1;
-  if (step.buffers == "local" || bytes == 0) return;
+  if (step.buffers == SharedBuffers::local || bytes == 0) return;
   const double updates = 1 / double(step.sync.every);
-  if (step.buffers == "mean")
+  if (step.buffers == SharedBuffers::mean)
     cost.add({"data", 2 * others / ranks * bytes * updates, updates});
   else
     cost.add({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather});

@@ -13,7 +13,8 @@ namespace convoy {
 namespace {
 
 bool asks_for_rows(const Options& model) {
-  return model.json().contains("rows") && (model.at("rows") == true || model.at("rows") == "sharded");
+  const RowsOption rows = rows_option(model);
+  return rows == RowsOption::sparse || rows == RowsOption::sharded;
 }
 
 }  // namespace
@@ -55,9 +56,8 @@ namespace {
 
 // Reason why the table is dense; "" if it is sparse.
 std::string why_dense(const RunConfig& config, int ranks, const TableSize& table) {
-  // A description may contain sparse embeddings.
-  const Options& model = config.model.options;
-  if (model.json().contains("rows") && model.at("rows") == false) return "model.rows is false";
+  // A description also lists tables that model.rows: false makes dense.
+  if (rows_option(config.model.options) == RowsOption::dense) return "model.rows is false";
   const SparseDecision decision = sparse_decision(config, ranks, table);
   return decision.key.empty() ? decision.reason : str(decision.key, " ", decision.reason);
 }

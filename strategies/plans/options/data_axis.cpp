@@ -47,9 +47,9 @@ MeshOptions mesh_options(const Options& strategy) {
 void check_micro_batches(const RunConfig& config, int64_t data_degree) {
   const Options& options = config.strategy.options;
   const int64_t rows = config.train.batch.rows * (config.train.batch.per_rank ? data_degree : 1);
-  const int64_t slices = step_options(options).micro_batches;
-  if (slices > std::max<int64_t>(rows, 1))
-    options.fail("micro_batches", "is ", slices, ", and the global batch has ", rows, " rows; take at most that");
+  const int64_t count = step_options(options).micro_batches;
+  if (count > std::max<int64_t>(rows, 1))
+    options.fail("micro_batches", "is ", count, ", and the global batch has ", rows, " rows; take at most that");
 }
 
 std::vector<Option> joined(const std::vector<std::vector<Option>>& lists) {
@@ -110,11 +110,11 @@ Option overlap_option(const std::string& what) {
 std::vector<Option> buffer_options() {
   return {
       describe::choice("buffers", "batch norm's buffers after an update: rank 0's, their mean, or each rank's own",
-                       {"broadcast", "mean", "local"}, "broadcast"),
-      describe::choice(
-          "batch_norm",
-          "rows for mean and variance of batch norm in training: the rank's own (local), or all ranks' (sync)",
-          {"local", "sync"}, "local"),
+                       shared_buffers(), shared_buffers().front()),
+      describe::choice("batch_norm",
+                       "rows for mean and variance of batch norm in training: the rank's share (local), or the rows of "
+                       "all ranks (sync)",
+                       {"local", "sync"}, "local"),
   };
 }
 
@@ -252,8 +252,9 @@ std::string state_of_lost_shard(const JobPlan& job) {
 
 void check_sparse_embeddings(const RunConfig& config, bool supported) {
   const Options& model = config.model.options;
-  const bool shares = wants_sharded_rows(model);
-  if (!shares && (!model.json().contains("rows") || model.at("rows") != true)) return;
+  const RowsOption rows = rows_option(model);
+  const bool shares = rows == RowsOption::sharded;
+  if (!shares && rows != RowsOption::sparse) return;
   if (!supported)
     model.fail("rows", "is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
                " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
@@ -271,8 +272,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
 }
 
 std::vector<std::string> sparse_warnings(const RunConfig& config) {
-  const Options& model = config.model.options;
-  if (!model.json().contains("rows") || !model.at("rows").is_boolean() || !model.boolean("rows")) return {};
+  if (rows_option(config.model.options) != RowsOption::sparse) return {};
   const SyncPolicy policy = sync_policy(config.strategy.options);
   if (std::none_of(policy.groups.begin(), policy.groups.end(),
                    [](const SyncGroup& group) { return group.what == SyncKind::diloco; }))

@@ -5,6 +5,7 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/data_axis.h"
 #include "strategies/plans/options/sharded.h"
@@ -92,13 +93,14 @@ void check_named_once(const Options& section) {
 // Copies of the parameters on the data axis: none, one shared copy, or a whole replica per rank.
 enum class Copies { none, shared, whole };
 
-Copies copies_of(const Options& section) {
+Copies copies_of(const RunConfig& config) {
+  const Options& section = config.strategy.options;
   if (section.has("mesh")) {
     const MeshOptions mesh = mesh_options(section);
     return mesh.sharded ? Copies::shared : mesh.data == 1 ? Copies::none : Copies::whole;
   }
-  if (section.json().contains("shard")) return Copies::shared;
-  return section.json().contains("bucket_cap_mb") ? Copies::whole : Copies::none;
+  if (strategy_of(config).replicas) return Copies::whole;
+  return section.json().contains("shard") ? Copies::shared : Copies::none;
 }
 
 // Checks a section `sync` or one of its groups for ranks without replicas.
@@ -122,7 +124,7 @@ void check_sync_kind(const Options& section, const std::string& strategy, Copies
 std::vector<std::string> check_sync_kinds(const RunConfig& config) {
   const Options& section = config.strategy.options;
   if (!section.has("sync")) return {};
-  const Copies copies = copies_of(section);
+  const Copies copies = copies_of(config);
   if (copies == Copies::whole) return check_sync(config, true);
   const Options sync = section.section("sync");
   check_sync_kind(sync, config.strategy.name, copies);

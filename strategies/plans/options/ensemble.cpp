@@ -169,7 +169,7 @@ MemberSample draw_of(const Options& options, int64_t members) {
   }
   if (value.is_array())
     options.fail("samples",
-                 "is a list; members draw their own rows all in one way, since a step takes as many of each: all, "
+                 "is a list; all members draw their rows in one way, since a step takes as many of each: all, "
                  "bootstrap, {subset: 0.8} or {folds: 5}");
   options.fail("samples", "must be all, bootstrap, {subset: 0.8} or {folds: 5}");
 }

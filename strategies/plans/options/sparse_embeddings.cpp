@@ -75,9 +75,10 @@ SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSi
   return decision;
 }
 
-bool wants_sharded_rows(const Options& model) {
-  const auto found = model.json().find("rows");
-  return found != model.json().end() && *found == "sharded";
+RowsOption rows_option(const Options& model) {
+  const Json rows = model.json().value("rows", Json("auto"));
+  if (rows == "sharded") return RowsOption::sharded;
+  return rows == true ? RowsOption::sparse : rows == false ? RowsOption::dense : RowsOption::automatic;
 }
 
 }  // namespace convoy

@@ -52,7 +52,10 @@ inline int64_t half_bytes(int64_t numbers) { return numbers == 0 ? 0 : half_head
 // Largest size of dense gradients that are sent together with rows.
 constexpr double most_dense_with_rows = 256 << 10;
 
-// True if the model has `rows: sharded`.
-bool wants_sharded_rows(const Options& model);
+// Value of the option `rows` of a model: its embeddings are dense; sparse where that pays; sparse; or sparse, with each
+// row on one rank. A model without the option: automatic.
+enum class RowsOption { dense, automatic, sparse, sharded };
+RowsOption rows_option(const Options& model);
+inline bool wants_sharded_rows(const Options& model) { return rows_option(model) == RowsOption::sharded; }
 
 }  // namespace convoy

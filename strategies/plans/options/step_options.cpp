@@ -43,6 +43,11 @@ const std::vector<std::string>& compressions() {
   return names;
 }
 
+const std::vector<std::string>& shared_buffers() {
+  static const std::vector<std::string> names = {"broadcast", "mean", "local"};
+  return names;
+}
+
 const std::string& name_of(Compression compression) { return compressions()[size_t(compression)]; }
 
 size_t SyncPolicy::group_of(const std::string& parameter) const {
@@ -97,7 +102,8 @@ StepOptions step_options(const Options& strategy) {
   if (strategy.has("first_bucket_mb")) step.first_bytes = strategy.real("first_bucket_mb") * mib;
   if (cap) step.cap_bytes = strategy.real("bucket_cap_mb") * mib;
   if (strategy.has("overlap") && !strategy.is_auto("overlap")) step.overlap = strategy.boolean("overlap");
-  if (strategy.has("buffers")) step.buffers = strategy.text("buffers");
+  if (strategy.has("buffers"))
+    step.buffers = static_cast<SharedBuffers>(index_in(shared_buffers(), strategy.text("buffers")));
   step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
   if (strategy.has("graph")) step.graph = strategy.text("graph");
   return step;

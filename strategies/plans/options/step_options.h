@@ -67,6 +67,10 @@ struct SyncPolicy {
 // Reads a checked section of a strategy. Missing keys have their defaults.
 SyncPolicy sync_policy(const Options& strategy);
 
+// Batch norm's buffers after an update: rank 0's, their mean, or each rank's.
+enum class SharedBuffers { broadcast, mean, local };
+const std::vector<std::string>& shared_buffers();  // names in the order of SharedBuffers
+
 // Blocks with activation checkpointing.
 struct Recompute {
   bool all = false;
@@ -75,7 +79,7 @@ struct Recompute {
   bool includes(const std::string& block) const;
 };
 
-// Typed values of a strategy's section. A key that the strategy lacks has the value here.
+// Typed values of a strategy's section. A key that the strategy lacks keeps the default here.
 struct StepOptions {
   int64_t micro_batches = 1;
   SyncPolicy sync = {};
@@ -83,9 +87,9 @@ struct StepOptions {
   double first_bytes = 0;            // size of the first bucket
   double cap_bytes = 0;              // size of the others; 0: bucket_cap decides
   std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure
-  std::string buffers = "local";     // batch norm's buffers after an update: broadcast | mean | local
-  bool synchronises_norms = false;   // batch norm uses the rows of all ranks of the data axis
-  std::string graph = "never";       // CUDA graphs: auto | always | never
+  SharedBuffers buffers = SharedBuffers::local;
+  bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
+  std::string graph = "never";      // CUDA graphs: auto | always | never
 };
 StepOptions step_options(const Options& strategy);
 
