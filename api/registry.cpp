@@ -32,14 +32,13 @@ std::string load_plugins(const RunConfig& config, Registry& registry) {
   const std::string path = model["plugin"].get<std::string>();
   load_named(config, "model.plugin", path, registry);
   if (model.contains("name")) return "";
-  std::vector<std::string> brought;
+  std::vector<std::string> added;
   for (const std::string& name : registry.catalogues.names("model"))
-    if (std::count(before.begin(), before.end(), name) == 0) brought.push_back(name);
-  if (brought.size() == 1) return brought.front();
+    if (std::count(before.begin(), before.end(), name) == 0) added.push_back(name);
+  if (added.size() == 1) return added.front();
   config.model.options.fail(
-      "plugin", brought.empty()
-                    ? str(path, " registers no model")
-                    : str(path, " registers several models; choose one by model.name: ", join(brought, ", ")));
+      "plugin", added.empty() ? str(path, " registers no model")
+                              : str(path, " registers several models; choose one by model.name: ", join(added, ", ")));
 }
 
 }  // namespace

@@ -221,7 +221,7 @@ Run::Impl::BodyStart Run::Impl::broadcast(const BodyStart& start, int source) co
   return result;
 }
 
-// If the state has the update of this batch already, its body makes no second one.
+// If the state already has the update of this batch, the repeated body does not update again.
 void Run::Impl::repeat_body() {
   if (!has_state_) return;
   repeated_ = progress->step() < position_.updated;

@@ -1,20 +1,17 @@
 #include "launch/cli/use.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <initializer_list>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/reader.h"
 #include "core/control/exit_codes.h"
@@ -25,6 +22,7 @@
 #include "launch/cli/commands.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"
+#include "launch/prepare/run_folder.h"
 #include "launch/text/text_table.h"
 #include "strategies/plans/catalogue.h"
 
@@ -37,19 +35,17 @@ namespace fs = std::filesystem;
 class UseFolder {
  public:
   UseFolder(const LaunchedAs& as, const std::string& command) : owner_(as.channel.empty() && as.rank == 0) {
-    if (as.launcher != Launcher::none) {
-      path_ = str("runs/.", command, "-", as.job);
-      std::error_code none;
-      makes_runs_ = !fs::exists(fs::symlink_status("runs", none));
+    if (as.launcher == Launcher::none) {
+      scratch_.emplace("convoy-" + command);
+      path_ = scratch_->path() + "/run";  // the run makes it, with the usual checks
       return;
     }
-    path_ = (temporary_folder() / str("convoy-", command, "-", getpid(), "-XXXXXX")).string();
-    if (mkdtemp(path_.data()) == nullptr)
-      throw Error(Failure::io, path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder");
-    fs::remove(path_);  // the run makes it, with the usual checks
+    path_ = str("runs/.", command, "-", as.job);
+    std::error_code none;
+    makes_runs_ = !fs::exists(fs::symlink_status("runs", none));
   }
   ~UseFolder() {
-    if (!owner_) return;
+    if (!owner_ || scratch_) return;
     std::error_code none;
     fs::remove_all(path_, none);
     if (makes_runs_) fs::remove("runs", none);  // unless it is in use now
@@ -61,6 +57,7 @@ class UseFolder {
  private:
   const bool owner_;
   bool makes_runs_ = false;  // the folder `runs` did not exist
+  std::optional<ScratchFolder> scratch_;
   std::string path_;
 };
 
@@ -98,13 +95,16 @@ std::vector<std::string> overrides_of_member(const UsedRun& run) {
 
 // Error(command_line) for a --set of a key that has no effect on a trained run.
 void check_overrides(const UseArguments& arguments) {
-  for (const std::string& text : arguments.overrides)
-    for (const char* key :
-         {"train.epochs", "train.max_steps", "train.resume", "optimizer", "train.keep_best", "train.early_stop",
-          "train.pause_after", "train.evaluate_every", "train.checkpoint_every", "name"})
-      if (is_for_key(text, key))
-        throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
-                    " does not train; leave it out");
+  for (const std::string& text : arguments.overrides) {
+    const auto sets = [&](const char* key) { return is_for_key(text, key); };
+    const bool of_strategy = !arguments.by_strategy && sets("strategy");
+    // Evaluation reads batches of train.batch, which `train={…}` may set too.
+    const bool of_batch = arguments.by_strategy && (sets("train.batch") || begins_with(text, "train="));
+    const std::initializer_list<const char*> keys{"name", "optimizer", "profile", "log.histograms", "model.init_from"};
+    if (!of_strategy && !(sets("train") && !of_batch) && std::none_of(keys.begin(), keys.end(), sets)) continue;
+    throw Error(Failure::command_line, "--set ", text, ": has no effect: convoy ", arguments.command,
+                of_strategy ? " uses the whole model on one rank" : " does not train", "; leave it out");
+  }
 }
 
 // Keys of `data` that a command reads which makes no data set; null: it makes one.
@@ -139,7 +139,7 @@ void check_rank_override(const UseArguments& arguments, const RunConfig& config)
 
 // Values that choose the held-out rows, by key; none if no row of the training data is held out.
 std::map<std::string, Json> split_of(const RunConfig& config) {
-  const EvaluationSplit split = evaluation_split(config.resolved.value("data", Json()), config.seed);
+  const EvaluationSplit split = evaluation_split(config.data.options.json(), config.seed);
   std::map<std::string, Json> values;
   if (split.holds_out) values = split.options;
   for (const char* key : {"data.samples", "strategy.samples"}) {
@@ -151,33 +151,44 @@ std::map<std::string, Json> split_of(const RunConfig& config) {
   return values;
 }
 
+// The last --set of this key, or of a map with it; "": none.
+std::string override_of(const std::vector<std::string>& overrides, const std::string& key) {
+  const auto found = std::find_if(overrides.rbegin(), overrides.rend(), [&](const std::string& text) {
+    return is_for_key(text, key) || is_for_key(key + "=", text.substr(0, text.find('=')));
+  });
+  return found == overrides.rend() ? "" : *found;
+}
+
 // Error(command_line) if --set holds out rows that the run may have trained on. `job`: with --set, as is `config`.
 void check_split(const UseArguments& arguments, const UsedRun& run, RunArguments job, const RunConfig& config) {
   const bool other_file = sets_key(arguments.overrides, "data.path");
   if (other_file || job.use.value("split", "all") == "all") return;
   job.overrides = overrides_of_member(run);
-  std::string first;  // --set of a key that may choose rows
+  std::vector<std::string> choosing;  // --set of keys that may choose rows
   for (const std::string& text : arguments.overrides) {
     const auto sets = [&](const char* key) { return is_for_key(text, key); };
     const std::initializer_list<const char*> keys{"seed",          "data.seed",    "data.holdout",
                                                   "data.evaluate", "data.samples", "strategy.samples"};
-    if (std::none_of(keys.begin(), keys.end(), sets))
-      job.overrides.push_back(text);
-    else if (first.empty())
-      first = text;
+    (std::any_of(keys.begin(), keys.end(), sets) ? choosing : job.overrides).push_back(text);
   }
-  if (first.empty()) return;
+  if (choosing.empty()) return;
   const std::map<std::string, Json> before = split_of(read_run_tree(configuration_tree(job), all_catalogues()));
   const std::map<std::string, Json> now = split_of(config);
+  bool other_rows = false;
+  std::string chooses;  // --set of a key that differs
   for (const auto& [key, value] : now) {
     const auto old = before.find(key);
     if (old != before.end() && old->second == value) continue;
     // A smaller fraction keeps some of the rows, unless folds divide the others.
     if (old != before.end() && key == "data.evaluate.fraction" && now.count("seed") == 0 && value < old->second)
       continue;
-    throw Error(Failure::command_line, "--set ", first, ": holds out other rows than the training did, so the run may ",
-                "have trained on them; leave it out");
+    other_rows = true;
+    if (chooses.empty()) chooses = override_of(choosing, key);
+    if (chooses.empty() && key == "data.seed") chooses = override_of(choosing, "seed");  // its default
   }
+  if (other_rows)
+    throw Error(Failure::command_line, "--set ", chooses.empty() ? choosing.front() : chooses,
+                ": holds out other rows than the training did, so the run may have trained on them; leave it out");
 }
 
 // Files that a value of the section `data` names, alone or by a pattern.
@@ -241,15 +252,29 @@ void keep_inputs(const UseArguments& arguments, const UsedRun& run, const RunCon
 }
 
 // With data.evaluate.path the held-out rows are those of another file, so another data.path would change nothing.
-void check_evaluated_path(const UseArguments& arguments, const RunConfig& config) {
+void check_evaluated_path(const UseArguments& arguments, const RunArguments& job, const RunConfig& config) {
+  if (job.use.value("split", "") != "held-out") return;
   if (!sets_key(arguments.overrides, "data.path") || sets_key(arguments.overrides, "data.evaluate")) return;
-  const Json evaluate = config.data.options.json().value("evaluate", Json());
-  const Json path = evaluate.is_object() ? evaluate.value("path", Json()) : Json();
-  if (!path.is_string() || path.get<std::string>().empty()) return;
-  if (path == config.data.options.json().value("path", Json())) return;
+  const Json path = value_of_key(config.resolved, "data.evaluate.path");
+  if (!path.is_string() || path == "" || path == value_of_key(config.resolved, "data.path")) return;
   throw ConfigError(location_of(config.resolved, "data.path"), "data.path",
-                    str("has no effect on the rows that are evaluated, which data.evaluate.path has: ",
-                        path.get<std::string>(), "; type --set data.evaluate.path=FILE"));
+                    str("does not choose the held-out rows: data.evaluate.path = ", path.get<std::string>(),
+                        " does; type --set data.evaluate.path=FILE, or --split all"));
+}
+
+// Error(command_line) if --set makes an ensemble a single model, or changes its number of members.
+void check_members(const UseArguments& arguments, const UsedRun& run, const RunConfig& config) {
+  if (!arguments.by_strategy) return;
+  const size_t trained = run.member < 0 ? member_overrides(RunConfig::from_resolved(run.config)).size() : 0;
+  const size_t used = member_overrides(config).size();
+  if (used == trained) return;
+  const bool renamed = used == 0 || trained == 0;
+  const std::string text = override_of(arguments.overrides, renamed ? "strategy.name" : "strategy");
+  if (text.empty()) return;
+  throw Error(Failure::command_line, "--set ", text, ": the run has ",
+              trained == 0 ? "one model" : counted(trained, "member"), ", not ",
+              used == 0 ? "one model" : counted(used, "member"), "; leave it out",
+              used == 0 ? str(", or name a member, as in ", run.name, "@member0") : "");
 }
 
 // The rank count and the strategy of a run on this host. `config` has the typed overrides.
@@ -267,7 +292,7 @@ void check_ranks(const RunConfig& config, const Host& host, int ranks, bool as_t
   const Plan plan = strategy.plan(on_cores, Topology{{host}}, {ranks, {}});
   // The training has checked this number of ranks.
   if (as_trained || !wants_blocks(strategy, plan.jobs.front())) return;
-  const Json described = describe_run(rank_program(), config.resolved, "blocks");
+  const Json described = describe_run(rank_program(), config, "blocks");
   check_blocks(strategy, plan.jobs.front(), described.at("model").get<ModelDescription>());
 }
 
@@ -290,8 +315,8 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
     // An ensemble chooses its ranks itself. A rank without a member would have nothing to do.
     choice.ranks = launched ? arguments.ranks : std::min(arguments.ranks, members);
     if (choice.ranks < arguments.ranks)
-      choice.note = str("evaluated on ", members, members == 1 ? " rank" : " ranks", " instead of ", arguments.ranks,
-                        ", because the ensemble has ", members, members == 1 ? " member" : " members");
+      choice.note = str("evaluated on ", counted(members, "rank"), " instead of ", arguments.ranks,
+                        ", because the ensemble has ", counted(members, "member"));
     return choice;
   }
   if (config.strategy.name == equal) return choice;
@@ -299,9 +324,8 @@ RankChoice choose_ranks(const UseArguments& arguments, const UsedRun& run, const
     check_ranks(config, host, ranks, ranks == run.world_size);
   } catch (const ConfigError& error) {
     choice.overrides.push_back(str("strategy={name: ", equal, "}"));
-    choice.note =
-        str("evaluated with ", equal, " on ", ranks, ranks == 1 ? " rank" : " ranks",
-            ", each with the whole model, because ", config.strategy.name, " cannot use them: ", error.what());
+    choice.note = str("evaluated with ", equal, " on ", counted(ranks, "rank"), ", each with the whole model, because ",
+                      config.strategy.name, " cannot use them: ", error.what());
   }
   return choice;
 }
@@ -321,6 +345,9 @@ RunArguments run_arguments(const UseArguments& arguments, const UsedRun& run, co
   job.words = {arguments.command};
   job.config = run.checkpoint + "/manifest.json";
   job.stored = configuration_to_use(run, arguments.by_strategy);
+  // The keys that another strategy lacks are dropped; this one many have, and without fp16 they refuse it.
+  if (sets_key(arguments.overrides, "strategy.name") && job.stored["strategy"].is_object())
+    job.stored["strategy"].erase("loss_scale");
   if (arguments.by_strategy) job.overrides = overrides_of_member(run);
   job.overrides.insert(job.overrides.end(), arguments.overrides.begin(), arguments.overrides.end());
   job.fixed = {str("train.resume=", Json(absolute_path(run.path())).dump()), "train.checkpoint_every=never"};
@@ -344,7 +371,7 @@ void check_alone(const std::string& command) {
 
 Json configuration_to_use(const UsedRun& run, bool by_strategy) {
   Json config = without_locations(run.config);
-  for (const char* key : {"launch", "loss_scale", "profile"}) config.erase(key);
+  for (const char* key : {"launch", "profile"}) config.erase(key);
   config["backend"] = "auto";
   config["log"] = {{"level", "warning"}, {"tensorboard", false}};
   if (config.contains("train"))
@@ -376,7 +403,8 @@ void run_ranks_of(const UseArguments& arguments, const LaunchedAs& as, UseResult
   check_rank_override(arguments, config);
   check_split(arguments, result.run, job, config);
   keep_inputs(arguments, result.run, config);
-  check_evaluated_path(arguments, config);
+  check_evaluated_path(arguments, job, config);
+  check_members(arguments, result.run, config);
   const RankChoice choice = choose_ranks(arguments, result.run, config, as);
   if (!choice.note.empty()) result.run.notes.push_back(choice.note);
   job.ranks = choice.ranks;
@@ -434,8 +462,11 @@ namespace {
 // Rows held out by a fraction are those of the training file. In another file all rows are new to the model.
 std::string usual_split(const UseArguments& arguments, const UsedRun& run) {
   const Json data = run.config.value("data", Json::object());
-  const bool drawn = evaluation_split(data, run.config.value("seed", Json(1))).drawn;
-  return drawn && sets_key(arguments.overrides, "data.path") ? "all" : "held-out";
+  const EvaluationSplit split = evaluation_split(data, run.config.value("seed", Json(1)));
+  const bool other_rows = sets_key(arguments.overrides, "data.path") && !sets_key(arguments.overrides, "data.evaluate");
+  // Held-out interactions have other candidates than those of the training, so there are no metrics of both.
+  const bool of_interactions = split.options.count("data.holdout") != 0;
+  return split.drawn && split.holds_out && other_rows && !of_interactions ? "all" : "held-out";
 }
 
 std::string number_cell_of(const Json& value) {
@@ -493,9 +524,10 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
     std::cout << json_text(output) << '\n';
   } else {
     const int ranks = result.summary.value("world_size", 1);
-    std::cout << result.run.path() << ": " << answer.at("rows") << (answer.at("rows") == 1 ? " row (" : " rows (")
-              << chosen << ") in " << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy
-              << " on " << ranks << (ranks == 1 ? " rank\n" : " ranks\n") << evaluation_table(answer.at("metrics"));
+    std::cout << result.run.path() << ": " << counted(answer.at("rows").get<int64_t>(), "row") << " (" << chosen
+              << ") in " << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on "
+              << counted(ranks, "rank") << '\n'
+              << evaluation_table(answer.at("metrics"));
   }
   print_notes(result.run);
   return exit_code::done;

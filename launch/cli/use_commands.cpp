@@ -70,11 +70,11 @@ void check_recommend(const UseArguments& arguments, const RecommendArguments& wa
 std::string recommended_text(const UsedRun& run, const Json& answer, const std::string& to) {
   const auto users = answer.at("users").get<int64_t>(), shorter = answer.at("shorter_lists").get<int64_t>();
   const auto k = answer.at("k").get<int64_t>();
-  std::string text = str(to, ": the best ", k, k == 1 ? " item" : " items", " of ", answer.at("items"), " for each of ",
-                         users, users == 1 ? " user" : " users", " (", run.name, " after step ", run.step, ", ",
+  std::string text = str(to, ": the best ", counted(k, "item"), " of ", answer.at("items"), " for each of ",
+                         counted(users, "user"), " (", run.name, " after step ", run.step, ", ",
                          formatted("%.2f", answer.at("seconds").get<double>()), " s)\n");
   if (shorter > 0)
-    text += str(shorter, shorter == 1 ? " list is" : " lists are", " shorter than ", k,
+    text += str(counted(shorter, "list is", "lists are"), " shorter than ", k,
                 ": the user already has nearly all items; --include-seen lists these too\n");
   if (answer.at("contexts") != "none")
     text += str("contexts are those of ",
@@ -199,11 +199,11 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
     output["to"] = to;
     std::cout << json_text(output) << '\n';
   } else {
-    std::cout << result.run.path() << ": predicted " << answer.at("rows")
-              << (answer.at("rows") == 1 ? " row of " : " rows of ") << prediction.data << " in "
-              << formatted("%.2f", answer.at("seconds").get<double>()) << " s: " << to << '\n';
+    std::cout << result.run.path() << ": predicted " << counted(answer.at("rows").get<int64_t>(), "row") << " of "
+              << prediction.data << " in " << formatted("%.2f", answer.at("seconds").get<double>()) << " s: " << to
+              << '\n';
     if (const auto skipped = answer.at("skipped").get<int64_t>(); skipped > 0)
-      std::cout << skipped << (skipped == 1 ? " row is" : " rows are")
+      std::cout << counted(skipped, "row is", "rows are")
                 << " left out: an id or a category does not occur in the training data\n";
   }
   for (const Json& note : answer.at("notes")) std::cerr << "convoy: " << note.get<std::string>() << '\n';

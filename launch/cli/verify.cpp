@@ -1,9 +1,7 @@
 #include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <set>
@@ -25,6 +23,7 @@
 #include "launch/job/run_modes.h"
 #include "launch/machine/environment.h"
 #include "launch/prepare/describe.h"
+#include "launch/prepare/run_folder.h"
 #include "launch/process/process.h"
 #include "strategies/plans/catalogue.h"
 
@@ -44,26 +43,6 @@ void remove_leftover_folders(const std::filesystem::path& where) {
     if (owner > 0 && kill(owner, 0) != 0 && errno == ESRCH) std::filesystem::remove_all(where / name, none);
   }
 }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    remove_leftover_folders(temporary_folder());
-    path_ = (temporary_folder() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
-    if (mkdtemp(path_.data()) == nullptr)
-      throw Error(Failure::io, path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder");
-  }
-  ~TemporaryFolder() {
-    std::error_code none;
-    std::filesystem::remove_all(path_, none);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 struct Prepared {
   PreparedRun run;
@@ -277,7 +256,8 @@ int verify_command(const VerifyArguments& arguments) {
             << counted(arguments.steps, "step") << " of " << counted(reference.run.config.train.batch.rows, "row")
             << "; " << join(notes, "; ") << std::endl;
 
-  const TemporaryFolder folder;
+  remove_leftover_folders(temporary_folder());
+  const ScratchFolder folder("convoy-verify");
   const Division division = division_of(written, configured.placed.job.mesh.degree("data"));
   EventLoop loop;  // one loop for both runs: a signal between them must not leave the folder on disk
   const auto printed = std::make_shared<std::set<std::string>>();  // both runs read the same data

@@ -69,9 +69,9 @@ int vocabulary_command(const VocabularyArguments& arguments) {
   OutputFile file(arguments.to, arguments.force);
   file.write(bpe.tokenizer_json());
   file.commit();
-  std::cout << "read " << files << (files == 1 ? " file, " : " files, ") << human_bytes(bytes) << ": " << bpe.pieces
-            << " words, " << bpe.different << " different\nwrote " << arguments.to << ": " << bpe.tokens.size()
-            << " tokens, " << bpe.merges.size() << " merges\n";
+  std::cout << "read " << counted(files, "file") << ", " << human_bytes(bytes) << ": " << bpe.pieces << " words, "
+            << bpe.different << " different\nwrote " << arguments.to << ": " << bpe.tokens.size() << " tokens, "
+            << bpe.merges.size() << " merges\n";
   if (int64_t(bpe.tokens.size()) < arguments.size)
     std::cout << "the text has no pair left that occurs twice, so these are fewer than " << arguments.size << '\n';
   std::cout << "train with data: {name: text, path: " << arguments.files.front() << ", tokenizer: " << arguments.to

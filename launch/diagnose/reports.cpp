@@ -51,8 +51,8 @@ std::string heading(const Json& row) {
   std::snprintf(columns, sizeof columns, "%14s %14s %8s %12s %10s %10s %8s\n%14s %14s %8s %12s %10s %10s\n", "size",
                 "count", "dtype", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "(us)", "(GB/s)",
                 "(GB/s)");
-  return str(operation, operation == "all_reduce" || operation == "reduce_scatter" ? " (sum)" : "", ", ", ranks,
-             ranks == 1 ? " rank, " : " ranks, ", row.at("backend").get<std::string>(), ", tensors on ",
+  return str(operation, operation == "all_reduce" || operation == "reduce_scatter" ? " (sum)" : "", ", ",
+             counted(ranks, "rank"), ", ", row.at("backend").get<std::string>(), ", tensors on ",
              row.at("device").get<std::string>(), "; medians\n", columns);
 }
 

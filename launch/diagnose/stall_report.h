@@ -69,8 +69,8 @@ std::vector<std::string> elf_symbols(const std::string& path, const std::vector<
 // std::function, LibTorch's dispatcher.
 std::vector<std::string> readable_stack(const std::vector<std::string>& frames, size_t most);
 
-// Replaces the symbol in a backtrace line of a crashed rank ("PATH(SYMBOL+0xOFFSET)[0xADDRESS]") by the function's
-// plain name; returns any other line unchanged.
+// Replaces the symbol in a backtrace line of a crashed rank ("PATH(SYMBOL+0xOFFSET)[0xADDRESS]") by the name from
+// plain_function; returns any other line unchanged.
 std::string readable_line(const std::string& line);
 
 // "FaultyBlock::forward" for a linker name: without arguments, templates, return type and convoy's namespace.

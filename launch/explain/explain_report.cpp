@@ -68,7 +68,7 @@ std::string batch_norm_text(const Candidate& candidate) {
   if (!buffers || candidate.placed.job.mesh.degree("data") < 2 || !strategy.json().contains("batch_norm")) return "";
   return strategy.text("batch_norm") == "sync"
              ? "batch norm: over the rows of all ranks (strategy.batch_norm: sync)\n"
-             : "batch norm: over each rank's own rows (strategy.batch_norm: local; sync: over those of all)\n";
+             : "batch norm: over each rank's share (strategy.batch_norm: local; sync: over the rows of all ranks)\n";
 }
 
 std::string heading(const Candidate& candidate) {

@@ -247,7 +247,7 @@ class CandidatePredictor {
 
   std::string where() const {
     return str(calibration_.host, " (", calibration_.processor.empty() ? "" : calibration_.processor + ", ",
-               calibration_.cores, calibration_.cores == 1 ? " core)" : " cores)");
+               counted(calibration_.cores, "core"), ")");
   }
 
   void predict(Candidate& candidate) const {

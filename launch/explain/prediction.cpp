@@ -270,7 +270,7 @@ class Predictor {
                              "; measure with --calibrate and this strategy among those compared");
         return false;
       }
-      // Its processor time is time-sliced too.
+      // Ranks that share a core also time-slice the CPU time of the exchange.
       seconds *= messages * (1 + busy * (sharing_.threads_per_core - 1));
       const double hidden = std::min(axis.overlapped * (1 - busy) * seconds, window);
       window -= hidden;

@@ -236,8 +236,7 @@ double Moments::deviation() const { return count_ > 0 ? std::sqrt(squares_ / dou
 
 void check_rows(const std::string& path, int64_t rows) {
   if (rows < least_rows)
-    throw Error(Failure::config, path, ": has ", rows, rows == 1 ? " row" : " rows", "; training needs at least ",
-                least_rows);
+    throw Error(Failure::config, path, ": has ", counted(rows, "row"), "; training needs at least ", least_rows);
 }
 
 void set_length(DataDraft& draft, int64_t rows, int64_t most_batch) {

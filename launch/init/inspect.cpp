@@ -205,8 +205,8 @@ DataDraft table_draft(const MappedFile& file, const std::string& target_name) {
     throw Error(Failure::config, path, ": no column is left to predict ", target.name,
                 " from: they have one value, or another word in every row (", join(left_out, ", "), ")");
   DataDraft draft;
-  draft.found = str(table.rows, " rows; ", features.size(), features.size() == 1 ? " feature, " : " features, ",
-                    categorical.size(), " of them categorical; target ", target.name, ": ",
+  draft.found = str(table.rows, " rows; ", counted(features.size(), "feature"), ", ", categorical.size(),
+                    " of them categorical; target ", target.name, ": ",
                     classes ? str(target.different.size(), " classes") : "numbers");
   draft.lines = {{"name: table", ""}, {"path: " + yaml_word(path), "paths start from the folder of the command"}};
   if (table.form.delimiter != ',')
@@ -351,8 +351,7 @@ DataDraft folder_draft(const fs::path& folder) {
   }
   if (classes.size() < 2)
     throw Error(
-        Failure::config, folder.string(), ": has images of ", classes.size(),
-        classes.size() == 1 ? " class" : " classes",
+        Failure::config, folder.string(), ": has images of ", counted(classes.size(), "class", "classes"),
         "; a folder for each class is wanted here, with .png, .jpg or .jpeg files in it, or the four IDX files");
   draft.found = str(images, " images of ", classes.size(), " classes");
   draft.lines = {{"name: images", ""}, path, {"height: 32", "images are resized"}, {"width: 32", ""}};

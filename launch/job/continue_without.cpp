@@ -15,9 +15,7 @@
 namespace convoy {
 namespace {
 
-std::string ranks_and(size_t ranks, const std::string& verb) {
-  return str(ranks, ranks == 1 ? " rank " : " ranks ", verb);
-}
+std::string ranks_and(size_t ranks, const std::string& verb) { return str(counted(ranks, "rank"), " ", verb); }
 
 }  // namespace
 

@@ -24,7 +24,7 @@ namespace convoy {
 // Topics and keys between agents and the supervisor, in addition to core/control/channel.h.
 namespace job_topic {
 inline constexpr char join[] = "join";    // {process, host, size, size_from, config}
-inline constexpr char ended[] = "ended";  // {process, code, signal, lack, made}; made: killed by its agent
+inline constexpr char ended[] = "ended";  // {process, code, signal, lack, made}; made: true if its agent killed it
 // {process, why}: mpirun, srun or the remote shell that started this process's convoy is gone; the convoy kills it.
 inline constexpr char launcher_gone[] = "launcher_gone";
 inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set after the summary is written

@@ -61,7 +61,7 @@ class SupervisedAgent {
   };
   SupervisedAgent(EventLoop& loop, const Host& host, Search search);
 
-  // Connects to the supervisor. It is tried again after a CommError and after Error(rendezvous).
+  // Connects to the supervisor. The caller tries again after CommError and Error(rendezvous).
   virtual std::shared_ptr<Channel> connect(const ChannelAddress& address) = 0;
   virtual void join() = 0;  // `channel_` is connected: watches its keys and posts job_topic::join
   virtual void signalled(int signal) = 0;

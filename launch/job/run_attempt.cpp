@@ -265,7 +265,7 @@ void RunAttempt::write_stopped(const JobOutcome& outcome, bool durable) {
 
 Json RunAttempt::ended_summary(JobOutcome outcome) const {
   outcome.wall_seconds = seconds_since(began_);
-  // The ranks count from the last change of the membership, restart or resume.
+  // Ranks count failed saves since the last change of the membership, restart or resume; this counts all of the run.
   if (policy_.failed_saves() > 0) outcome.result["failed_saves"] = policy_.failed_saves();
   return finished_summary(summary_, std::move(outcome), startup_seconds_);
 }

@@ -44,9 +44,9 @@ class RunAttempt {
   // `process`: its number when it was started.
   void line(int process, const std::string& text);
   void ended(int process, const ProcessEnd& end);
-  // The host of a process, or its convoy there, is gone. Returns true if the job need not end: it continues without the
-  // process, has all results, or no longer has this process. Otherwise ends the job and returns false. `signal`: the
-  // one that ended the remote shell.
+  // Call it when the host of a process, or the `convoy` on that host, is gone. Returns true if the job need not end: it
+  // continues without the process, has all results, or no longer has this process. Otherwise ends the job and returns
+  // false. `signal`: the one that ended the remote shell.
   bool lost(int process, const std::string& message, int signal);
   void begin_failed(const Error& error);  // writes the summary; the caller ends the run
   // Writes and reports the end of this attempt. The result holds the exit code of `convoy run`, or the restart delay.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/files/limits.h"
 #include "launch/machine/host_lists.h"
@@ -181,8 +182,8 @@ class RoleReader {
   std::string first_of(const NodePlatform& platform, const std::vector<std::string>& hosts) const {
     if (hosts.empty()) return "";
     if (typed_.nodes == 0 && hosts.size() != static_cast<size_t>(*nodes_.value))
-      throw Error(Failure::config, "environment: ", platform.host_variable, " has ", hosts.size(),
-                  hosts.size() == 1 ? " address" : " addresses", ", which contradicts ", nodes_.source, "=",
+      throw Error(Failure::config, "environment: ", platform.host_variable, " has ",
+                  counted(hosts.size(), "address", "addresses"), ", which contradicts ", nodes_.source, "=",
                   *nodes_.value, "; correct one of them, or type --nodes, --node-rank and --rendezvous");
     return hosts.front();
   }

@@ -111,8 +111,8 @@ bool several_core_devices(const RankPlan& rank) {
 void check_threads(const LaunchConfig& launch, const Host& host) {
   const size_t threads = hardware_threads_of(host.cores).size();
   if (launch.threads > 0 && static_cast<size_t>(launch.threads) > threads)
-    throw ConfigError({}, "launch.threads", "is ", launch.threads, ", but this run may use ", threads, " core",
-                      threads == 1 ? "" : "s", " on ", host.name, "; use at most as many, or launch.threads=auto");
+    throw ConfigError({}, "launch.threads", "is ", launch.threads, ", but this run may use ", counted(threads, "core"),
+                      " on ", host.name, "; use at most as many, or launch.threads=auto");
 }
 
 // Division of a group's cores between its ranks.

@@ -46,9 +46,7 @@ Catalogues all_catalogues() {
 void check_plugins(RunConfig& config, const std::string& rank_program) {
   std::vector<std::pair<std::string, std::string>> named;  // key, path
   for (size_t i = 0; i < config.plugins.size(); ++i) named.emplace_back(str("plugins.", i), config.plugins[i]);
-  const Json& model = config.resolved.at("model");
-  if (model.contains("plugin") && model["plugin"].is_string())
-    named.emplace_back("model.plugin", model["plugin"].get<std::string>());
+  if (config.model.options.has("plugin")) named.emplace_back("model.plugin", config.model.options.text("plugin"));
   if (named.empty()) return;
   for (const auto& [key, path] : named) {
     try {
@@ -57,7 +55,7 @@ void check_plugins(RunConfig& config, const std::string& rank_program) {
       throw ConfigError(location_of(config.resolved, key), key, error.what(), error.kind());
     }
   }
-  const Json described = describe_run(rank_program, config.resolved);
+  const Json described = describe_run(rank_program, config);
   const std::vector<std::string> warnings = config.warnings;
   config = RunConfig::from_resolved(described.at("config"));
   config.warnings = warnings;
@@ -212,16 +210,9 @@ std::string take_stacks(std::string& error) {
   return stacks;
 }
 
-milliseconds rendezvous_limit(const Json& resolved) {
-  const double seconds = resolved.value("launch", Json::object()).value("rendezvous", LaunchConfig().rendezvous);
-  return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(seconds));
-}
-
-std::string join_plugins(const Json& resolved) {
-  std::vector<std::string> paths;
-  for (const Json& path : resolved.value("plugins", Json::array())) paths.push_back(path.get<std::string>());
-  const Json model = resolved.value("model", Json::object());
-  if (model.contains("plugin") && model["plugin"].is_string()) paths.push_back(model["plugin"].get<std::string>());
+std::string plugins_of(const RunConfig& config) {
+  std::vector<std::string> paths = config.plugins;
+  if (config.model.options.has("plugin")) paths.push_back(config.model.options.text("plugin"));
   return join(paths, ", ");
 }
 
@@ -234,8 +225,8 @@ Json answer_in(const DescribeResult& described) {
 }
 
 // Code of a plugin can end the process as exit code and text of its choice. So convoy-rank marks its errors.
-[[noreturn]] void fail_without_answer(const DescribeResult& described, const Json& resolved) {
-  const std::string plugins = join_plugins(resolved), message = without_newlines_at_end(described.error);
+[[noreturn]] void fail_without_answer(const DescribeResult& described, const std::string& plugins) {
+  const std::string message = without_newlines_at_end(described.error);
   throw Error(Failure::training, "convoy-rank --describe ended without an answer",
               described.end.code == 0 ? "" : str(", with exit code ", described.end.code), ": ",
               plugins.empty() ? "a library that it loads" : "the code of a plugin (" + plugins + ")",
@@ -259,9 +250,9 @@ void refuse_without_libtorch(const std::string& message) {
                 "; name the LibTorch that convoy was built with: Torch_DIR=/path/to/libtorch convoy …");
 }
 
-Json answer_of(const DescribeResult& described, const Json& resolved) {
+Json answer_of(const DescribeResult& described, const std::string& plugins) {
   const Json answer = answer_in(described);
-  if (!answer.is_object()) fail_without_answer(described, resolved);
+  if (!answer.is_object()) fail_without_answer(described, plugins);
   return answer;
 }
 
@@ -269,12 +260,13 @@ Json answer_of(const DescribeResult& described, const Json& resolved) {
 
 int describe_stacks_signal() { return SIGUSR1; }
 
-Json describe_run(const std::string& rank_program, const Json& resolved, const std::string& what,
+Json describe_run(const std::string& rank_program, const RunConfig& config, const std::string& what,
                   std::optional<milliseconds> given_limit) {
   std::vector<std::string> command{rank_program, "--describe"};
   if (!what.empty()) command.push_back(what);
-  const milliseconds limit = given_limit ? *given_limit : rendezvous_limit(resolved);
-  DescribeResult described = run(command, resolved, limit);
+  const milliseconds limit = given_limit.value_or(
+      std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(config.launch.rendezvous)));
+  DescribeResult described = run(command, config.resolved, limit);
   if (described.late) {
     const std::string stacks = take_stacks(described.error);
     throw Error(Failure::hang, "convoy-rank --describe did not answer within ",
@@ -283,7 +275,7 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
                 "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
                 stacks.empty() ? "; it reported no stack: it may still load its libraries" : ". Its stacks:" + stacks);
   }
-  if (described.end.ok()) return answer_of(described, resolved);
+  if (described.end.ok()) return answer_of(described, plugins_of(config));
   const std::string message = without_newlines_at_end(described.error);
   const std::string who =
       str("convoy-rank --describe, which loads the plugins, the data set and the model, ", end_text(described.end));
@@ -292,7 +284,7 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
   refuse_without_libtorch(message);
   if (described.end.signal == 0) {
     const bool started = described.end.code != exit_code::not_found && described.end.code != exit_code::cannot_execute;
-    if (started && !ended_itself(described)) fail_without_answer(described, resolved);
+    if (started && !ended_itself(described)) fail_without_answer(described, plugins_of(config));
     throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
   }
   if (described.end.signal == SIGKILL)
@@ -319,7 +311,7 @@ Json ask_rank_program(const std::string& rank_program, const std::vector<std::st
     throw Error(Failure::training, what, " ", end_text(result.end), message.empty() ? "" : ":\n", message);
   }
   if (!message.empty()) std::cerr << message << '\n';
-  return answer_of(result, input);
+  return answer_of(result, "");
 }
 
 }  // namespace convoy

@@ -27,7 +27,7 @@ int describe_stacks_signal();
 // that ends without it, and without a crash report, was ended by code of a plugin, for example by _exit.
 inline constexpr char describe_failed_key[] = "failed";
 
-// Gives the resolved configuration to `convoy-rank --describe`, which loads the plugins and checks their options.
+// Gives the configuration to `convoy-rank --describe`, which loads the plugins and checks their options.
 // Returns {"version", "config": completed} and, depending on `what`:
 //   ""             nothing more
 //   "blocks"       "model": a ModelDescription with counts (strategies/plans/catalogue.h); makes data set and model
@@ -36,7 +36,7 @@ inline constexpr char describe_failed_key[] = "failed";
 // A failure of `convoy-rank` throws Error with its message and code. After `limit` (by default launch.rendezvous of the
 // configuration) it is killed and Error(hang) reports its stacks. The call returns soon after `limit`, even if another
 // process keeps the pipes open.
-Json describe_run(const std::string& rank_program, const Json& resolved, const std::string& what = "",
+Json describe_run(const std::string& rank_program, const RunConfig& config, const std::string& what = "",
                   std::optional<std::chrono::milliseconds> limit = std::nullopt);
 
 // Runs `convoy-rank ARGUMENTS…` with JSON on standard input; returns the JSON of its last line. Its warnings go to

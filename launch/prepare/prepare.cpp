@@ -5,6 +5,7 @@
 
 #include "backends/catalogue/catalogue.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/config/init_from.h"
 #include "core/config/program.h"
 #include "core/config/reader.h"
@@ -59,8 +60,8 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
                "when one is lost, because ",
                lost, "; set an interval"));
   if (least > static_cast<int64_t>(job.ranks.size()))
-    refuse("launch.min_ranks", str("is ", least, ", but the job has ", job.ranks.size(),
-                                   job.ranks.size() == 1 ? " rank" : " ranks", "; set at most that number"));
+    refuse("launch.min_ranks",
+           str("is ", least, ", but the job has ", counted(job.ranks.size(), "rank"), "; set at most that number"));
 }
 
 // --- The checked configuration, and the placed job ---
@@ -148,8 +149,7 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
   const int64_t shares = job.mesh.degree("data"), ranks = static_cast<int64_t>(job.ranks.size());
   if (!batch.per_rank && batch.rows < shares) {
     const int64_t idle = (shares - batch.rows) * (ranks / shares);
-    notes.push_back(str("train.batch: a global batch of ", batch.rows, batch.rows == 1 ? " row" : " rows", " leaves ",
-                        idle, " of ", ranks,
+    notes.push_back(str("train.batch: a global batch of ", counted(batch.rows, "row"), " leaves ", idle, " of ", ranks,
                         " ranks without rows in every step; type --set train.batch.global=", shares, " or more, or ",
                         ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
     return notes;  // every rank with rows has one
@@ -157,7 +157,7 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
   const int64_t slices = configured_micro_batches(config.strategy.options);
   const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
   if (rows < slices)
-    notes.push_back(str("strategy.micro_batches: ", slices, " of the ", rows, rows == 1 ? " row" : " rows",
+    notes.push_back(str("strategy.micro_batches: ", slices, " of the ", counted(rows, "row"),
                         " that a rank has in a step: ", slices - rows,
                         " have no rows; type --set strategy.micro_batches=", rows, ", or a larger train.batch"));
   return notes;
@@ -208,8 +208,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
   check_min_ranks(run, placed.job);
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job) || frozen_names(config.model.options)) {
-    const Json described =
-        run.described.is_null() ? describe_run(run.rank_program, config.resolved, "blocks") : run.described;
+    const Json described = run.described.is_null() ? describe_run(run.rank_program, config, "blocks") : run.described;
     const auto model = described.at("model").get<ModelDescription>();
     check_frozen(config, model);
     if (wants_blocks(strategy, placed.job)) notes = check_blocks(strategy, placed.job, model);
@@ -285,7 +284,7 @@ void check_watched_metrics(const PreparedRun& run) {
                       str("ends the whole training, and strategy.early_stop of ", run.config.strategy.name,
                           " ends its members one by one; keep one of them"));
   if (!members && train.early_stop.metric.empty() && train.keep_best.metric.empty()) return;
-  const Json answer = describe_run(run.rank_program, run.config.resolved, "metrics").at("metrics");
+  const Json answer = describe_run(run.rank_program, run.config, "metrics").at("metrics");
   if (answer.is_null()) return;
   const auto metrics = answer.get<EvaluationMetrics>();
   if (members) check_monitored_metric(run.config, metrics);

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -364,6 +366,17 @@ void remove_leftover_checkpoints(const std::string& folder) {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder + "/checkpoints", none))
     if (is_leftover(entry.path().filename().string())) fs::remove_all(entry.path(), none);
+}
+
+ScratchFolder::ScratchFolder(const std::string& prefix)
+    : path_((temporary_folder() / str(prefix, "-", getpid(), "-XXXXXX")).string()) {
+  if (mkdtemp(path_.data()) == nullptr)
+    throw Error(Failure::io, path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another folder");
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code none;
+  fs::remove_all(path_, none);
 }
 
 std::string requested_folder(const RunFolderRequest& request) {

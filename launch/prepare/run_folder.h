@@ -50,6 +50,20 @@ struct RunFolder {
 // if the path in train.resume cannot be used.
 RunFolder open_run_folder(const RunFolderRequest& request);
 
+// Folder in the temporary folder of this host, for this user only; removed at the end.
+class ScratchFolder {
+ public:
+  // Its name is PREFIX-PROCESS-RANDOM. Error(io) if it cannot be created.
+  explicit ScratchFolder(const std::string& prefix);
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // Folder in which ranks of other launchers look for the rendezvous file: --output or runs/NAME, before the final
 // choice.
 std::string requested_folder(const RunFolderRequest& request);

@@ -107,11 +107,7 @@ class DataChecker {
              anew));
   }
 
-  [[noreturn]] void fail(Failure kind, const std::string& reason) const {
-    const Json& data = config_.resolved.at("data");
-    const std::string key = data.contains("path") ? "data.path" : "data";
-    throw ConfigError(location_of(config_.resolved, key), key, reason, kind);
-  }
+  [[noreturn]] void fail(Failure kind, const std::string& reason) const { refuse_data(config_, reason, kind); }
 
   const DatasetPtr& data_;
   const DataCheck& check_;
@@ -120,6 +116,11 @@ class DataChecker {
 };
 
 }  // namespace
+
+void refuse_data(const RunConfig& config, const std::string& reason, Failure kind) {
+  const std::string key = config.data.options.has("path") ? "data.path" : "data";
+  throw ConfigError(location_of(config.resolved, key), key, reason, kind);
+}
 
 DatasetPtr check_data(const DatasetPtr& data, const DataCheck& check) { return DataChecker(data, check).run(); }
 

@@ -192,15 +192,17 @@ void measure(const Components& components, const RunConfig& config, MeasuredTens
 std::string ranking_advice(const Dataset& data, const RunConfig& config) {
   constexpr double cheap = 3, scores_per_instance = 3;
   const Interactions* all = data.interactions();
-  const Json& options = config.resolved.at("data");
-  if (all == nullptr || options.value("ranking", "") != "sampled" || data.size(Split::evaluate) == 0) return "";
-  const Json rows = options.value("rows", Json());  // `data` may have fewer: synthetic data is described with few rows
-  const double trained = rows.is_number() ? rows.get<double>() : double(data.size(Split::train));
-  const double epochs =
-      double(all->users) * double(all->items) / (scores_per_instance * trained * double(data.instances_per_row()));
+  const Options& options = config.data.options;
+  if (all == nullptr || !options.has("candidates") || options.text("ranking") != "sampled" ||
+      data.size(Split::evaluate) == 0)
+    return "";
+  // `data` may have fewer rows: synthetic data is described with few.
+  const int64_t trained = options.has("rows") ? options.integer("rows") : data.size(Split::train);
+  const double epochs = double(all->users) * double(all->items) /
+                        (scores_per_instance * double(trained) * double(data.instances_per_row()));
   if (epochs > cheap) return "";
   const double most = std::max(0.1, std::round(epochs * 10) / 10);
-  return str("evaluation ranks ", options.value("candidates", Json(99)), " drawn candidates. Ranking all ", all->items,
+  return str("evaluation ranks ", options.integer("candidates"), " drawn candidates. Ranking all ", all->items,
              " items costs at most as much as ", most, most == 1 ? " epoch" : " epochs",
              " of training, and its metrics order models correctly: data.ranking=full");
 }

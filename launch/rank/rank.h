@@ -59,6 +59,9 @@ struct DataCheck {
 // Returns `data` itself, or the same rows with the checkpoint's numbers for ids and classes.
 DatasetPtr check_data(const DatasetPtr& data, const DataCheck& check);
 
+// Throws ConfigError at data.path, or at `data` for a data set without this key.
+[[noreturn]] void refuse_data(const RunConfig& config, const std::string& reason, Failure kind = Failure::config);
+
 // --- Snapshots for `convoy verify` (snapshots.cpp) ---
 //
 // After every update the state with gradients is saved as a checkpoint. The reference run keeps them. The configured

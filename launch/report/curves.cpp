@@ -14,7 +14,8 @@ namespace {
 
 constexpr double not_finite = std::numeric_limits<double>::quiet_NaN();
 
-// One line of metrics.jsonl. The parser calls it for each value, which takes a third of the time of a tree.
+// Reads one line of metrics.jsonl. The parser calls it for each value, which takes a third of the time of building a
+// tree.
 class RecordHandler {
  public:
   std::string kind;

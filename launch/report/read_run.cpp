@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "core/base/text.h"
 #include "core/files/files.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
@@ -265,8 +266,8 @@ ReportedRun reported_run(ListedRun listed) {
   note_unreadable(run.listed.folder + "/metrics.jsonl", "curves of its metrics", run.notes);
   note_unreadable(run.listed.folder + "/resources.jsonl", "curves of its memory and CPU", run.notes);
   if (const int64_t damaged = run.records.damaged; damaged > 0)
-    run.notes.push_back(str(run.listed.folder, "/metrics.jsonl: ", damaged,
-                            damaged == 1 ? " line is no record" : " lines are no records",
+    run.notes.push_back(str(run.listed.folder,
+                            "/metrics.jsonl: ", counted(damaged, "line is no record", "lines are no records"),
                             "; something else has changed the file, and the curves lack these"));
   const double samples = number_in(run.summary, "samples", 0), steps = number_in(run.summary, "steps", 0);
   if (samples > 0 && steps > 0) run.records.samples_per_step = samples / steps;

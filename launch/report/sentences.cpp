@@ -365,8 +365,7 @@ std::string failures_of_all(const Json& runs) {
   }
   if (failed > 2) texts.push_back(str(failed - 2, " more"));
   std::vector<std::string> parts;
-  if (failed > 0)
-    parts.push_back(str(failed, failed == 1 ? " run has failed: " : " runs have failed: ", enumerated(texts)));
+  if (failed > 0) parts.push_back(str(counted(failed, "run has", "runs have"), " failed: ", enumerated(texts)));
   if (!ended.empty())
     parts.push_back(str(ended.size() > most_named_runs ? str(ended.size(), " runs") : enumerated(ended),
                         " ended without a result: ", ended.size() == 1 ? "its" : "their",

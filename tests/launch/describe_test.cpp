@@ -37,7 +37,9 @@ class DescribeTest : public ::testing::Test {
     const auto start = std::chrono::steady_clock::now();
     std::string text;
     try {
-      text = describe_run(path, {{"seed", std::string(300000, 'x')}}, "", limit).dump();  // more than a pipe holds
+      RunConfig config;
+      config.resolved = {{"seed", std::string(300000, 'x')}};  // more than a pipe holds
+      text = describe_run(path, config, "", limit).dump();
     } catch (const Error& error) {
       text = str(name_of(error.kind()), ": ", error.what());
     }
@@ -108,7 +110,10 @@ TEST_F(DescribeTest, AnEndWithoutAnAnswerNamesThePlugins) {
   const auto reason = [this](const std::string& end) -> std::string {
     const std::string path = program("cat > /dev/null; " + end);
     try {
-      describe_run(path, {{"plugins", {"/a/libmine.so"}}, {"model", {{"plugin", "/b/libother.so"}}}});
+      RunConfig config;
+      config.plugins = {"/a/libmine.so"};
+      config.model.options = Options(Json{{"plugin", "/b/libother.so"}});
+      describe_run(path, config);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Failure::training);
       return error.what();
@@ -126,7 +131,9 @@ TEST_F(DescribeTest, UsesTheTimeLimitOfTheRendezvous) {
   const std::string path = program("trap '' USR1; while :; do sleep 0.05; done");
   const auto start = std::chrono::steady_clock::now();
   try {
-    describe_run(path, {{"launch", {{"rendezvous", 0.5}}}});
+    RunConfig config;
+    config.launch.rendezvous = 0.5;
+    describe_run(path, config);
     FAIL() << "answered";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::hang);

@@ -130,7 +130,7 @@ with runs.workspace() as folder:
         if name == "list":
             runs.check(summary["placement"][0]["cores"] == [cores[-1]], f"{summary['placement']}")
 
-    for norm, said in {"local": "each rank's own rows", "sync": "the rows of all ranks"}.items():
+    for norm, said in {"local": "each rank's share", "sync": "the rows of all ranks"}.items():
         done = subprocess.run([str(runs.CONVOY), "explain", "configs/resnet_cifar_shape.yaml", "--ranks", "2", "--set",
                                "strategy.name=ddp", "--set", f"strategy.batch_norm={norm}"], cwd=runs.TOP, timeout=60, text=True,
                               env=runs.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -108,7 +108,7 @@ with runs.workspace() as work:
         ran = runs.run(images, work / strategy, [*named, "train.max_steps=2", "train.evaluate_every=never"])
         runs.check(ran["config"]["strategy"]["batch_norm"] == "sync", f"{strategy}: {ran['config']['strategy']}")
         shutil.rmtree(work / strategy)
-    verified(work, "batch norm of a rank's own rows", 1, ["differ", "strategy.batch_norm=sync compares"], images,
+    verified(work, "batch norm of a rank's share", 1, ["differ", "strategy.batch_norm=sync compares"], images,
              [*small, "strategy.batch_norm=local"], steps=1)
     for tolerance in ("nan", "0", "-1", "inf"):
         text = verified(work, f"a tolerance of {tolerance}", 64, [f"is {tolerance}, must be a number above 0"], mlp, DDP, within=1.5,

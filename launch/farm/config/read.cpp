@@ -158,10 +158,10 @@ std::string kind_of(const Json& config) {
              config.at("loss").dump());
 }
 
-std::set<std::string> metrics_of(const Json& config, const EvaluationMetrics& metrics) {
+std::set<std::string> metrics_of(const RunConfig& config, const EvaluationMetrics& metrics) {
   std::set<std::string> names(metrics.evaluated.begin(), metrics.evaluated.end());
   // An ensemble adds metrics over its members.
-  if (!member_overrides(RunConfig::from_resolved(config)).empty()) {
+  if (!member_overrides(config).empty()) {
     for (const std::string& name : metrics.evaluated)
       for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
     for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);
@@ -281,16 +281,17 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
   if (kinds.size() > most_described) of_each_kind.resize(most_described);
   std::set<std::string> names;
   for (const Pipeline* pipeline : of_each_kind) {
+    const RunConfig config = RunConfig::from_resolved(pipeline->config);
     Json described;
     try {
-      described = describe_run(rank_program, pipeline->config, "metrics").at("metrics");
+      described = describe_run(rank_program, config, "metrics").at("metrics");
     } catch (const Error&) {
       if (!all_need_it) return std::nullopt;
       continue;  // its run will report the error
     }
     if (described.is_null() && !all_need_it) return std::nullopt;
     if (described.is_null()) continue;
-    const std::set<std::string> reported = metrics_of(pipeline->config, described.get<EvaluationMetrics>());
+    const std::set<std::string> reported = metrics_of(config, described.get<EvaluationMetrics>());
     const bool has_it = reported.count(farm.metric) > 0;
     if (has_it && !all_need_it) return std::nullopt;
     if (!has_it && all_need_it) return unknown_metric(farm.metric, location, pipeline->name, reported);

@@ -69,8 +69,7 @@ void FarmSupervisor::advance_rungs() {
     console_.log(str("halving: ", pipelines_[plan.running.front()].pipeline.name, " is left and trains to the end"));
   else
     console_.log(str("halving: rung ", plan.rung + 1, " of ", rungs_of(trials.size(), run_.farm.halving.eta), ": ",
-                     plan.running.size(), plan.running.size() == 1 ? " pipeline trains to " : " pipelines train to ",
-                     goal));
+                     counted(plan.running.size(), "pipeline trains", "pipelines train"), " to ", goal));
   advancing_ = true;
   const bool outer = std::exchange(scheduling_, true);  // none starts before all are queued
   for (size_t job : plan.running) {

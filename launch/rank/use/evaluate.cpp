@@ -12,6 +12,7 @@
 #include "core/rank_state/position.h"
 #include "core/training/evaluation.h"
 #include "core/training/length.h"
+#include "launch/rank/rank.h"
 #include "launch/rank/use/use.h"
 
 namespace convoy {
@@ -79,15 +80,12 @@ class EvaluateUse : public Use {
 
  private:
   static void check_rows(const UseContext& use, const Evaluator& evaluation, const std::string& split) {
-    const std::string key = use.config().resolved.at("data").contains("path") ? "data.path" : "data";
     if (split == "held-out" && !evaluation.possible())
-      throw ConfigError(location_of(use.config().resolved, key), key,
-                        "holds no rows out for evaluation; add --split all, or give other data, as in "
-                        "--set data.path=FILE");
+      refuse_data(use.config(),
+                  "holds no rows out for evaluation; add --split all, and for other data --set data.path=FILE too");
     if (split == "held-out" || can_evaluate_training_rows(*use.components().data)) return;
-    throw ConfigError(location_of(use.config().resolved, key), key,
-                      str("has training rows of another kind than its evaluation rows, so --split ", split,
-                          " has no metrics; leave --split out"));
+    refuse_data(use.config(), str("has training rows of another kind than its evaluation rows, so --split ", split,
+                                  " has no metrics; leave --split out"));
   }
 
   // Adds the rows of a second split.

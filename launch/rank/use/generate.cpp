@@ -10,6 +10,7 @@
 #include "core/files/files.h"
 #include "core/generation.h"
 #include "core/model_interface.h"
+#include "launch/prepare/run_folder.h"
 #include "launch/rank/use/use.h"
 
 namespace convoy {
@@ -71,26 +72,13 @@ class TextCoder {
 
   // Writes the stored files to a temporary folder and reads them there.
   static Tokenizer stored_tokenizer(const std::vector<std::string>& pairs) {
-    namespace fs = std::filesystem;
-    std::string folder = (temporary_folder() / "convoy-tokenizer-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) throw Error(Failure::io, folder, ": cannot make this folder");
-    const auto remove = [&] {
-      std::error_code none;
-      fs::remove_all(folder, none);
-    };
-    try {
-      for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
-        if (fs::path(pairs[i]).filename() != pairs[i])
-          throw Error(Failure::corrupt_data, "the checkpoint's tokenizer has a file of the name ", pairs[i]);
-        write_whole(str(folder, "/", pairs[i]), pairs[i + 1], false);
-      }
-      Tokenizer tokenizer = Tokenizer::read(str(folder, "/", pairs[0]));
-      remove();
-      return tokenizer;
-    } catch (...) {
-      remove();
-      throw;
+    const ScratchFolder folder("convoy-tokenizer");
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      if (std::filesystem::path(pairs[i]).filename() != pairs[i])
+        throw Error(Failure::corrupt_data, "the checkpoint's tokenizer has a file of the name ", pairs[i]);
+      write_whole(str(folder.path(), "/", pairs[i]), pairs[i + 1], false);
     }
+    return Tokenizer::read(str(folder.path(), "/", pairs[0]));
   }
 
   std::optional<Tokenizer> tokenizer_;

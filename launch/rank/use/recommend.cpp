@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/data/sets/interactions.h"
 #include "core/rank_state/position.h"
 #include "core/ranking/pair_scorer.h"
@@ -77,7 +78,7 @@ class RecommendUse : public Use {
 
  private:
   static std::string progress_text(const RecommendProgress& at) {
-    const std::string text = str(at.users, " of ", at.total_users, at.total_users == 1 ? " user" : " users");
+    const std::string text = str(at.users, " of ", counted(at.total_users, "user"));
     if (at.block_users == 0) return text;
     return str(text, "; ", at.items, " of ", at.total_items, " items for the next ", at.block_users);
   }
@@ -89,10 +90,10 @@ class RecommendUse : public Use {
     options.include_seen = given.value("include_seen", false);
     if (const auto users = given.find("users"); users != given.end() && users->is_string())
       options.users = users->get<std::string>();
-    const Json& data = use.config().data.options.json();
-    if (const auto columns = data.find("columns"); columns != data.end() && columns->is_object()) {
-      options.user_column = columns->value("user", options.user_column);
-      options.item_column = columns->value("item", options.item_column);
+    if (use.config().data.options.has("columns")) {  // synthetic interactions have none
+      const Options columns = use.config().data.options.section("columns");
+      options.user_column = columns.text("user");
+      options.item_column = columns.text("item");
     }
     return options;
   }

@@ -90,7 +90,7 @@ def batch(folder):
     runs.check(runs.newest_checkpoint(output).name == f"step-{steps}", f"scancel: {runs.newest_checkpoint(output)}, {steps} steps")
     print(f"scancel: all ranks stopped after step {steps}, with a checkpoint", flush=True)
 
-    # Slurm's warning instead, as --signal sends it when the time is nearly over.
+    # A warning signal, as Slurm sends it with --signal when the time limit is near.
     job = submit(folder, script, "mine.yaml")
     runs.training(output, step=steps + 20)
     subprocess.run(sim.in_slurm("scancel", "--signal=USR1", job), check=True, timeout=30)

@@ -71,6 +71,7 @@ with runs.workspace() as work:
         f"{5000 + i % 20},{'ab'[i % 2]},{'high' if i % 20 > 9 else 'low'}\n" for i in range(200)))
     (work / "visits.csv").write_text("who,what,at\n" + "".join(
         f"u{u},i{(u * 7 + t * 3) % 400},{t}\n" for u in range(3000) for t in range(8)))
+    (work / "other.csv").write_text((work / "train.csv").read_text())
     table, visits = work / "table", work / "visits"
     for run, config in ((table, TABLE), (visits, VISITS)):
         (work / "run.yaml").write_text(config.format(folder=work))
@@ -137,15 +138,51 @@ with runs.workspace() as work:
     refused(64, ["--set data.length=8: has no effect", "only unknown"], "generate", table, "--prompt", "x",
             "--set", "data.length=8")
     refused(64, ["launch.ranks=2: has no effect on convoy predict"], *predict, out, "--set", "launch.ranks=2")
+    refused(64, ["train.batch.global=3: has no effect: convoy predict does not train"], *predict, out, "--set",
+            "train.batch.global=3")
+    refused(64, ["strategy.name=ddp: has no effect: convoy predict uses the whole model"], *predict, out, "--set",
+            "strategy.name=ddp")
+    for key in ("train.log_every=1", "train.keep_last=1", "profile.steps=1", "model.init_from=x"):
+        refused(64, [f"--set {key}: has no effect: convoy evaluate does not train"], "evaluate", table, "--set", key)
     for key in ("launch.ranks=1", "launch={ranks: 1}"):
         refused(64, ["launch.ranks=1: has no effect on convoy evaluate; type --ranks 1"], "evaluate", table, "--set", key)
     for key in ("seed=9", "data.seed=9", "data.evaluate.fraction=0.5", "data.evaluate={fraction: 0.5}",
                 "data.samples={how: folds, folds: 4}"):
         refused(64, [f"--set {key}: holds out other rows than the training did"], "evaluate", table, "--set", key)
+    refused(64, ["--set data.evaluate.fraction=0.5: holds out other rows"], "evaluate", table, "--set", "data.seed=1",
+            "--set", "data.evaluate.fraction=0.5")
     for same in ("data.evaluate.fraction=0.05", "data.seed=1", "seed=1", f"data.evaluate.path={work}/train.csv"):
         done = convoy("evaluate", table, "--set", same)
         runs.check(done.returncode == 0 and "(held-out)" in done.stdout, f"--set {same}: {done.stdout}")
     runs.check(convoy("evaluate", table, "--set", "seed=9", "--split", "all").returncode == 0, "all rows, by another seed")
+
+    # Other rows, by the file of the evaluation and by that of the training.
+    runs.run(work / "run.yaml", work / "drawn", ["data.holdout=random"])
+    done = convoy("evaluate", work / "drawn", "--set", f"data.path={work}/link.csv")
+    runs.check(done.returncode == 0 and "(held-out)" in done.stdout, f"other interactions: {done.stdout}")
+    other = work / "other.csv"
+    done = convoy("evaluate", table, "--json", "--set", f"data.path={other}", "--set", f"data.evaluate.path={other}")
+    runs.check(done.returncode == 0 and json.loads(done.stdout)["rows"] == 200, f"each row once: {done.stdout}")
+    (work / "run.yaml").write_text(TABLE.format(folder=work))
+    runs.run(work / "run.yaml", work / "own", [f"data.evaluate.path={work}/train.csv"])
+    own = ["evaluate", work / "own", "--set", f"data.path={other}"]
+    refused(78, [f"data.path: does not choose the held-out rows: data.evaluate.path = {work}/train.csv does",
+                 "or --split all"], *own)
+    for split, count in (("training", 200), ("all", 400)):
+        done = convoy(*own, "--split", split)
+        runs.check(done.returncode == 0 and f"{count} rows ({split})" in done.stdout, f"--split {split}: {done.stdout}")
+
+    # Another strategy, which has other keys. An ensemble stays one.
+    for strategy in ("ddp", "fsdp", "data_parallel"):
+        done = convoy("evaluate", table, "--set", f"strategy.name={strategy}")
+        runs.check(done.returncode == 0 and f", {strategy} on 1 rank" in done.stdout, f"{strategy}: {done.stdout}")
+    runs.run(work / "run.yaml", work / "pair", ["strategy={name: ensemble, members: 2}"])
+    refused(64, ["strategy.name=ddp: the run has 2 members, not one model", f"{work}/pair@member0"], "evaluate",
+            work / "pair", "--set", "strategy.name=ddp")
+    refused(64, ["strategy.members=3: the run has 2 members, not 3 members"], "evaluate", work / "pair", "--set",
+            "strategy.members=3")
+    refused(64, ["the run has one model, not 2 members"], "evaluate", table, "--set",
+            "strategy={name: ensemble, members: 2}")
 
     # RUN in forms that do not exist.
     for text, words in (("@best", ["has no best checkpoint", "@step-18, ", "type one of these"]),
