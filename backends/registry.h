@@ -41,8 +41,8 @@ MpiRank mpi_rank(int fortran_communicator);
 std::vector<std::string> mpi_exchange_texts(int fortran_communicator, const std::string& text,
                                             std::chrono::milliseconds limit);
 
-// One factory per backend. In a build without a backend, its no_X.cpp provides a factory with an error that says how to
-// install it.
+// One factory per backend. In a build without a backend, its no_X.cpp provides a factory that throws and names what to
+// install.
 using BackendFactory = std::function<CommunicatorPtr(const BackendRequest&)>;
 
 BackendFactory local_backend();

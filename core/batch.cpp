@@ -71,13 +71,13 @@ std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count)
   return {begin, begin + base + (index < larger ? 1 : 0)};
 }
 
-std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count) {
+std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t micro_batches, int64_t index, int64_t count) {
   std::vector<MicroBatch> all;
   int64_t begin = 0;
   // Share that gets the first surplus row of the micro-batch. It rotates, so that shares differ by at most one row.
   int64_t next = 0;
-  for (int64_t slice = 0; slice < slices; ++slice) {
-    const auto [first, last] = share_of(rows, slice, slices);
+  for (int64_t number = 0; number < micro_batches; ++number) {
+    const auto [first, last] = share_of(rows, number, micro_batches);
     const int64_t each = (last - first) / count, surplus = (last - first) % count;
     const auto gets_one = [&](int64_t share) { return (share - next + count) % count < surplus; };
     int64_t from = first + index * each;

@@ -41,8 +41,8 @@ struct Batch {
 // are larger.
 std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count);
 
-// Divides the global batch into `slices` micro-batches, and returns the rows that share `index` of `count` has in each,
-// in order.
-std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count);
+// Divides a global batch of `rows` rows into micro-batches. Returns the rows that share `index` of `count` has in each
+// of them, in order.
+std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t micro_batches, int64_t index, int64_t count);
 
 }  // namespace convoy

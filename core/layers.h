@@ -42,7 +42,7 @@ struct LinearOptions {
 };
 struct EmbeddingOptions {
   Init weight{Init::Kind::normal, 0, 1};
-  // Form of the gradient: of the whole table (dense), or rows with values (sparse).
+  // Form of the gradient. dense: of the whole table; rows: touched rows with values; automatic: the strategy decides.
   enum class Rows { dense, rows, automatic } rows = Rows::dense;
   int64_t lookups = 1;  // most ids per row of a batch; `automatic` uses it to decide
 };

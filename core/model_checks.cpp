@@ -343,8 +343,8 @@ TensorList refuse_local_batch_norm(const std::string& block, const std::function
   TensorList outputs = forward();
   if (watch.found() != nullptr)
     throw Error(Failure::config, "strategy.batch_norm is sync, and block ", block, " calls ", watch.found(),
-                ", which takes its statistics from each rank's own rows; take the layer from Layers::batch_norm, or "
-                "set batch_norm: local");
+                ", which takes its statistics from each rank's share; take the layer from Layers::batch_norm, or set "
+                "batch_norm: local");
   return outputs;
 }
 

@@ -33,7 +33,7 @@ void check_graph(const Loss& loss, int64_t rows);
 // + % :, and differ from names that convoy uses ("loss", "out_of_fold_…"). Shapes are those of a loss.
 std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& layers);
 
-// Finds calls of LibTorch's batch norm, such as torch::batch_norm in a block, with statistics of this rank's own rows.
+// Finds calls of LibTorch's batch norm, such as torch::batch_norm in a block, with statistics of this rank's share.
 // The planner finds modules; functions show only when they run.
 //
 // Layers::batch_norm of synchronised ranks does not call LibTorch's. Instance norm does, with statistics of each row:

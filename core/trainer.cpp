@@ -299,7 +299,7 @@ class Training {
   // After a CommError the strategy can only be destroyed, and its tensors have the state after the last update: nothing
   // communicates between the first and the last write of an update.
   void keep() {
-    if (updated_step_ < 0) return;  // this training has no state; an earlier one may be kept
+    if (updated_step_ < 0) return;  // this training has not begun; keeps what an earlier one kept
     const at::NoGradGuard no_grad;
     KeptTraining& kept = *components_.kept;
     strategy_.flush();

@@ -1,10 +1,10 @@
 // Collectives of ranks of one host through shared memory (shared_segment.h).
 //
 // A tensor is transferred in chunks, several at a time. In an all-reduce each rank sums one share of each chunk. It
-// first copies the other ranks' shares of its chunk into its slot. Then it sums its share over all ranks, into its
-// tensor and its slot. Last it copies the sums of the other ranks. This needs no system call. For a small tensor every
-// rank sums everything. The order of summation is the rank order, so results are equal on all ranks and from run to
-// run.
+// first copies the shares that other ranks sum from its tensor into its slot. Then it sums its share over all ranks,
+// into its tensor and its slot. Last it copies the sums of the other ranks from their slots into its tensor. This needs
+// no system call. For a small tensor every rank sums everything. The order of summation is the rank order, so results
+// are equal on all ranks and from run to run.
 #pragma once
 #include <memory>
 #include <string>

@@ -173,7 +173,7 @@ bool takes_values(const StateEntry& entry) {
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-// Compares config.json with the options of the model: other heads or another epsilon change no shape.
+// Compares config.json with the options of the model. Shapes do not show other numbers of heads or another epsilon.
 void check_config(const WeightSource& source, const WeightNames& names, const Context& context, bool strict) {
   const Json file = source.config();
   if (!names.config || !file.is_object() || !file.contains("model_type")) return;

@@ -19,8 +19,9 @@ struct RankAssignment {
   Json bench = {};                       // null, or the measurement for `convoy bench` (launch/rank/measure/bench.h)
   Json use = {};                         // null, or the command that uses a trained run (launch/rank/use/use.h)
   int membership = 0;                    // counts the changes of the job's ranks in this attempt
-  bool in_memory = true;  // after a lost rank: the other ranks have the whole state; false: read a checkpoint
-  Json data = {};         // protocol::checked_data, for processes that join later
+  // For a membership after a lost rank. true: the other ranks have the whole state; false: all ranks read a checkpoint.
+  bool in_memory = true;
+  Json data = {};  // protocol::checked_data, for processes that join later
 };
 // The value of protocol::job. It is compressed: each of N ranks receives a description of N ranks.
 std::string to_bytes(const RankAssignment& assignment);

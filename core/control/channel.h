@@ -109,8 +109,9 @@ struct ChannelServerEvents {
   std::function<void(int participant, const std::string& topic, const Json& body)> on_post;
   std::function<void(int participant, const std::string& name, bool orderly)> on_leave;  // a connection ended
   std::function<void(const Abort&)> on_abort;
-  std::function<void(int participant, const std::string& name, double silent_seconds)> on_stalled;  // no heartbeat
-  std::function<void(const std::string& name, const std::string& why)> on_refused;                  // the first few
+  // `seconds`: time since its last heartbeat.
+  std::function<void(int participant, const std::string& name, double seconds)> on_stalled;
+  std::function<void(const std::string& name, const std::string& why)> on_refused;  // the first few
 };
 
 class ChannelServer {

@@ -97,7 +97,7 @@ class RowSample {
 
 // Returns the largest number of rows to sample from, at most `rows`, with these properties: an epoch has at most
 // `steps` steps, at least one full global batch, and a smaller last one. Each of the `shares` ranks gets a row of the
-// last batch, and several ranks do not all get equally many. nullopt if no number has them.
+// last batch; if there are several ranks, their numbers of rows in it differ. nullopt if no number has all properties.
 std::optional<int64_t> uneven_rows(const MemberSample& sample, int64_t rows, int64_t global_rows, int64_t steps,
                                    int64_t shares);
 // True if one of the first `steps` batches of an epoch with `rows` rows gives `shares` ranks different numbers of rows.

@@ -19,7 +19,7 @@ std::string create_run_folder(const std::string& folder, const std::string& advi
 class FolderLock {
  public:
   FolderLock() = default;
-  // Check held() afterwards.
+  // Tries to lock the folder; held() is false if another process has the lock.
   explicit FolderLock(const std::string& folder, const std::string& advice = "give another --output");
   ~FolderLock();
   FolderLock(FolderLock&& other) noexcept;

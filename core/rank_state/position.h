@@ -20,7 +20,7 @@ namespace convoy {
 // A rank writes them at each call without a system call. They are readable after the rank's death, so other processes
 // can report mismatches.
 
-// A collective of a rank. Equal numbers are the same call on all ranks of a group.
+// A collective of a rank. On all ranks of a group, equal numbers mean the same call.
 struct RankCall {
   std::string group;   // its label: "world", "world/0.1"
   int64_t number = 0;  // from 1

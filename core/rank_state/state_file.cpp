@@ -71,7 +71,7 @@ struct Field {
   Slot slot[slots];
 
   void write(const char* text) noexcept {
-    // A slot stays busy if its writer died, or waits while others take all slots after it. Then take the next slot.
+    // Tries the next slot while one is busy: its writer died, or others have taken all slots since it began.
     for (size_t attempt = 0; attempt < slots; ++attempt) {
       const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
       Slot& here = slot[ticket % slots];

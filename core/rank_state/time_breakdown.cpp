@@ -9,7 +9,7 @@ namespace convoy {
 namespace {
 
 constexpr size_t most_samples = 256;  // of a group: some kilobytes for each rank at the end of the run
-constexpr size_t most_groups = 64;    // a program may make any number of groups
+constexpr size_t most_groups = 64;    // a program may make any number; others have no times
 
 // Hash of a label, equal on all hosts (FNV-1a).
 int64_t number_of(const std::string& label) {

@@ -82,7 +82,7 @@ struct RowCounts {
 struct SavedState {
   bool evaluation_owed = false;   // an evaluation of this state was interrupted
   bool best = false;              // becomes the best checkpoint
-  bool last = false;              // nothing is trained after it, so the save waits until it is written
+  bool last = false;              // training ends after it, so the save waits until it is written
   const Dataset* data = nullptr;  // its contents are recorded; may be null
   Json trainer = Json::object();  // more keys of the trainer section
   Json rank = Json();             // more keys of this rank's section; null: none
@@ -203,7 +203,7 @@ class TrainingProgress {
   std::function<void()> restore_generators_;  // null: nothing was loaded
   StopAgreement stop_;
   StepTrace trace_;
-  int64_t stop_points_ = 0;  // points passed at which this rank could stop
+  int64_t stop_points_ = 0;  // stop points that this rank has passed
   bool stopped_ = false;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::unique_ptr<Sink>> sinks_;

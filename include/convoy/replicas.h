@@ -8,7 +8,7 @@
 // pass.
 // The module may be of any class, with tied, frozen and unused parameters. A torch optimizer sees no gradient for a
 // parameter until some rank has computed one. After that, the parameter gets zeros in steps without a gradient.
-// A parameter that is frozen or unfrozen after the construction is Error(config) in the next step.
+// Freezing or unfreezing a parameter later causes Error(config) in the next step.
 // The optimizer may be any of torch::optim that steps by gradients alone, so not LBFGS. Checkpoints contain the state
 // of SGD, Adam, AdamW, Adagrad, RMSprop and classes derived from them. With a torch optimizer on a GPU, each update
 // waits for the device once, to learn if the gradients are finite. A fused optimizer does not wait.

@@ -163,7 +163,7 @@ class Job {
     require(cause_->rank == rank && cause_->signal == 9, "another cause: " + cause_->message);
     const double seconds = std::chrono::duration<double>(failed_ - start).count();
     wait([this] { return aborted_ == stub_processes; }, "all processes hear of it");
-    std::printf("  all %d ranks and their agents were told after %.2f s\n", ranks_, seconds_since(start));
+    std::printf("  all %d ranks and their agents received it after %.2f s\n", ranks_, seconds_since(start));
     return seconds;
   }
 

@@ -32,7 +32,7 @@ struct DeclaredSchema {
 DeclaredSchema declared_schema(const std::string& name, const Options& options);
 
 // Limits above any machine's memory. They apply to products of sizes, so that no product overflows 64 bits.
-constexpr double most_elements = 1099511627776.0;             // one tensor of a model, one table of data
+constexpr double most_elements = 1099511627776.0;             // limit of a tensor of a model, and of a table of data
 constexpr double most_batch_elements = 1024 * most_elements;  // one activation of a batch, all members together
 
 double product_of(const std::vector<int64_t>& sizes);

@@ -115,7 +115,7 @@ bool any_space(const std::vector<std::string>& tokens, bool lines) {
 
 std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
   if (any_space(tokens, lines)) return "";
-  // Before GPT-2: CLIP has a token for the space too.
+  // Tested before the sign of GPT-2, because CLIP has a token for the space too.
   const auto ends_word = [](const std::string& token) { return token.size() > 4 && ends_in(token, "</w>"); };
   if (std::count_if(tokens.begin(), tokens.end(), ends_word) > 1) return "BPE (GPT-1, CLIP), where </w> ends a word";
   if (marked_by(tokens, "\xc4\xa0")) return "byte-level BPE (GPT-2), where Ġ stands for a space";

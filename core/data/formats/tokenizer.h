@@ -47,9 +47,9 @@ class Tokenizer {
   std::vector<std::pair<std::string, std::string>> files_;
   std::array<int32_t, 256> byte_tokens_{};              // −1: none
   std::unordered_map<uint64_t, Merge> merges_;          // by left and right token
-  std::unordered_map<std::string, int32_t> whole_;      // tokens by their bytes, if whole pieces are not merged
+  std::unordered_map<std::string, int32_t> whole_;      // tokens by their bytes; empty unless ignore_merges
   std::unordered_map<std::string, int32_t> added_;      // special tokens by text
-  std::vector<TextSplitter> added_splitters_, pieces_;  // one after another
+  std::vector<TextSplitter> added_splitters_, pieces_;  // applied one after another
   int32_t unknown_ = -1;                                // for a byte without a token
   bool prefix_space_ = false;                           // text begins with a space
 };

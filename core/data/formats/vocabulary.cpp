@@ -70,7 +70,7 @@ std::string location_text(const std::string& path, std::string_view text, size_t
   return str(path, ":", lines + 1, ":", at - (lines == 0 ? 0 : before.rfind('\n') + 1) + 1);
 }
 
-// "FILE:LINE:COLUMN" of a token. Only the file if the file escapes the token differently from this library.
+// "FILE:LINE:COLUMN" of a token. Returns only the file if it escapes the token differently from this library.
 std::string token_location_text(const std::string& path, std::string_view text, const std::string& token) {
   const size_t at = text.find(nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return at == std::string_view::npos ? path : location_text(path, text, at);

@@ -289,7 +289,7 @@ class Part {
   Part(const Layout& layout, Interactions out)
       : layout_(layout), out_(std::move(out)), words_(layout.context.size()), values_(layout) {}
 
-  // `on_row`: the reader has read the first row already. Blank lines at the end make rows fewer than lines.
+  // `on_row`: the reader has read the first row already. Blank lines at the end are no rows.
   void read(DelimitedReader& reader, bool on_row) {
     int32_t* user = out_.user.mutable_data_ptr<int32_t>();
     int32_t* item = out_.item.mutable_data_ptr<int32_t>();

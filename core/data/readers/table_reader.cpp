@@ -199,7 +199,7 @@ std::string cache_key(const TableOptions& options) {
            {"target", options.target},
            {"weight", options.weight},
            {"classification", options.classification}};
-  // Only if they are set, so that caches of earlier versions stay valid.
+  // The key contains these two only if they are set, so that caches of earlier versions stay valid.
   if (options.prepare.fill) key["fill"] = true;
   if (!options.prepare.categorical.empty()) key["categorical"] = options.prepare.categorical;
   return key.dump();

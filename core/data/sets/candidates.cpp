@@ -125,9 +125,9 @@ Candidates::Candidates(const Positives& positives, int64_t items, int64_t count,
 }
 
 bool Candidates::insert(int32_t item) {
-  const uint64_t entry = turn_ << 32 | uint32_t(item);
+  const uint64_t entry = calls_ << 32 | uint32_t(item);
   size_t slot = (uint64_t(uint32_t(item)) * 0x9E3779B97F4A7C15u >> 32) & (seen_.size() - 1);
-  while (seen_[slot] >> 32 == turn_) {
+  while (seen_[slot] >> 32 == calls_) {
     if (seen_[slot] == entry) return false;
     slot = (slot + 1) & (seen_.size() - 1);
   }
@@ -137,7 +137,7 @@ bool Candidates::insert(int32_t item) {
 
 void Candidates::draw(int32_t user, int32_t held_out, int64_t* out) {
   if (items_ - positives_.count(user) < 4 * count_) return draw_from_list(user, held_out, out);
-  ++turn_;
+  ++calls_;
   int64_t have = 0;
   for (uint64_t block = 0; have < count_; ++block) {
     for (uint32_t word : philox(key_, uint64_t(user), block)) {

@@ -82,15 +82,15 @@ class Candidates {
   void draw(int32_t user, int32_t held_out, int64_t* out);  // writes `count` items
 
  private:
-  bool insert(int32_t item);  // returns false if the current turn (call of `draw`) has the item already
+  bool insert(int32_t item);  // returns false if this call of `draw` has the item already
   void draw_from_list(int32_t user, int32_t held_out, int64_t* out) const;
 
   const Positives& positives_;
   const int64_t items_;
   const int64_t count_;
   const uint64_t key_;
-  std::vector<uint64_t> seen_;  // hash table of (turn, item); entries of earlier turns are free
-  uint64_t turn_ = 0;
+  std::vector<uint64_t> seen_;  // hash table of (call of `draw`, item); entries of earlier calls are free
+  uint64_t calls_ = 0;
 };
 
 // Writes all items to out [items]: first the held-out items, which are sorted, then all others in ascending order.

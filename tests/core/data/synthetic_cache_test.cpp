@@ -163,9 +163,9 @@ TEST(PlantedCache, DoesNotBlockOnAFifoAsLockFile) {
 }
 
 // A process with the given name that holds the lock of `path` until this object ends.
-class LockHolder {
+class LockOwner {
  public:
-  LockHolder(const std::string& path, const char* name) {
+  LockOwner(const std::string& path, const char* name) {
     int ready[2];
     if (pipe(ready) != 0) throw std::runtime_error("pipe");
     pid_ = fork();
@@ -182,12 +182,12 @@ class LockHolder {
     close(ready[0]);
     close(ready[1]);
   }
-  ~LockHolder() {
+  ~LockOwner() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  LockHolder(const LockHolder&) = delete;
-  LockHolder& operator=(const LockHolder&) = delete;
+  LockOwner(const LockOwner&) = delete;
+  LockOwner& operator=(const LockOwner&) = delete;
   pid_t pid() const { return pid_; }
 
  private:
@@ -200,12 +200,12 @@ TEST(PlantedCache, LimitsTheWaitForAnotherRank) {
   const fs::path cache = caches(folder.path())[0];
   const std::string lock = cache.string() + ".lock";
   {
-    const LockHolder stranger(lock, "backup");
+    const LockOwner stranger(lock, "backup");
     EXPECT_FALSE(locked_by_rank(lock));
   }
   EXPECT_FALSE(locked_by_rank(lock));
   fs::remove(cache);
-  const LockHolder rank(lock, "convoy-rank");
+  const LockOwner rank(lock, "convoy-rank");
   EXPECT_TRUE(locked_by_rank(lock));
   const CacheLockLimit limit(5.5);  // a program that is no rank gets 5 s
   ::testing::internal::CaptureStderr();

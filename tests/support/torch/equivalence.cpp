@@ -74,10 +74,10 @@ void join_axes(Context& context) {
   }
 }
 
-// Share `index` of `count` of a global batch that is rows [begin, end) of the data, in `slices` micro-batches.
+// Share `index` of `count` of a global batch that is rows [begin, end) of the data, in `micro_batches` micro-batches.
 Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int64_t index, int64_t count,
-            int64_t slices = 1) {
-  const std::vector<MicroBatch> micro = micro_batches_of(end - begin, slices, index, count);
+            int64_t micro_batches = 1) {
+  const std::vector<MicroBatch> micro = micro_batches_of(end - begin, micro_batches, index, count);
   Batch batch;
   for (const auto& [name, tensor] : data.tensors) {
     std::vector<at::Tensor> parts;
@@ -88,7 +88,7 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   batch.first_row = micro.front().first_row;
   batch.global_rows = end - begin;
   batch.nominal_rows = nominal;
-  if (slices > 1) batch.micro = micro;
+  if (micro_batches > 1) batch.micro = micro;
   return batch;
 }
 
@@ -154,7 +154,7 @@ class RankTraining {
 
  private:
   double over_all(at::Tensor sums) {
-    context_.world->all_reduce(sums, ReduceOp::sum, {"figures", {}})->wait();
+    context_.world->all_reduce(sums, ReduceOp::sum, {"loss", {}})->wait();
     return (sums[0] / sums[1]).item<double>();
   }
 
