@@ -19,7 +19,6 @@ namespace convoy {
 
 std::unique_ptr<Strategy> make_ddp(const Options& options) {
   MeshComponents components{step_options(options)};
-  components.graph = components.options.graph;
   components.runner = [step = components.options](const Context& context, ModelPtr model, LossPtr loss) {
     PartRequest request = part_request(context, step);
     request.rows = make_sparse_rule(context.config, context.axis("data")->size(), context.rank == 0);

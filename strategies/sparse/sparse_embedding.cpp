@@ -187,18 +187,6 @@ class SparseEmbedding::Backward : public torch::autograd::Node {
 
 namespace {
 
-// Rows [begin, end) of a contiguous tensor without a graph. narrow() would dispatch three operators, for each table
-// several times a step.
-at::Tensor rows_between(const at::Tensor& tensor, int64_t begin, int64_t end) {
-  at::Tensor rows = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
-                                                             tensor.key_set(), tensor.dtype());
-  std::vector<int64_t> shape = tensor.sizes().vec();
-  shape[0] = end - begin;
-  rows.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset() + begin * tensor.stride(0));
-  rows.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
-  return rows;
-}
-
 // out[i] = from[positions[i]]
 template <class T>
 void gather(T* out, const T* from, const int64_t* positions, int64_t n, int64_t width) {
@@ -225,6 +213,16 @@ void scatter_add(T* to, const T* from, const int64_t* positions, int64_t n, int6
 }
 
 }  // namespace
+
+at::Tensor rows_between(const at::Tensor& tensor, int64_t begin, int64_t end) {
+  at::Tensor rows = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+                                                             tensor.key_set(), tensor.dtype());
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  shape[0] = end - begin;
+  rows.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset() + begin * tensor.stride(0));
+  rows.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return rows;
+}
 
 SparseEmbedding::SparseEmbedding(std::string name, at::Tensor value, std::shared_ptr<const SparseRowBlocks> blocks,
                                  std::shared_ptr<SharedRows> host)

@@ -39,6 +39,10 @@ class RowSource {
   virtual void fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) = 0;
 };
 
+// Returns rows [begin, end) of a contiguous tensor, without a graph. narrow() would dispatch three operators, for each
+// table several times a step.
+at::Tensor rows_between(const at::Tensor& tensor, int64_t begin, int64_t end);
+
 class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<SparseEmbedding> {
  public:
   // `value` [rows, width]: value of the parameter; with `blocks`, the local rows. `host`: the shared memory, or null.

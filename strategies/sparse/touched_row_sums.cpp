@@ -60,7 +60,7 @@ void RowSums::add(const int64_t* numbers, const char* values, int64_t n) { add_a
 TableRows RowSums::rows() {
   const int64_t n = index_.size();
   if (n > 0) std::memcpy(numbers_.mutable_data_ptr<int64_t>(), index_.numbers().data(), sizeof(int64_t) * size_t(n));
-  return {numbers_.narrow(0, 0, n), values_.narrow(0, 0, n)};
+  return {rows_between(numbers_, 0, n), rows_between(values_, 0, n)};
 }
 
 namespace {
@@ -149,7 +149,7 @@ void TouchedRowSums::add_rows(const int32_t* positions, const T* from, int64_t n
 
 TableRows TouchedRowSums::rows() {
   if (!chosen_) choose_rows();
-  return {numbers_.narrow(0, 0, count_), values_.narrow(0, 0, count_)};
+  return {rows_between(numbers_, 0, count_), rows_between(values_, 0, count_)};
 }
 
 }  // namespace convoy

@@ -57,11 +57,11 @@ class MeshStrategy : public Strategy {
     const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
     nothing_ = {"loss", zero, zero, true};
     Recordable* const recordable = data_->recordable();
-    if (recordable == nullptr || components_.graph == "never") return;
+    if (recordable == nullptr || components_.options.graph == "never") return;
     if (components_.options.sync.every == 1)
-      graph_.emplace(context, components_.graph, graph_parts(context, *recordable));
+      graph_.emplace(context, components_.options.graph, graph_parts(context, *recordable));
     else
-      log_no_graph(context, components_.graph, not_every_step(components_.options.sync.every));
+      log_no_graph(context, components_.options.graph, not_every_step(components_.options.sync.every));
   }
 
   Sampling sampling() const override { return sampling_; }

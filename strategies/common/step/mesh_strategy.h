@@ -116,7 +116,6 @@ class DataAxis {
 
 struct MeshComponents {
   StepOptions options;
-  std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
   std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner = nullptr;
   std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data = nullptr;
 };

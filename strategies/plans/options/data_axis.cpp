@@ -34,12 +34,12 @@ MeshOptions mesh_options(const Options& strategy) {
     degree = data.value("degree", Json(MeshOptions().data));
     how = data.value("how", Json(how));
   }
-  const auto shown = [](const Json& value) {
-    return value.is_string() ? str("'", value.get<std::string>(), "'") : value.dump();
+  const auto text_of = [](const Json& value) {
+    return value.is_string() ? shown(value.get<std::string>()) : value.dump();
   };
   if (!degree.is_number_integer() || degree.get<int64_t>() < 1 || degree.get<int64_t>() > 1 << 20)
-    mesh.fail("data", "is ", shown(degree), ", must be a number of ranks, at least 1");
-  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", shown(how), ", must be ddp or fsdp");
+    mesh.fail("data", "is ", text_of(degree), ", must be a number of ranks, at least 1");
+  if (how != "ddp" && how != "fsdp") mesh.fail("data", "has how: ", text_of(how), ", must be ddp or fsdp");
   return {int(degree.get<int64_t>()), int(mesh.integer("pipeline")), int(mesh.integer("tensor")), how == "fsdp",
           strategy.texts("order")};
 }
