@@ -76,7 +76,8 @@ void check_examples(const Examples& examples) {
 Loss checked_loss(Loss loss, const Layers& layers) {
   check_number("its sum", loss.sum, layers.members(), true);
   check_number("its weight", loss.weight, layers.members(), false);
-  loss.weight = loss.weight.detach().to(loss.sum.device());
+  if (loss.weight.requires_grad()) loss.weight = loss.weight.detach();
+  if (loss.weight.device() != loss.sum.device()) loss.weight = loss.weight.to(loss.sum.device());
   return loss;
 }
 

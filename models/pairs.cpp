@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/base/vectorised.h"
+#include "core/tensors/tensor_memory.h"
 
 namespace convoy {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 struct PairSizes {
   int64_t rows, group, factors, features;  // features: without the factors
   int64_t row_numbers, item_numbers;
+  int64_t product_stride = 0;  // distance between rows of the product's gradient
 };
 
 CONVOY_BODY void forward_body(const T* __restrict user, const T* __restrict item, const T* __restrict of_row,
@@ -57,7 +59,7 @@ CONVOY_BODY void backward_body(const T* __restrict user, const T* __restrict ite
           to_item[f] = product[f] * user[f];
           to_user[f] += product[f] * item[f];
         }
-        product += s.factors;
+        product += s.product_stride;
       } else {
         std::fill_n(to_item, s.factors, T(0));
       }
@@ -131,10 +133,13 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
     const auto kept = saved->get_saved_variables();
     const at::Tensor &user = kept[0], &item = kept[1];
     const auto saved_size = [&](const char* name) { return saved->saved_data[name].toInt(); };
-    const PairSizes sizes =
+    PairSizes sizes =
         pair_sizes(user, item, saved_size("row_numbers"), saved_size("item_numbers"), saved_size("factors"));
-    for (at::Tensor& gradient : gradients)
-      if (gradient.defined()) gradient = gradient.contiguous();
+    // The product's gradient may be columns of a wider one, as those of cat() are.
+    const int64_t apart = gradients[0].defined() ? row_stride(gradients[0]) : 0;
+    sizes.product_stride = apart > 0 ? apart : sizes.factors;
+    for (size_t i = apart > 0 ? 1 : 0; i < gradients.size(); ++i)
+      if (gradients[i].defined()) gradients[i] = gradients[i].contiguous();
     at::Tensor to_user = at::empty(user.sizes(), user.options()), to_item = at::empty(item.sizes(), item.options());
     AT_DISPATCH_FLOATING_TYPES(user.scalar_type(), "pairs_backward", [&] {
       const auto data = [&](size_t index) {

@@ -68,7 +68,7 @@ void LocalData::begin(bool first, bool) {
   flat_->header().zero_();
 }
 
-void LocalData::add_loss(const Loss& loss) { flat_->add_to_header(loss.weight, loss.sum.detach(), false); }
+void LocalData::add_loss(const Loss& loss) { flat_->add_to_header(loss.weight, loss.sum, false); }
 
 UpdateStatistics LocalData::update(double nominal, bool /*log_step*/) {
   for (auto& collector : collectors_) collector->finish();

@@ -70,12 +70,11 @@ class Single : public Strategy {
     if (accumulated_ == 0) {
       collector_->begin();
       begin_rows(update_->tables());
-      flat_->header().zero_();
     }
     StepResult result;
     for (const Batch& micro : input.batch.micro_batches()) {
       const Loss loss = part_->loss(part_->forward(micro, input.step), micro);
-      flat_->add_to_header(loss.weight, loss.sum.detach(), false);
+      flat_->add_to_header(loss.weight, loss.sum, accumulated_ == 0 && result.metrics.empty());
       part_->backward(loss, nominal);
       add_metric(result.metrics, loss_metric(loss));
     }

@@ -3,12 +3,18 @@
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/log_sigmoid_forward.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <algorithm>
 #include <optional>
@@ -154,16 +160,23 @@ at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, 
 
 }  // namespace
 
+namespace {
+
+// The weight of a loss whose elements count 1 each: [], or [members].
+at::Tensor count_of(const at::Tensor& elements, int64_t members) {
+  const double count = double(elements.numel()) / double(std::max<int64_t>(members, 1));
+  const auto options = elements.options().requires_grad(false);
+  return members > 0 ? at::full({members}, count, options) : at::scalar_tensor(count, options);
+}
+
+}  // namespace
+
 Loss weighted(const at::Tensor& elements, const at::Tensor& weight, int64_t members) {
   const int64_t lead = members > 0 ? 1 : 0;
   std::vector<int64_t> inner;
   for (int64_t d = lead; d < elements.dim(); ++d) inner.push_back(d);
   const auto reduced = [&](const at::Tensor& tensor) { return inner.empty() ? tensor : tensor.sum(inner); };
-  if (!weight.defined()) {
-    const double count = double(elements.numel()) / double(std::max<int64_t>(members, 1));
-    const std::vector<int64_t> shape(size_t(lead), members);
-    return {reduced(elements), at::full(shape, count, elements.detach().options())};
-  }
+  if (!weight.defined()) return {reduced(elements), count_of(elements, members)};
   const at::Tensor aligned = aligned_weight(weight, elements, members);
   return {reduced(elements * aligned), reduced(aligned)};
 }
@@ -247,6 +260,29 @@ class CrossEntropy : public LossFunction {
 
 // --- bce and mse: each prediction with its target ---
 
+// The sum of at::binary_cross_entropy_with_logits: logits and target of one shape → []. It is one node of the graph
+// instead of two, and its operators are not dispatched through autograd.
+class SummedBinaryCrossEntropy : public torch::autograd::Function<SummedBinaryCrossEntropy> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
+                            const at::Tensor& target) {
+    context->save_for_backward({logits, target});
+    at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor elements = at::addcmul(logits, target, logits, -1);  // (1 - target) · logits
+    return at::sum(elements.sub_(std::get<0>(at::log_sigmoid_forward(logits))), at::IntArrayRef{});
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const at::Tensor &logits = saved[0], &target = saved[1], &gradient = gradients[0];
+    if (!gradient.defined()) return {at::Tensor(), at::Tensor()};
+    if (at::GradMode::is_enabled()) return {(logits.sigmoid() - target) * gradient, at::Tensor()};
+    at::AutoDispatchBelowADInplaceOrView below;
+    return {logits.sigmoid().sub_(target).mul_(gradient), at::Tensor()};
+  }
+};
+
 class BinaryCrossEntropy : public LossFunction {
  public:
   explicit BinaryCrossEntropy(double smoothing) : smoothing_(smoothing) {}
@@ -256,6 +292,9 @@ class BinaryCrossEntropy : public LossFunction {
         at_least_float(fitted(layers.gathered(examples.prediction), examples.target, layers.members(), "bce"));
     at::Tensor target = examples.target.to(logits.scalar_type());
     if (smoothing_ > 0) target = target * (1 - smoothing_) + smoothing_ / 2;
+    if (layers.members() == 0 && !examples.weight.defined() && target.sizes() == logits.sizes() &&
+        !target.requires_grad() && !at::isTensorSubclassLike(logits))
+      return {SummedBinaryCrossEntropy::apply(logits, target), count_of(logits, 0)};
     const at::Tensor elements =
         at::binary_cross_entropy_with_logits(logits, target.expand_as(logits), {}, {}, at::Reduction::None);
     return weighted(elements, examples.weight, layers.members());

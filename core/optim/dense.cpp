@@ -20,6 +20,7 @@
 
 #include "core/optim/catalogue/catalogue.h"
 #include "core/optim/rows/row_loops.h"
+#include "core/tensors/tensor_memory.h"
 
 namespace convoy {
 namespace {
@@ -230,18 +231,7 @@ class Sgd : public DenseOptimizer {
 // The scalar of one member: of one element, or of one per member.
 double scalar(const at::Tensor& tensor, int64_t member) {
   const at::Tensor here = tensor.is_cpu() ? tensor : tensor.cpu();
-  const int64_t index = here.numel() == 1 ? 0 : member;
-  switch (here.scalar_type()) {
-    case at::kDouble:
-      return here.const_data_ptr<double>()[index];
-    case at::kFloat:
-      return here.const_data_ptr<float>()[index];
-    case at::kLong:
-      return double(here.const_data_ptr<int64_t>()[index]);
-    default:
-      CONVOY_CHECK(here.scalar_type() == at::kBool, "an update's scalar of dtype ", here.scalar_type());
-      return here.const_data_ptr<bool>()[index];
-  }
+  return number_at(here, here.numel() == 1 ? 0 : member);
 }
 
 }  // namespace
@@ -293,7 +283,7 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
                "the gradient does not fit the slot of ", slot.values.numel(), " values");
   check_scalars(scalars, slot);
   if (slot.values.numel() == 0) return;
-  const at::Tensor dense = gradient.dense.detach().contiguous();
+  const at::Tensor dense = gradient.dense.contiguous();
   if (slot.values.is_cpu()) {
     update_by_loop(slot, dense, scalars);
   } else if (slot.values.is_cuda() && slot.options.members == 1 && slot.decays.empty() && native(slot.values) &&

@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/vectorised.h"
+#include "core/tensors/tensor_memory.h"
 
 // Vectors are never parameters or results of functions with external linkage.
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -348,8 +349,9 @@ void product(const T* from, const Padded<T>& weights, const T* first, T* to, int
 
 template <class T>
 inline __attribute__((always_inline)) void relu_body(const T* __restrict gradient, const T* __restrict output,
-                                                     T* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = output[i] <= 0 ? T(0) : gradient[i];
+                                                     T* __restrict to, int64_t rows, int64_t width, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r, gradient += stride, output += width, to += width)
+    for (int64_t c = 0; c < width; ++c) to[c] = output[c] <= 0 ? T(0) : gradient[c];
 }
 
 template <class T>
@@ -364,12 +366,14 @@ inline __attribute__((always_inline)) void sum_body(const T* __restrict rows, T*
   }
 }
 
-#define CONVOY_NARROW_PASSES(T)                                                                \
-  CONVOY_VECTORISED void relu_loop(const T* gradient, const T* output, T* to, int64_t n) {     \
-    relu_body(gradient, output, to, n);                                                        \
-  }                                                                                            \
-  CONVOY_VECTORISED void sum_loop(const T* rows, T* out, int64_t n, int64_t width, bool add) { \
-    sum_body(rows, out, n, width, add);                                                        \
+// `stride`: distance between rows of the gradient.
+#define CONVOY_NARROW_PASSES(T)                                                                            \
+  CONVOY_VECTORISED void relu_loop(const T* gradient, const T* output, T* to, int64_t rows, int64_t width, \
+                                   int64_t stride) {                                                       \
+    relu_body(gradient, output, to, rows, width, stride);                                                  \
+  }                                                                                                        \
+  CONVOY_VECTORISED void sum_loop(const T* rows, T* out, int64_t n, int64_t width, bool add) {             \
+    sum_body(rows, out, n, width, add);                                                                    \
   }
 
 CONVOY_NARROW_PASSES(float)
@@ -419,14 +423,21 @@ at::Tensor skinny_linear(const at::Tensor& input, const at::Tensor& weight, cons
 }
 
 at::Tensor skinny_relu_gradient(const at::Tensor& gradient, const at::Tensor& output) {
-  const at::Tensor given = gradient.contiguous(), kept = output.contiguous();
+  const int64_t apart = row_stride(gradient);  // a gradient may be columns of a wider one, as those of cat() are
+  const at::Tensor given = apart > 0 ? gradient : gradient.contiguous(), kept = output.contiguous();
   at::Tensor out = at::empty(given.sizes(), given.options());
+  // Without gaps, all rows are one.
+  const bool gaps = apart > 0 && !given.is_contiguous();
+  const int64_t width = gaps ? given.size(-1) : 1, stride = gaps ? apart : 1;
   AT_DISPATCH_FLOATING_TYPES(given.scalar_type(), "skinny_relu_gradient", [&] {
     const auto* from = given.const_data_ptr<scalar_t>();
     const auto* positive = kept.const_data_ptr<scalar_t>();
     auto* to = out.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, given.numel(), grain, [&](int64_t begin, int64_t end) {
-      relu_loop(from + begin, positive + begin, to + begin, end - begin);
+    at::parallel_for(0, given.numel() / width, std::max<int64_t>(1, grain / width), [&](int64_t begin, int64_t end) {
+      if (gaps)
+        relu_loop(from + begin * stride, positive + begin * width, to + begin * width, end - begin, width, stride);
+      else
+        relu_loop(from + begin, positive + begin, to + begin, 1, end - begin, 0);
     });
   });
   return out;

@@ -1,5 +1,7 @@
 #include "core/tensors/tensor_memory.h"
 
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
@@ -134,6 +136,51 @@ bool is_refused_by_library(const std::string& message) {
 }  // namespace
 
 bool tensors_are_fake() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake); }
+
+at::Tensor plain_view(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t offset) {
+  const int64_t n = c10::multiply_integers(sizes);
+  CONVOY_CHECK(tensor.is_contiguous() && offset >= 0 && offset + n <= tensor.numel(), "a view of sizes ", sizes,
+               " from ", offset, " on, of a tensor of sizes ", tensor.sizes());
+  if (tensors_are_fake() || at::isTensorSubclassLike(tensor)) return tensor.view({-1}).narrow(0, offset, n).view(sizes);
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+                                                             tensor.key_set(), tensor.dtype());
+  view.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset() + offset);
+  view.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return view;
+}
+
+int64_t row_stride(const at::Tensor& tensor) {
+  const int64_t last = tensor.dim() - 1;
+  if (last < 0 || (tensor.size(last) != 1 && tensor.stride(last) != 1)) return 0;
+  if (tensor.is_contiguous()) return tensor.size(last);
+  if (last == 0) return 0;
+  for (int64_t d = 0; d + 1 < last; ++d)
+    if (tensor.stride(d) != tensor.stride(d + 1) * tensor.size(d + 1)) return 0;
+  return tensor.stride(last - 1);
+}
+
+double number_at(const at::Tensor& tensor, int64_t index) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return tensor.const_data_ptr<double>()[index];
+    case at::kFloat:
+      return double(tensor.const_data_ptr<float>()[index]);
+    case at::kLong:
+      return double(tensor.const_data_ptr<int64_t>()[index]);
+    case at::kBool:
+      return tensor.const_data_ptr<bool>()[index];
+    default:
+      return tensor.view({-1})[index].item<double>();
+  }
+}
+
+at::Tensor in_double(const at::Tensor& numbers) {
+  if (!numbers.is_cpu() || numbers.dim() != 0 || numbers.scalar_type() != at::kFloat || tensors_are_fake())
+    return numbers.detach().to(at::kDouble);
+  at::Tensor number = at::empty({}, at::kDouble);
+  *number.mutable_data_ptr<double>() = number_at(numbers, 0);
+  return number;
+}
 
 std::string out_of_memory_text() {
   try {

@@ -1,5 +1,5 @@
-// Counts the memory of CPU tensors: bytes that LibTorch's allocator has allocated and not freed, over the whole
-// process.
+// Memory of CPU tensors: the bytes that LibTorch's allocator has allocated and not freed, over the whole process;
+// reads of tensors without operators; and memory of very large tables.
 //
 // Call order: count_tensor_memory once, before the first tensor to count. Threads: any. Cost: two atomic additions per
 // allocation. On GPUs LibTorch's caching allocator has such statistics itself.
@@ -30,6 +30,21 @@ bool tensors_are_fake();
 // Returns the text of the current exception if memory or threads ran out, with the limit that was reached; otherwise
 // "". Returns "" for an Error, because it has a kind. Call it inside a catch block.
 std::string out_of_memory_text();
+
+// --- Access without operators: in a light step their dispatch takes longer than some layers ---
+
+// Returns a view of a tensor without gaps and without a graph, on any device: `sizes`, from element `offset` of the
+// tensor on. The version counter is its own.
+at::Tensor plain_view(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t offset = 0);
+
+// Returns the distance between rows (the last dimension), in elements, if a loop over rows can read the tensor: the
+// elements of a row adjoin, and all rows are equally far apart. Columns of a matrix are like that. Otherwise 0.
+int64_t row_stride(const at::Tensor& tensor);
+
+// Returns an element of a CPU tensor without gaps, of any real dtype.
+double number_at(const at::Tensor& tensor, int64_t index);
+// Returns the numbers in double, without a graph, on their device. Only a single one on the CPU needs no operator.
+at::Tensor in_double(const at::Tensor& numbers);
 
 // --- Memory of very large tables: zeros without pages until the first write, in huge pages if possible ---
 

@@ -76,7 +76,7 @@ void ReplicatedData::start_reducing() {
 }
 
 void ReplicatedData::add_loss(const Loss& loss) {
-  flat_->add_to_header(loss.weight, loss.sum.detach(), first_micro_);
+  flat_->add_to_header(loss.weight, loss.sum, first_micro_);
   local_updates_->add_loss(loss.weight, loss.sum.detach());
   first_micro_ = false;
 }

@@ -215,13 +215,9 @@ void scatter_add(T* to, const T* from, const int64_t* positions, int64_t n, int6
 }  // namespace
 
 at::Tensor rows_between(const at::Tensor& tensor, int64_t begin, int64_t end) {
-  at::Tensor rows = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
-                                                             tensor.key_set(), tensor.dtype());
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[0] = end - begin;
-  rows.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset() + begin * tensor.stride(0));
-  rows.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
-  return rows;
+  return plain_view(tensor, shape, begin * tensor.stride(0));
 }
 
 SparseEmbedding::SparseEmbedding(std::string name, at::Tensor value, std::shared_ptr<const SparseRowBlocks> blocks,
@@ -302,7 +298,7 @@ at::Tensor SparseEmbedding::embed_trained(const at::Tensor& ids) {
     at::AutoDispatchBelowADInplaceOrView below;
     std::vector<int64_t> shape = ids.sizes().vec();
     shape.push_back(value_.size(1));
-    const at::Tensor flat = ids.reshape({-1}).contiguous();
+    const at::Tensor flat = plain_view(ids.contiguous(), {ids.numel()});
     positions = value_.is_cpu() ? positions_of(flat) : positions_on_device(flat);
     if (value_.is_cpu()) {
       out = at::empty(shape, value_.options().requires_grad(false));
@@ -354,9 +350,8 @@ TableRows SparseEmbedding::prefetch(const at::Tensor& ids) {
   const int64_t first = positions_.size();
   prefetched_ids_ = ids;
   prefetched_positions_ = touch(ids.view({-1}));
-  const TableRows fresh = rows_from(first);
-  rows_between(gradients_, first, count_).zero_();
-  return fresh;
+  zero_gradients(first);
+  return rows_from(first);
 }
 
 // Positions of prefetched ids; undefined if these ids are not in the prefetched memory.
@@ -409,10 +404,19 @@ TableRows SparseEmbedding::rows_from(int64_t first) const {
   return {rows_between(numbers_, first, count_), rows_between(row_values_, first, count_)};
 }
 
+void SparseEmbedding::zero_gradients(int64_t first) {
+  if (count_ == first) return;
+  const at::Tensor rows = rows_between(gradients_, first, count_);
+  if (rows.is_cpu())
+    std::memset(rows.mutable_data_ptr(), 0, rows.nbytes());  // without the dispatch of an operator
+  else
+    rows.zero_();
+}
+
 // Fetches values of rows [first, count) and zeroes their gradients.
 void SparseEmbedding::fetch(int64_t first) {
   const TableRows fresh = rows_from(first);
-  if (count_ > first) rows_between(gradients_, first, count_).zero_();
+  zero_gradients(first);
   if (source_ != nullptr) return source_->fetch(source_table_, fresh.numbers, fresh.values, true);
   if (count_ > first) optimizer_->look_up(index_, fresh.numbers, fresh.values);
 }
@@ -420,10 +424,12 @@ void SparseEmbedding::fetch(int64_t first) {
 void SparseEmbedding::add(const at::Tensor& positions, const at::Tensor& gradient, int64_t round) {
   CONVOY_CHECK(round == round_, "a gradient of ", name_, " arrives after its update");
   const int64_t width = value_.size(1);
-  const at::Tensor rows = gradient.reshape({-1, width}).to(value_.scalar_type()).contiguous();
+  const at::Tensor rows =
+      (gradient.scalar_type() == value_.scalar_type() ? gradient : gradient.to(value_.scalar_type())).contiguous();
   if (!value_.is_cpu()) {
     // This kernel sums in a fixed order; index_add_ does not on a GPU.
-    gradients_.narrow(0, 0, count_).add_(at::embedding_dense_backward(rows, positions, count_, -1, false));
+    gradients_.narrow(0, 0, count_)
+        .add_(at::embedding_dense_backward(rows.view({-1, width}), positions, count_, -1, false));
     return;
   }
   AT_DISPATCH_FLOATING_TYPES(value_.scalar_type(), "row_scatter", [&] {

@@ -2,6 +2,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
+#include <algorithm>
 #include <cstring>
 
 namespace convoy {
@@ -65,38 +66,46 @@ TableRows RowSums::rows() {
 
 namespace {
 
+constexpr uint64_t spread = 0x9E3779B97F4A7C15u;  // 2⁶⁴ ÷ the golden ratio
+
 // Rank that updates a row, among the ranks that touched it. Equal on all ranks, and evenly distributed.
 int32_t updater_of(int64_t number, int32_t ranks) {
-  return int32_t((uint64_t(number) * 0x9E3779B97F4A7C15u >> 40) % uint64_t(ranks));
+  return int32_t((uint64_t(number) * spread >> 40) % uint64_t(ranks));
 }
 
 }  // namespace
 
-void TouchedRowSums::begin(const RowIndex& local, int rank, int ranks, const at::Tensor& value) {
+void TouchedRowSums::begin(const RowIndex& local, int rank, int ranks, const TableRows& touched) {
   local_ = &local;
   rank_ = rank;
+  gradients_ = touched.values;
+  found_.resize(size_t(ranks));
+  for (auto& list : found_) list.clear();
+  shared_.clear();
   chosen_ = false;
-  count_ = 0;
-  positions_.resize(size_t(ranks));
   const auto n = size_t(local.size());
   before_.assign(n, 0);
   all_.assign(n, 1);
-  if (values_.defined() && values_.size(0) > local.size()) return;
-  const int64_t room = local.size() + local.size() / 2 + 1;
-  values_ = at::empty({room, value.size(1)}, value.options().requires_grad(false));
-  numbers_ = at::empty({room}, at::kLong);
+  // 16 bits for each number, so that most numbers of other ranks are found absent in a few kilobytes.
+  int bits = 6;
+  while ((size_t{1} << bits) < 16 * n) ++bits;
+  shift_ = 64 - bits;
+  filter_.assign((size_t{1} << bits) / 64, 0);
+  for (const int64_t number : local.numbers()) {
+    const uint64_t bit = uint64_t(number) * spread >> shift_;
+    filter_[bit / 64] |= uint64_t{1} << (bit % 64);
+  }
 }
 
 template <class Number>
 void TouchedRowSums::set_any_numbers(int rank, const Number* numbers, int64_t n) {
-  std::vector<int32_t>& positions = positions_[size_t(rank)];
-  positions.resize(size_t(n));
   for (int64_t i = 0; i < n; ++i) {
-    if (i + ahead < n) local_->prefetch(numbers[i + ahead]);
+    const uint64_t bit = uint64_t(int64_t(numbers[i])) * spread >> shift_;
+    if ((filter_[bit / 64] >> (bit % 64) & 1) == 0) continue;
     const int64_t position = local_->find(numbers[i]);
-    positions[size_t(i)] = int32_t(position);
     if (position < 0) continue;
-    ++all_[size_t(position)];
+    found_[size_t(rank)].push_back({i, position});
+    if (all_[size_t(position)]++ == 1) shared_.push_back(position);
     if (rank < rank_) ++before_[size_t(position)];
   }
 }
@@ -106,50 +115,76 @@ void TouchedRowSums::set_numbers(int rank, const int32_t* numbers, int64_t n) { 
 void TouchedRowSums::set_numbers(int rank, const int64_t* numbers, int64_t n) { set_any_numbers(rank, numbers, n); }
 
 void TouchedRowSums::choose_rows() {
-  const std::vector<int64_t>& numbers = local_->numbers();
-  sums_at_.assign(numbers.size(), -1);
-  std::vector<int32_t>& mine = positions_[size_t(rank_)];
-  mine.resize(numbers.size());
-  auto* const to = numbers_.mutable_data_ptr<int64_t>();
-  for (size_t position = 0; position < numbers.size(); ++position) {
-    mine[position] = int32_t(position);
-    if (all_[position] > 1 && updater_of(numbers[position], all_[position]) != before_[position]) continue;
-    sums_at_[position] = int32_t(count_);
-    to[count_++] = numbers[position];
-  }
-  begun_.assign(size_t(count_), 0);
   chosen_ = true;
-}
-
-void TouchedRowSums::add(int rank, const char* values, int64_t n) {
-  if (!chosen_) choose_rows();
-  if (n == 0) return;
-  AT_DISPATCH_FLOATING_TYPES(values_.scalar_type(), "touched_sums", [&] {
-    add_rows(positions_[size_t(rank)].data(), reinterpret_cast<const scalar_t*>(values), n);
-  });
-}
-
-template <class T>
-void TouchedRowSums::add_rows(const int32_t* positions, const T* from, int64_t n) {
-  const int64_t width = values_.size(1);
-  T* const sums = values_.mutable_data_ptr<T>();
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t sum = positions[i] < 0 ? -1 : sums_at_[size_t(positions[i])];
-    if (sum < 0) continue;
-    T* __restrict to = sums + sum * width;
-    const T* __restrict row = from + i * width;
-    char& begun = begun_[size_t(sum)];
-    if (begun == 0)
-      std::memcpy(to, row, sizeof(T) * size_t(width));
-    else
-      for (int64_t k = 0; k < width; ++k) to[k] += row[k];
-    begun = 1;
+  own_at_.assign(all_.size(), -1);
+  summed_.clear();
+  others_.clear();
+  std::sort(shared_.begin(), shared_.end());
+  for (const int64_t position : shared_) {
+    const int32_t touching = all_[size_t(position)];
+    if (updater_of(local_->numbers()[size_t(position)], touching) != before_[size_t(position)]) {
+      others_.push_back(position);
+      continue;
+    }
+    own_at_[size_t(position)] = int32_t(summed_.size());
+    summed_.push_back(position);
   }
+  begun_.assign(summed_.size(), 0);
+  const int64_t row = gradients_.size(1) * int64_t(gradients_.element_size());
+  own_.resize(summed_.size() * size_t(row));
+  const char* const from = static_cast<const char*>(gradients_.const_data_ptr());
+  for (size_t k = 0; k < summed_.size(); ++k)
+    std::memcpy(own_.data() + k * size_t(row), from + summed_[k] * row, size_t(row));
+}
+
+void TouchedRowSums::add(int rank, const char* values) {
+  if (!chosen_) choose_rows();
+  if (summed_.empty()) return;
+  const int64_t width = gradients_.size(1);
+  AT_DISPATCH_FLOATING_TYPES(gradients_.scalar_type(), "touched_sums", [&] {
+    scalar_t* const sums = gradients_.mutable_data_ptr<scalar_t>();
+    const auto add_row = [&](int64_t position, const scalar_t* __restrict row) {
+      scalar_t* __restrict to = sums + position * width;
+      char& begun = begun_[size_t(own_at_[size_t(position)])];
+      if (begun == 0)
+        std::memcpy(to, row, sizeof(scalar_t) * size_t(width));
+      else
+        for (int64_t k = 0; k < width; ++k) to[k] += row[k];
+      begun = 1;
+    };
+    if (rank == rank_) {
+      for (size_t k = 0; k < summed_.size(); ++k)
+        add_row(summed_[k], reinterpret_cast<const scalar_t*>(own_.data()) + int64_t(k) * width);
+      return;
+    }
+    for (const Found& found : found_[size_t(rank)])
+      if (own_at_[size_t(found.position)] >= 0)
+        add_row(found.position, reinterpret_cast<const scalar_t*>(values) + found.index * width);
+  });
 }
 
 TableRows TouchedRowSums::rows() {
   if (!chosen_) choose_rows();
-  return {rows_between(numbers_, 0, count_), rows_between(values_, 0, count_)};
+  const std::vector<int64_t>& numbers = local_->numbers();
+  const auto n = int64_t(numbers.size()), count = n - int64_t(others_.size());
+  if (!numbers_.defined() || numbers_.numel() < n) numbers_ = at::empty({n + n / 2}, at::kLong);
+  auto* const to = numbers_.mutable_data_ptr<int64_t>();
+  std::copy(numbers.begin(), numbers.end(), to);
+  // The last rows take the places of rows that other ranks update.
+  char* const values = static_cast<char*>(gradients_.mutable_data_ptr());
+  const int64_t row = gradients_.size(1) * int64_t(gradients_.element_size());
+  int64_t last = n - 1;
+  auto left_out = others_.rbegin();
+  for (const int64_t place : others_) {
+    if (place >= count) break;
+    while (left_out != others_.rend() && *left_out == last) {
+      --last;
+      ++left_out;
+    }
+    std::memcpy(values + place * row, values + last * row, size_t(row));
+    to[place] = to[last--];
+  }
+  return {rows_between(numbers_, 0, count), rows_between(gradients_, 0, count)};
 }
 
 }  // namespace convoy

@@ -40,34 +40,41 @@ class RowSums {
 
 class TouchedRowSums {
  public:
-  // `local`: positions of this rank's rows; outlives the sums. Rows have `value`'s width and dtype (fp32 or fp64).
-  void begin(const RowIndex& local, int rank, int ranks, const at::Tensor& value);
-  // First set the row numbers of every other rank, in message format. Then add each rank's values [n, width]. Make both
-  // calls in rank order.
+  // `local`: positions of this rank's rows; outlives the sums. `touched`: these rows by position, and their gradients
+  // (fp32 or fp64), which the sums replace.
+  void begin(const RowIndex& local, int rank, int ranks, const TableRows& touched);
+  // First set the row numbers of every other rank, in message format. Then add the values of every rank [n, width];
+  // those of this rank are null, because they are in `touched`. Make both calls in rank order.
   void set_numbers(int rank, const int32_t* numbers, int64_t n);
   void set_numbers(int rank, const int64_t* numbers, int64_t n);
-  void add(int rank, const char* values, int64_t n);
-  // Returns the sums; valid until the next begin.
+  void add(int rank, const char* values);
+  // Returns the sums, in the memory of the gradients; valid until the next begin. Call it once.
   TableRows rows();
 
  private:
+  // A row of another rank that this rank touched too.
+  struct Found {
+    int64_t index = 0;     // in the message
+    int64_t position = 0;  // among this rank's rows
+  };
   template <class Number>
   void set_any_numbers(int rank, const Number* numbers, int64_t n);
-  template <class T>
-  void add_rows(const int32_t* positions, const T* from, int64_t n);
   void choose_rows();
 
   const RowIndex* local_ = nullptr;
   int rank_ = 0;
   bool chosen_ = false;
-  std::vector<std::vector<int32_t>>
-      positions_;  // by rank, for each of its rows: position among this rank's rows, or −1
-  // By position: number of lower ranks, and of all ranks, that touched the row.
-  std::vector<int32_t> before_, all_;
-  std::vector<int32_t> sums_at_;  // by position: index of the sum; −1: another rank updates it
-  std::vector<char> begun_;       // by sum: it has a value
-  at::Tensor numbers_, values_;   // [capacity], [capacity, width]
-  int64_t count_ = 0;
+  at::Tensor gradients_;                   // by position; sums after `add`
+  std::vector<uint64_t> filter_;           // a bit for each row of this rank, by the number's hash
+  int shift_ = 0;                          // of the hash
+  std::vector<std::vector<Found>> found_;  // by rank
+  std::vector<int32_t> before_, all_;      // by position: lower ranks, and all ranks, that touched the row
+  std::vector<int64_t> shared_;            // positions of rows that several ranks touched
+  std::vector<int64_t> summed_, others_;   // of those: rows that this rank updates, and the others; ascending
+  std::vector<int32_t> own_at_;            // by position: index in summed_; −1: not in it
+  std::vector<char> own_;                  // this rank's gradients of summed_
+  std::vector<char> begun_;                // by index in summed_: the sum has a value
+  at::Tensor numbers_;                     // [capacity]
 };
 
 }  // namespace convoy

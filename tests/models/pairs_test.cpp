@@ -81,6 +81,18 @@ TEST(Pairs, AcceptTheGradientOfOneOutput) {
   EXPECT_TRUE(item.grad().equal(expected));
   EXPECT_TRUE(!user.grad().defined() || user.grad().equal(at::zeros({4, 10}, at::kDouble)));
 
+  // The gradient of a product that cat() joined with another tensor has gaps.
+  at::Tensor grads[2];
+  for (const bool joined : {false, true}) {
+    const at::Tensor own = normal({4, 3, 10}, "item").set_requires_grad(true);
+    const at::Tensor product = pairs_of(user, own, {}, {}, 4).product, weights = normal({4, 3, 6}, "weights");
+    const at::Tensor sum = joined ? (at::cat({product, at::zeros({4, 3, 2}, at::kDouble)}, -1) * weights).sum()
+                                  : (product * weights.narrow(-1, 0, 4)).sum();
+    sum.backward();
+    grads[joined] = own.grad();
+  }
+  EXPECT_TRUE(grads[0].equal(grads[1]));
+
   const Pairs stacked = pairs_of(normal({2, 4, 10}, "users"), normal({1, 4, 3, 10}, "items"), {}, {}, 4);
   EXPECT_EQ(stacked.product.sizes(), (std::vector<int64_t>{2, 4, 3, 4}));
 }

@@ -374,16 +374,18 @@ TEST(TouchedRowSums, UpdateEachRowOnOneRank) {
   at::Tensor times = at::zeros({all_rows}, at::kLong);
   for (int rank = 0; rank < ranks; ++rank) {
     TouchedRowSums sums;
+    TableRows mine;
     for (int round = 0; round < 2; ++round) {  // the second contains nothing of the first
-      sums.begin(touched[size_t(rank)], rank, ranks, like);
+      const auto& numbers = touched[size_t(rank)].numbers();
+      const at::Tensor gradients = values[size_t(rank)].clone();
+      sums.begin(touched[size_t(rank)], rank, ranks, {at::tensor(numbers), gradients});
       for (int other = 0; other < ranks; ++other)
         if (other != rank)
           sums.set_numbers(other, touched[size_t(other)].numbers().data(), touched[size_t(other)].size());
       for (int other = 0; other < ranks; ++other)
-        sums.add(other, static_cast<const char*>(values[size_t(other)].const_data_ptr()),
-                 touched[size_t(other)].size());
+        sums.add(other, other == rank ? nullptr : static_cast<const char*>(values[size_t(other)].const_data_ptr()));
+      mine = sums.rows();
     }
-    const TableRows mine = sums.rows();
     times.index_add_(0, mine.numbers, at::ones_like(mine.numbers));
     found.index_copy_(0, mine.numbers, mine.values);
     EXPECT_NEAR(static_cast<double>(mine.numbers.numel()), static_cast<double>(together.rows().numbers.numel()) / ranks,

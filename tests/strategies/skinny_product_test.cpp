@@ -118,6 +118,11 @@ TEST(SkinnyProduct, AcceptsInputsOfLayers) {
   skinny_bias_gradient(flat, sum, false);
   EXPECT_LE(worst(sum, flat.sum(0)), 1e-14);
   EXPECT_TRUE(skinny_relu_gradient(turned, out.reshape({-1, 5})).equal(at::threshold_backward(flat, flat, 0)));
+  // Columns of a wider gradient, as those of cat(), and an expanded one.
+  const at::Tensor columns = numbers({2, 3, 12}, 5).narrow(-1, 4, 5);
+  EXPECT_TRUE(skinny_relu_gradient(columns, out).equal(at::threshold_backward(columns, out, 0)));
+  const at::Tensor expanded = numbers({}, 6).expand({2, 3, 5});
+  EXPECT_TRUE(skinny_relu_gradient(expanded, out).equal(at::threshold_backward(expanded, out, 0)));
 }
 
 // Each member of a stack gets the bits that it would have alone.

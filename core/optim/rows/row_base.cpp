@@ -113,7 +113,7 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
 }
 
 void RowBase::now_current(Table& table, const at::Tensor& rows) {
-  const at::Tensor touched = rows.cpu();
+  const at::Tensor touched = rows.is_cpu() ? rows : rows.cpu();
   const int64_t* list = touched.const_data_ptr<int64_t>();
   auto* last = table.last.mutable_data_ptr<int32_t>();
   const auto now = int32_t(table.history.length());

@@ -11,6 +11,7 @@
 
 #include "core/tensors/products.h"
 #include "core/tensors/skinny_product.h"
+#include "core/tensors/tensor_memory.h"
 
 namespace convoy {
 
@@ -54,8 +55,13 @@ namespace {
 // Rows of a gradient or an input, as the weight's matrix takes them: [rows, size], or [K, rows, size] of a stack.
 at::Tensor rows_for(const at::Tensor& weight, const at::Tensor& tensor) {
   if (tensor.dim() == weight.dim()) return tensor;
-  if (weight.dim() == 3) return tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
-  return tensor.reshape({-1, tensor.size(-1)});
+  const at::IntArrayRef sizes = tensor.sizes();
+  const bool stack = weight.dim() == 3;
+  std::vector<int64_t> shape;
+  if (stack) shape.push_back(sizes.front());
+  shape.push_back(c10::multiply_integers(sizes.slice(stack ? 1 : 0, sizes.size() - (stack ? 2 : 1))));
+  shape.push_back(sizes.back());
+  return !at::GradMode::is_enabled() && tensor.is_contiguous() ? plain_view(tensor, shape) : tensor.reshape(shape);
 }
 
 class LinearBackward : public ProductNode {
@@ -78,18 +84,19 @@ class LinearBackward : public ProductNode {
  protected:
   void differentiate(at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                      torch::autograd::variable_list& results) override {
-    at::Tensor flat = rows_for(weight, output);
     // A copy, if the input has gaps; only the weight's gradient and skinny products need it.
     const at::Tensor rows = wants_weight() || weight.dim() == 3 ? rows_for(weight, input) : input;
     const bool loops =
         !at::GradMode::is_enabled() && is_skinny(rows, weight) && is_skinny_operand(output, weight.scalar_type());
+    at::Tensor own = output;
     if (relu_) {
-      const at::Tensor positive = rows_for(weight, positive_.unpack(shared_from_this()));
-      flat = loops ? skinny_relu_gradient(flat, positive) : at::threshold_backward(flat, positive, 0);
+      const at::Tensor positive = positive_.unpack(shared_from_this());
+      own = loops ? skinny_relu_gradient(output, positive) : at::threshold_backward(output, positive, 0);
       // As a node of relu's own would: the products that follow need neither relu's result nor its gradient.
       output.reset();
       if (!torch::autograd::get_current_graph_task_keep_graph()) positive_.reset_data();
     }
+    const at::Tensor flat = rows_for(weight, own);
     if (wants_weight()) {
       const auto gradient = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
       if (!later(weight_, double(flat.nbytes() + rows.nbytes()), gradient))
@@ -102,8 +109,10 @@ class LinearBackward : public ProductNode {
       if (!(weight_->awaited || bias_->awaited) || !later(bias_, 0, sum))
         results[2] = bias_gradient(*bias_, *state_, flat);
     }
-    if (wants_input())
-      results[0] = (loops ? skinny_input_gradient(flat, weight) : product(flat, weight)).view(input.sizes());
+    if (!wants_input()) return;
+    at::Tensor& result = results[0] = loops ? skinny_input_gradient(flat, weight) : product(flat, weight);
+    if (result.dim() != input.dim())
+      result = at::GradMode::is_enabled() ? result.view(input.sizes()) : plain_view(result, input.sizes());
   }
 
  private:

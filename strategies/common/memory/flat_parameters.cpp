@@ -2,10 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include "core/base/error.h"
 #include "core/files/limits.h"
+#include "core/tensors/tensor_memory.h"
 #include "strategies/common/step/gradient_collector.h"
 
 namespace convoy {
@@ -137,7 +139,7 @@ at::Tensor FlatParameters::gradients(int slot) const {
 at::Tensor FlatParameters::message(int bucket) const {
   const Bucket& range = buckets_[size_t(bucket)];
   const int64_t begin = bucket == 0 ? 0 : header_ + range.begin;
-  return buffers_[range.device].gradients.narrow(0, begin, header_ + range.end - begin);
+  return plain_view(buffers_[range.device].gradients, {header_ + range.end - begin}, begin);
 }
 
 at::Tensor FlatParameters::bucket_values(int bucket) const {
@@ -150,19 +152,15 @@ at::Tensor FlatParameters::bucket_gradients(int bucket) const {
   return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
 }
 
-at::Tensor FlatParameters::header() const { return buffers_[buckets_.front().device].gradients.narrow(0, 0, 2); }
+at::Tensor FlatParameters::header() const { return plain_view(buffers_[buckets_.front().device].gradients, {2}); }
 
 void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first) {
   const at::Tensor here = header();
   const at::Tensor terms[] = {weight, sum};
   if (add_numbers(here, terms, first)) return;
-  for (int64_t i = 0; i < 2; ++i) {
-    const at::Tensor entry = here.select(0, i);
-    if (first)
-      entry.copy_(terms[i]);
-    else
-      entry.add_(terms[i].to(entry.options()));
-  }
+  at::NoGradGuard no_grad;
+  const at::Tensor both = at::stack({weight.to(here.options()), sum.to(here.options())});
+  first ? here.copy_(both) : here.add_(both);
 }
 
 std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,

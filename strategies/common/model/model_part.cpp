@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -348,7 +349,8 @@ double ModelPart::waiting_bytes() const {
 
 void ModelPart::backward(const Loss& loss, double nominal, const std::function<void()>& inputs_done) {
   at::NoGradGuard no_grad;
-  at::Tensor seed = at::full_like(loss.sum, 1 / nominal);
+  at::Tensor seed = loss.sum.dim() == 0 ? at::scalar_tensor(1 / nominal, loss.sum.options().requires_grad(false))
+                                        : at::full_like(loss.sum, 1 / nominal);
   const at::Tensor& scale = state()->loss_scale;
   if (scale.defined()) seed.mul_(scale.to(seed.options()).view(seed.sizes()));
   const Roots roots = roots_of({loss.sum});
@@ -479,9 +481,7 @@ Roots roots_of(const TensorList& outputs) {
   return roots;
 }
 
-Metric loss_metric(const Loss& loss) {
-  return {"loss", loss.sum.detach().to(at::kDouble), loss.weight.to(at::kDouble), true};
-}
+Metric loss_metric(const Loss& loss) { return {"loss", in_double(loss.sum), in_double(loss.weight), true}; }
 
 void add_metric(std::vector<Metric>& metrics, Metric metric) {
   for (Metric& known : metrics) {

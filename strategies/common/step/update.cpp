@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/hypot.h>
@@ -10,6 +9,7 @@
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -21,6 +21,7 @@
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/optim/loops.h"
+#include "core/tensors/tensor_memory.h"
 #include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
@@ -29,20 +30,6 @@ namespace {
 Schedule schedule_of(const Context& context, const UpdateCount& updates) {
   return Schedule(context.config.optimizer, updates.of(context.total_steps),
                   updates.of(std::max<int64_t>(context.steps_per_epoch, 1)));
-}
-
-// Element of a CPU tensor of any floating dtype, without a kernel for the usual ones.
-double number(const at::Tensor& tensor, int64_t index) {
-  if (tensor.scalar_type() == at::kFloat) return double(tensor.const_data_ptr<float>()[index]);
-  if (tensor.scalar_type() == at::kDouble) return tensor.const_data_ptr<double>()[index];
-  return tensor[index].item<double>();
-}
-
-template <class T>
-at::Tensor host_scalar(T value, const at::TensorOptions& options) {
-  at::Tensor scalar = at::empty({}, options);
-  *scalar.mutable_data_ptr<T>() = value;
-  return scalar;
 }
 
 // The value of a count on the CPU.
@@ -255,7 +242,7 @@ UpdateStatistics Update::finish() {
   // If the loss of one rank is not finite, no rank updates.
   if (!host)
     sums_.select(0, 2).add_(at::isfinite(header).all().logical_not().to(sums_.device()));
-  else if (!std::isfinite(number(header, 0)) || !std::isfinite(number(header, 1)))
+  else if (!std::isfinite(number_at(header, 0)) || !std::isfinite(number_at(header, 1)))
     sums_.mutable_data_ptr<double>()[2] += 1;
   for (const CommunicatorPtr& group : cut_) group->all_reduce(sums_, ReduceOp::sum, {"gradient norm", {}})->wait();
   // All ranks use one loss scale for summed gradients, so a rank's local flag counts for all.
@@ -320,10 +307,10 @@ void Update::begin_on_host(double nominal) {
 }
 
 double Update::host_scale_of(const at::Tensor& header, double nominal) const {
-  const double weight = number(header, 0);
+  const double weight = number_at(header, 0);
   // Exactly 1 for equal numbers, which spares a torch optimizer a sweep.
   const double scale = weight == nominal ? 1 : weight > 0 ? 1 / weight * nominal : 0;
-  return scaler_ ? scale / number(scaler_->scale(), 0) : scale;
+  return scaler_ ? scale / number_at(scaler_->scale(), 0) : scale;
 }
 
 UpdateStatistics Update::finish_on_host() {
@@ -333,7 +320,7 @@ UpdateStatistics Update::finish_on_host() {
   *scalars_.apply.mutable_data_ptr<bool>() = apply;
   double norm = clipped_on_host(scalars_, sums[0]);
   if (has_local_) {
-    *local_scalars_.apply.mutable_data_ptr<bool>() = apply && number(local_scalars_.gradient_scale, 0) > 0;
+    *local_scalars_.apply.mutable_data_ptr<bool>() = apply && number_at(local_scalars_.gradient_scale, 0) > 0;
     norm = std::hypot(norm, clipped_on_host(local_scalars_, sums[3]));
     host_count(local_scalars_.step) = host_count(local_count_) + 1;
   }
@@ -344,8 +331,8 @@ UpdateStatistics Update::finish_on_host() {
     host_count(local_count_) += *local_scalars_.apply.const_data_ptr<bool>() ? 1 : 0;
   else if (local_only_.header.defined())
     host_count(local_count_) = host_count(count_);
-  const auto flag = [&](bool value) { return host_scalar(value, scalars_.apply.options()); };
-  UpdateStatistics statistics{norm_known_ ? host_scalar(norm, sums_.options()) : at::Tensor(),
+  const auto flag = [&](bool value) { return at::scalar_tensor(value, scalars_.apply.options()); };
+  UpdateStatistics statistics{norm_known_ ? at::scalar_tensor(norm, sums_.options()) : at::Tensor(),
                               flag((has_local_ && !has_summed_) || shared_finite),
                               scalars_.learning_rate,
                               {},

@@ -305,11 +305,15 @@ void RowGather::add_up(size_t table, const std::vector<Section>& sections, bool 
   SparseEmbedding& rows = tables_[table]->table->embedding();
   if (!complete && rows.updaters() != nullptr && host()->group().size() == group_->size()) {
     TouchedRowSums& sums = touched_sums_[table];
-    sums.begin(rows.positions(), group_->rank(), group_->size(), value);
+    const TableRows touched = rows.touched();
+    const auto own = size_t(group_->rank());
+    if (!compressed_.empty() && sections[own].rows > 0)  // as the other ranks see them
+      std::memcpy(touched.values.mutable_data_ptr(), values_of(table, sections[own]), touched.values.nbytes());
+    sums.begin(rows.positions(), group_->rank(), group_->size(), touched);
     for (size_t rank = 0; rank < ranks_; ++rank)
-      if (int(rank) != group_->rank()) sums.set_numbers(int(rank), numbers_of(sections[rank]), sections[rank].rows);
+      if (rank != own) sums.set_numbers(int(rank), numbers_of(sections[rank]), sections[rank].rows);
     for (size_t rank = 0; rank < ranks_; ++rank)
-      sums.add(int(rank), values_of(table, sections[rank]), sections[rank].rows);
+      sums.add(int(rank), rank == own ? nullptr : values_of(table, sections[rank]));
     return rows.set_update(sums.rows());
   }
   int64_t most = 0;

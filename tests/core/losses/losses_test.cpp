@@ -14,6 +14,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <limits>
@@ -55,6 +56,27 @@ TEST(Losses, BceEqualsTorch) {
   EXPECT_NEAR(value(smooth.sum),
               value(at::binary_cross_entropy_with_logits(logits, target * 0.8 + 0.1, {}, {}, at::Reduction::Sum)),
               1e-12);
+}
+
+// Values where a careless formula loses all digits, targets between 0 and 1, and a gradient of the gradient.
+TEST(Losses, BceIsExactAndTwiceDifferentiable) {
+  LossLayers layers;
+  const at::Tensor values = at::tensor({-800.0, -30.0, -1e-9, 0.0, 2.0, 30.0, 800.0});
+  const at::Tensor target = at::tensor({0.0, 1.0, 0.25, 0.5, 1.0, 1.0, 1.0});
+  std::vector<at::Tensor> sums, firsts, seconds;
+  for (const bool torch : {false, true}) {
+    const at::Tensor logits = values.clone().requires_grad_();
+    sums.push_back(torch ? at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum)
+                         : (*make_bce({}))({logits, target, {}}, layers).sum);
+    firsts.push_back(torch::autograd::grad({sums.back()}, {logits}, {}, true, true)[0]);
+    seconds.push_back(torch::autograd::grad({firsts.back().square().sum()}, {logits})[0]);
+  }
+  EXPECT_TRUE(sums[0].equal(sums[1]));
+  EXPECT_TRUE(firsts[0].equal(firsts[1]));
+  EXPECT_TRUE(at::allclose(seconds[0], seconds[1], 1e-14, 0));
+  // With a large loss, a term of 1e-13 remains exact.
+  EXPECT_EQ(value((*make_bce({}))({at::tensor({30.0}), at::tensor({1.0}), {}}, layers).sum),
+            std::log1p(std::exp(-30.0)));
 }
 
 TEST(Losses, DropALastDimensionOfOne) {
