@@ -29,7 +29,7 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   TorchOptimizer(const TorchOptimizer&) = delete;
   TorchOptimizer& operator=(const TorchOptimizer&) = delete;
 
-  // Returns an Optimizer without slots, whose slots replace those of earlier layouts.
+  // Returns an empty Optimizer. Ranges added to it replace those of earlier layouts.
   std::unique_ptr<Optimizer> layout();
 
   // True if the state of this class is known.

@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -76,11 +77,22 @@ void free_counted(void* memory) {
   free_inner(memory);
 }
 
+// Throws if the host's memory and swap could not hold the block. The kernel's heuristic refuses it too, unless the
+// allocator only reserves addresses, as jemalloc does: then the tensor would fill the host until a process is killed.
+void refuse_more_than_the_host_has(size_t bytes) {
+  constexpr size_t least = size_t{1} << 30;
+  struct sysinfo host {};
+  if (bytes < least || sysinfo(&host) != 0) return;
+  if (double(bytes) > double(host.mem_unit) * (double(host.totalram) + double(host.totalswap)))
+    throw Error(Failure::out_of_memory, "a tensor of ", human_bytes(double(bytes)), ": ", no_memory_text());
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
 
   c10::DataPtr allocate(size_t bytes) override {
+    refuse_more_than_the_host_has(bytes);
     c10::DataPtr data = inner_->allocate(bytes);
     // Skips empty blocks and blocks of other allocators.
     if (data.get() != nullptr && data.compare_exchange_deleter(free_inner, &free_counted)) {

@@ -34,11 +34,11 @@ std::string out_of_memory_text();
 // --- Access without operators: in a light step their dispatch takes longer than some layers ---
 
 // Returns a view of a tensor without gaps and without a graph, on any device: `sizes`, from element `offset` of the
-// tensor on. The version counter is its own.
+// tensor on. The view has a separate version counter.
 at::Tensor plain_view(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t offset = 0);
 
-// Returns the distance between rows (the last dimension), in elements, if a loop over rows can read the tensor: the
-// elements of a row adjoin, and all rows are equally far apart. Columns of a matrix are like that. Otherwise 0.
+// Returns the distance between rows (the last dimension), in elements, if each row is contiguous and the distance is
+// constant, as for columns of a wider matrix. Otherwise 0.
 int64_t row_stride(const at::Tensor& tensor);
 
 // Returns an element of a CPU tensor without gaps, of any real dtype.

@@ -50,6 +50,19 @@ TEST(TensorMemory, CopiesPastTheCacheByteForByte) {
   }
 }
 
+TEST(TensorMemory, RefusesATensorLargerThanTheHost) {
+  count_tensor_memory();
+  const int64_t before = memory_statistics().tensors;
+  try {
+    at::empty({int64_t{1} << 44}, at::kByte);
+    FAIL() << "16 TiB are no memory of a host";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::out_of_memory);
+    EXPECT_NE(std::string(error.what()).find("a tensor of 16"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(memory_statistics().tensors, before);
+}
+
 TEST(TensorMemory, ViewsAndReadsWithoutOperators) {
   const at::Tensor all = at::arange(24, at::kDouble);
   const at::Tensor view = plain_view(all, {2, 3}, 5);

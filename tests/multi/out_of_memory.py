@@ -13,9 +13,11 @@ with runs.workspace() as folder:
     runs.refused("data", 78, ["data.features: makes tables of", "this host has"],
                  runs.command(config, folder / "data", sizes))
     runs.check(not (folder / "data").exists(), "data: left a folder")
-    told = runs.run(config, folder / "model", ["model.hidden=[16777216,60000]"], expect=71)
+    # At the first such tensor, before the host's memory is full.
+    told = runs.run(config, folder / "model", ["model.hidden=[16777216,60000]"], expect=71, timeout=60)
     failure = told["failure"]
     runs.check(failure["cause"] == "out_of_memory" and "try" in failure["message"], f"model: {failure}")
+    runs.check("a tensor of" in failure["message"], f"model: killed instead of refused: {failure}")
     log = (folder / "model" / "logs" / "rank0.log").read_text()
     runs.check("frame #" not in log + failure["message"], f"model: a backtrace in\n{log}")
     print(f"model: {failure['message']}")

@@ -125,6 +125,19 @@ TEST(SkinnyProduct, AcceptsInputsOfLayers) {
   EXPECT_TRUE(skinny_relu_gradient(expanded, out).equal(at::threshold_backward(expanded, out, 0)));
 }
 
+TEST(SkinnyProduct, SumsRowsOfEveryWidth) {
+  for (const int64_t width : {1, 2, 3, 7, 8, 16, 31, 32, 48, 63, 64}) {
+    for (const int64_t n : {1, 5, 63, 64, 255, 256, 257, 1000}) {
+      const at::Tensor rows = numbers({n, width}, 7), before = numbers({width}, 8);
+      at::Tensor sum = before.clone();
+      skinny_bias_gradient(rows, sum, true);
+      EXPECT_LE(worst(sum, before + rows.sum(0)), 1e-12) << n << " rows of " << width;
+      skinny_bias_gradient(rows, sum, false);
+      EXPECT_LE(worst(sum, rows.sum(0)), 1e-12) << n << " rows of " << width;
+    }
+  }
+}
+
 // Each member of a stack gets the bits that it would have alone.
 TEST(SkinnyProduct, MultipliesMembersWithGapsBetweenThem) {
   constexpr int64_t members = 3, n = 40, in = 17, out = 9;

@@ -81,12 +81,16 @@ NamedTensors RowBase::moments(int table) {
 void RowBase::restored(int index) {
   Table& table = tables_.at(index);
   table.history.restart();
+  table.looked_up.clear();
   for (const auto& [begin, end] : table.local_rows) table.last.narrow(0, begin, end - begin).zero_();
 }
 
 void RowBase::look_up(int index, const at::Tensor& rows, at::Tensor out) {
   at::NoGradGuard no_grad;
-  run(tables_.at(index), rows, {}, &out, {});
+  Table& table = tables_.at(index);
+  run(table, rows, {}, &out, {});
+  if (!by_loops(table)) return;
+  table.looked_up.assign(rows.const_data_ptr<int64_t>(), rows.const_data_ptr<int64_t>() + rows.numel());
 }
 
 void RowBase::run(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,
@@ -106,6 +110,7 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
   if (!host) return;
   const at::Tensor given = gradients.contiguous();
   run(table, rows, given, nullptr, *host);
+  table.looked_up.clear();
   if (paths_.lazy) return;
   table.history.advance(missed_update(table.options, *host));
   now_current(table, rows);
@@ -149,7 +154,9 @@ void RowBase::run_part(Table& table, const int64_t* rows, int64_t begin, int64_t
     }
   } else if (now > 0) {
     auto& factors = std::get<std::vector<RowFactors<T>>>(table.factors);
+    const int64_t known = gradient == nullptr ? 0 : int64_t(table.looked_up.size());
     for (int64_t i = begin; i < end; ++i) {
+      if (i < known && table.looked_up[size_t(i)] == rows[i]) continue;
       if (i + 16 < end) __builtin_prefetch(last + rows[i + 16]);
       factors[size_t(i)] = RowFactors<T>(table.history.missed(last[rows[i]]));
     }
@@ -254,6 +261,7 @@ void RowBase::flush_rows(int index, const at::Tensor& rows) {
   if (!stale(index) || rows.numel() == 0) return;
   run(table, rows, {}, nullptr, {});
   now_current(table, rows);
+  table.looked_up.clear();
 }
 
 // Does not write to rows without changes: their memory may not be allocated yet.

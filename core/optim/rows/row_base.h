@@ -70,6 +70,8 @@ class RowBase : public RowOptimizer {
     bool exact = false;
     std::vector<std::pair<int64_t, int64_t>> local_rows;  // ranges of rows that this process flushes
     std::tuple<std::vector<RowFactors<float>>, std::vector<RowFactors<double>>> factors;
+    // The rows whose factors the last look-up computed. An update usually has the same rows in the same order.
+    std::vector<int64_t> looked_up = {};
   };
   // Catches rows up into `out`, or in place, and then updates them if there are gradients.
   void run(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,

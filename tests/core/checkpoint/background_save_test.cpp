@@ -131,7 +131,7 @@ TEST(BackgroundSave, GetsTimeToEndAndIsThenAbandoned) {
   over_ranks(2, [&](const Context& given) {
     Context context = given;
     context.config.launch.failure_grace = 0.1;
-    HeldFiles files;  // of rank 1 only
+    HeldFiles files;  // only rank 1 uses them
     Checkpoints checkpoints(context, folder.path(), 0, context.rank == 1 ? files : system_files());
     StateOwner held = state_owner(rows, context.rank, context.size, true);
     checkpoints.save_in_background(held, {1, trainer_part(1)}, any_size);

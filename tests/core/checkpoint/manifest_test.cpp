@@ -96,7 +96,7 @@ TEST(Checkpoint, TheConfigurationMustHaveItsSections) {
     }
   };
   EXPECT_EQ(reason(Json::object()), "m: no valid manifest: 'config.model' is missing");
-  EXPECT_EQ(reason(Json::object(), true), "believed");  // of `convoy verify`
+  EXPECT_EQ(reason(Json::object(), true), "believed");  // a snapshot of `convoy verify`
   const Json good = read_manifest_file(folder / "step-3").config;
   EXPECT_EQ(reason({{"program", {"mine"}}, {"model", nullptr}}), "believed");
   for (const char* name : {"model", "data", "optimizer", "train", "strategy", "launch"})

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_unique2.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -185,6 +186,40 @@ TEST(RowOptimizer, LookUpsAndFlushesKeepResults) {
   const auto a = make_row_optimizer(one.optimizer), b = make_row_optimizer(one.optimizer);
   const Trained once = train_rows(one, at::kDouble, 200, *a), often = train_rows(one, at::kDouble, 200, *b, 3);
   EXPECT_LE(relative_to_largest(often.values, once.values), 1e-14);
+}
+
+// An update may reuse what the look-up before it computed. Every value is as without look-ups, also if the update has
+// other rows, in another order, or if rows were caught up in between.
+TEST(RowOptimizer, LookUpsChangeNoValue) {
+  const RowCase one{"", adam("adamw"), 0.1, true};
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const auto plain = make_row_optimizer(one.optimizer), looked_up = make_row_optimizer(one.optimizer);
+    SlotOptions options;
+    options.weight_decay = one.weight_decay;
+    at::Tensor expected = normal({rows, width}, "values", dtype), values = expected.clone();
+    plain->add_table(expected, options);
+    looked_up->add_table(values, options);
+    const auto look_up = [&](const at::Tensor& list) {
+      looked_up->look_up(0, list, at::empty({list.numel(), width}, at::TensorOptions(dtype)));
+    };
+    for (int64_t step = 1; step <= 120; ++step) {
+      const at::Tensor touched = rows_of(step), other = rows_of(step + 1);
+      if (step % 7 == 1) look_up(touched);
+      if (step % 7 == 2) look_up(touched.flip(0));
+      if (step % 7 == 3) look_up(touched.narrow(0, 0, touched.numel() / 2));
+      if (step % 7 == 4) look_up(at::cat({touched, other}));
+      if (step % 7 == 5) look_up(at::cat({other, touched}));
+      for (const auto& optimizer : {plain.get(), looked_up.get()}) {
+        if (step % 5 == 0) optimizer->flush_rows(0, touched);
+        if (step % 31 == 0) optimizer->flush(0);
+        optimizer->update(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype),
+                          scalars(rate_of(step, true), step, 0.5));
+      }
+    }
+    plain->flush(0);
+    looked_up->flush(0);
+    EXPECT_TRUE(values.equal(expected)) << dtype;
+  }
 }
 
 TEST(RowOptimizer, CopiesAreTheFlushedRows) {
