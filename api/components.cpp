@@ -83,7 +83,7 @@ auto with_location(const ConfigLocation& location, const Action& action) {
   }
 }
 
-// The fallback is `key` if the section has it, else the section.
+// Returns the location for errors without a key: `section.key` if the section has it, else the section.
 ConfigLocation config_location(const std::shared_ptr<const Json>& resolved, const std::string& section,
                                const std::string& key) {
   const Json& component = resolved->at(section);

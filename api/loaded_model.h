@@ -20,10 +20,10 @@ namespace convoy {
 
 // Which weights to load, and into what.
 struct LoadRequest {
-  RunConfig config;                           // of the checkpoint, with changes of the user
+  RunConfig config;                           // configuration of the checkpoint, with changes of the user
   std::string checkpoint;                     // step-N folder
-  int member = -1;                            // of an ensemble; -1: the checkpoint has a single model
-  Schema schema;                              // of the rows that the model was trained on
+  int member = -1;                            // member of an ensemble; -1: the checkpoint has a single model
+  Schema schema;                              // schema of the rows that the model was trained on
   std::optional<DataContents> contents = {};  // names of ids and classes, and the preparation of columns
   at::Device device{at::kCPU};
 };

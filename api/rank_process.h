@@ -62,7 +62,7 @@ class RankProcess {
   int fail() const;
 
  private:
-  class NextMembership;  // as the supervisor names it
+  class NextMembership;  // the next membership, in the supervisor's message
 
   RankVariables variables_;
   std::shared_ptr<Channel> channel_;

@@ -53,7 +53,8 @@ struct Context {
   int64_t steps_per_epoch = 0;  // known once the data set is open; schedules need it
   int64_t total_steps = 0;
   std::shared_ptr<StateFile> state;  // position of this rank, readable after its death; never null
-  std::shared_ptr<TimeBreakdown> times = std::make_shared<TimeBreakdown>();  // of the rank's thread; never null
+  std::shared_ptr<TimeBreakdown> times =
+      std::make_shared<TimeBreakdown>();  // breakdown of the rank's thread; never null
   RunConfig config;
   // Merges an object into this rank's part of the summary; existing keys are replaced. Never null.
   std::function<void(const Json&)> add_to_summary = [](const Json&) {};

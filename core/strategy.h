@@ -3,8 +3,8 @@
 // A Strategy owns this rank's part of the model and of the optimizer, and communicates through the communicators of
 // the context. It can list all its state by name. The trainer, checkpoints, metrics, `explain` and `verify` use only
 // this interface. Plan and cost are pure functions next to the catalogue (strategies/plans/catalogue.h).
-// Call order: setup once; then step, evaluate (and evaluated), visit_state, flush in any order that is equal on all
-// ranks of the job.
+// Call order: sampling may be called before setup; then only `samples` is valid. Next comes setup, once; then sampling,
+// step, evaluate (and evaluated), visit_state and flush in any order that is equal on all ranks of the job.
 // Threads: one Strategy per rank, used only by the thread of that rank.
 // Ownership: keeps the model and the arguments of setup. `visit_state` shows tensors that the strategy owns.
 // Errors: CommError from communication, Error(training) from the model with block and step. After either, only
@@ -86,7 +86,7 @@ class Strategy {
 
   // Builds this rank's part with its initial values. `loss` is the configured loss or the default of the model.
   virtual void setup(const Context& context, ModelPtr model, LossPtr loss) = 0;
-  // Before setup only `samples` is valid: the number of rows that a member reads in an epoch.
+  // Before setup only `samples` is valid; they determine how many rows a member reads in an epoch.
   virtual Sampling sampling() const = 0;
 
   // Runs forward, backward, communication and update.

@@ -126,7 +126,7 @@ class Mlp : public Model {
   std::vector<int64_t> hidden_;
   std::string activation_;
   double dropout_;
-  double mean_, deviation_;  // of the target
+  double mean_, deviation_;  // mean and deviation of the target
   int64_t feature_dims_ = 1;
   int64_t classes_ = 0;         // 0: predicts numbers
   std::vector<int64_t> shape_;  // shape of one row's output

@@ -216,7 +216,7 @@ class NcfScorer : public PairScorer {
   std::shared_ptr<NcfEmbeddingBlock> embedding_;
   std::shared_ptr<NcfFirstBlock> first_;
   at::ScalarType dtype_;
-  at::Tensor factor_weights_;  // of the output
+  at::Tensor factor_weights_;  // weights of the output layer for the product of factors
   std::optional<PairMlp> mlp_;
 };
 

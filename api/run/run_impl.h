@@ -23,7 +23,7 @@ namespace convoy {
 // Keys in a checkpoint's trainer section.
 inline constexpr char share_section[] = "share";  // LoopSettings::batches
 inline constexpr char kept_section[] = "kept";    // objects of a rank, by name
-inline constexpr char rate_key[] = "set_rates";   // of a fused optimizer, if the program has set one
+inline constexpr char rate_key[] = "set_rates";   // learning rates that the program has set for a fused optimizer
 
 // Settings of a loop of `share`: its options with the settings of the job.
 struct LoopSettings {
@@ -150,7 +150,7 @@ struct Run::Impl {
   bool checkpoint_owed_ = false, saved_ = false, nothing_left_ = false, loop_ended_ = true;
   int64_t calls_before_ = 0;    // calls of Trained before the current batch
   bool logs_loss_ = false;      // the program logs the loss
-  std::vector<Metric> losses_;  // of each accumulate() and step() with the current batch
+  std::vector<Metric> losses_;  // losses of each accumulate() and step() with the current batch
   DataTime data_time_;          // sum over the loops that ended
   int64_t passes_ = 0;
   int64_t unstepped_ = 0;  // batches of this loop without accumulate() or step()

@@ -168,7 +168,7 @@ class HostsTransport final : public Transport {
   std::shared_ptr<ProgressEngine> engine_;
   HostGroups groups_;
   CompletionSignal signal_;
-  std::optional<Dispatcher> jobs_;  // of groups with `local`
+  std::optional<Dispatcher> jobs_;  // runs operations of groups with `local`
 };
 
 // Returns the number of consecutive ranks on each host; 1 if hosts have one rank, different numbers, or ranks that are

@@ -293,7 +293,7 @@ class SharedMemoryOperation : public ProgressOperation {
   const uint64_t signature_;
   SharedSegment::Progress& mine_;
   int64_t in_ = 0, reduced_ = 0, out_ = 0;  // counts of chunks of this operation
-  std::vector<const void*> inputs_;         // of one reduction; reused by the next one
+  std::vector<const void*> inputs_;         // inputs of one reduction; reused by the next one
 };
 
 class AllReduce final : public SharedMemoryOperation {

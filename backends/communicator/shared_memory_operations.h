@@ -55,7 +55,7 @@ struct GroupDescription {
   std::string label;
   int rank = 0;
   int size = 1;
-  std::chrono::milliseconds timeout{};  // of the rendezvous
+  std::chrono::milliseconds timeout{};  // time limit of the rendezvous
 };
 inline GroupDescription world_description(const BackendRequest& request) {
   return {"world", request.rank, request.size, request.rendezvous};

@@ -45,11 +45,11 @@ class MpiTransport final : public Transport {
     if (bytes * (size() - 1) <= small_bytes) return start(mpi_small_all_reduce(group_, tensor, next_tag(), op));
     int64_t unit = tensor.element_size();
     MpiReduction reduction{data_of(tensor), {}, nullptr, true, tensor.scalar_type(), op};
-    // Slices begin at multiples of a cache line.
+    // Shards begin at multiples of a cache line.
     int64_t share = (bytes / size() + 63) / 64 * 64;
-    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r == size() ? bytes : std::min(bytes, r * share));
+    for (int r = 0; r <= size(); ++r) reduction.shards.push_back(r == size() ? bytes : std::min(bytes, r * share));
     CONVOY_CHECK(64 % unit == 0, "elements of ", unit, " bytes");
-    reduction.output = reduction.input + reduction.slices[group_->rank];
+    reduction.output = reduction.input + reduction.shards[group_->rank];
     return start(mpi_reduce_scatter(group_, {tensor}, next_tag(), reduction));
   }
 
@@ -83,7 +83,7 @@ class MpiTransport final : public Transport {
 
   PendingOperationPtr reduce_scatter(const Call&, at::Tensor output, at::Tensor input, ReduceOp op) override {
     MpiReduction reduction{data_of(input), {}, data_of(output), false, output.scalar_type(), op};
-    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * static_cast<int64_t>(output.nbytes()));
+    for (int r = 0; r <= size(); ++r) reduction.shards.push_back(r * static_cast<int64_t>(output.nbytes()));
     return start(mpi_reduce_scatter(group_, {output, input}, next_tag(), reduction));
   }
 

@@ -78,7 +78,8 @@ MpiEngine::MpiEngine(std::optional<int> application)
   takes_cuda_ = mpi_takes_cuda();
   int* bound = nullptr;
   int there = 0;
-  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &there);  // other communicators need not have it
+  // Only MPI_COMM_WORLD is guaranteed to have this attribute.
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &there);
   if (!there || *bound < largest_tag) {
     throw Error(Failure::config, "backend mpi: this MPI's tags end at ", there ? *bound : 0, ", but ", largest_tag,
                 " are needed; Open MPI with shared memory or TCP has them");

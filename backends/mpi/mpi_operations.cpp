@@ -248,12 +248,12 @@ class ReduceScatter final : public MpiOperation {
       : MpiOperation(std::move(group), std::move(tensors)), what_(reduction) {
     int me = group_->rank;
     for (int r = 0; r < group_->size(); ++r) {
-      slices_.push_back({what_.input + what_.slices[r], what_.slices[r + 1] - what_.slices[r], segment_bytes});
+      shards_.push_back({what_.input + what_.shards[r], what_.shards[r + 1] - what_.shards[r], segment_bytes});
       if (r == me) continue;
       peers_.push_back({r, Lane(*group_, true, r, tag), Lane(*group_, false, r, tag), Lane(*group_, true, r, tag + 1),
                         Lane(*group_, false, r, tag + 1)});
     }
-    mine_ = slices_[me];
+    mine_ = shards_[me];
     int64_t slots = std::min(window, mine_.count());
     scratch_.reset(new char[slots * peers_.size() * segment_bytes]);
   }
@@ -262,7 +262,7 @@ class ReduceScatter final : public MpiOperation {
     std::vector<int> ranks;
     for (const Peer& peer : peers_) {
       bool waits = peer.parts_in.completed() < mine_.count() ||
-                   (what_.gather && peer.sums_in.completed() < slices_[peer.rank].count());
+                   (what_.gather && peer.sums_in.completed() < shards_[peer.rank].count());
       if (waits) ranks.push_back(peer.rank);
     }
     return nothing_from(ranks);
@@ -273,7 +273,7 @@ class ReduceScatter final : public MpiOperation {
     bool all = true;
     for (size_t i = 0; i < peers_.size(); ++i) {
       Peer& peer = peers_[i];
-      const Segments& theirs = slices_[peer.rank];
+      const Segments& theirs = shards_[peer.rank];
       while (peer.parts_in.posted() < std::min(mine_.count(), reduced_ + window)) {
         int64_t k = peer.parts_in.posted();
         peer.parts_in.post(slot(k, i), mine_.length(k));
@@ -284,7 +284,7 @@ class ReduceScatter final : public MpiOperation {
     }
     while (reduced_ < mine_.count() && arrived(reduced_)) add_up(reduced_++);
     for (Peer& peer : peers_) {
-      const Segments& theirs = slices_[peer.rank];
+      const Segments& theirs = shards_[peer.rank];
       all = all && peer.parts_out.completed() == theirs.count() && reduced_ == mine_.count();
       if (!what_.gather) continue;
       fill(peer.sums_out, mine_, reduced_);
@@ -319,7 +319,7 @@ class ReduceScatter final : public MpiOperation {
   }
 
   MpiReduction what_;
-  std::vector<Segments> slices_;
+  std::vector<Segments> shards_;
   Segments mine_;
   std::vector<Peer> peers_;
   std::unique_ptr<char[]> scratch_;

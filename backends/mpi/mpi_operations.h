@@ -25,13 +25,13 @@ using MpiOperationPtr = std::shared_ptr<MpiOperation>;
 MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
                              const std::vector<MpiMessage>& messages);
 
-// Reduce-scatter by direct exchange, in segments. Each rank receives its slice from all ranks and sums one segment
+// Reduce-scatter by direct exchange, in segments. Each rank receives its shard from all ranks and sums one segment
 // while the next arrive. With `gather` it sends each sum to all ranks at once. Sends (n-1)/n of the bytes; 2(n-1)/n
 // with gather.
 struct MpiReduction {
-  char* input = nullptr;        // all slices
-  std::vector<int64_t> slices;  // offsets in bytes of the slices in `input`; n + 1 of them
-  char* output = nullptr;       // this rank's slice; with gather it is within `input`
+  char* input = nullptr;        // all shards
+  std::vector<int64_t> shards;  // offsets in bytes of the shards in `input`; n + 1 of them
+  char* output = nullptr;       // this rank's shard; with gather it is within `input`
   bool gather = false;
   at::ScalarType dtype = at::kFloat;
   ReduceOp op = ReduceOp::sum;

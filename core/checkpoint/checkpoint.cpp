@@ -262,7 +262,7 @@ struct Checkpoints::Save {
   SaveRequest request;
   SaveCoordination coordination;
   std::vector<StateEntry> entries;
-  std::string lane = "";                       // of its thread in the trace
+  std::string lane = "";                       // lane of its thread in the trace
   const std::atomic<bool>* awaited = nullptr;  // in the background: the rank's thread waits for its end
 
   int64_t bytes() const {
@@ -282,7 +282,7 @@ struct Checkpoints::Background {
   std::atomic<bool> awaited{false}, cancelled{false}, ended{false};
   std::exception_ptr failure;  // valid after `ended`
   std::thread thread;
-  std::chrono::duration<double> patience{0};  // of the destructor
+  std::chrono::duration<double> patience{0};  // time for which the destructor waits
   // Runs also when an exception ends the training. The save may still complete, because the other ranks' threads
   // continue.
   ~Background() {

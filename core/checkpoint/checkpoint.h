@@ -98,7 +98,7 @@ class Checkpoints {
   CheckpointDirectory directory_;
   int64_t keep_last_;
   FileSystem& files_;
-  std::vector<at::Tensor> copies_;  // of this rank's pieces, for saves in the background
+  std::vector<at::Tensor> copies_;  // copies of this rank's pieces, for saves in the background
   std::unique_ptr<Background> background_;
 };
 

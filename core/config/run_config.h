@@ -32,7 +32,7 @@ struct BatchSize {
   bool per_rank = false;  // rows are per data-parallel rank, not for all ranks
 };
 
-constexpr int64_t default_patience = 3;  // of train.early_stop
+constexpr int64_t default_patience = 3;  // evaluations: default of train.early_stop.patience
 
 // A metric of evaluations that decides something.
 struct WatchConfig {

@@ -9,8 +9,8 @@
 namespace convoy {
 namespace {
 
-constexpr size_t length_bytes = 8;      // of the text, little-endian, before the compressed text
-constexpr size_t largest_ratio = 1100;  // of zlib: 1032
+constexpr size_t length_bytes = 8;      // length of the text, little-endian, before the compressed text
+constexpr size_t largest_ratio = 1100;  // zlib compresses by at most 1032
 
 }  // namespace
 

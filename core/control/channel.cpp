@@ -11,8 +11,8 @@ namespace convoy {
 
 // --- StopAgreement ---
 
-// A boundary is a step before which a rank can stop. `next` changes only under the mutex and only before a boundary is
-// named. So the rank's thread stops at the boundary that the channel's thread has named.
+// A stop step is a step before which a rank can stop. `next` changes only under the mutex and only before a stop step
+// is named. So the rank's thread stops at the stop step that the channel's thread has named.
 struct StopAgreement::State {
   std::shared_ptr<Channel> channel;
   int rank = 0;
@@ -21,24 +21,23 @@ struct StopAgreement::State {
 
   std::mutex mutex;
   bool requested = false;
-  int64_t next = -1;  // next boundary of this rank; -1: before its first one
+  int64_t next = -1;  // next possible stop step of this rank; -1: its first step has not started
   std::optional<int64_t> named;
-  std::optional<int64_t> end;  // the largest boundary of all ranks
+  std::optional<int64_t> end;  // the largest stop step of all ranks
 
-  void announce(int64_t boundary) { channel->vote(protocol::stop_at, rank, size, boundary); }
+  void announce(int64_t stop_step) { channel->vote(protocol::stop_at, rank, size, stop_step); }
 
-  // Runs on the channel's thread. A rank that has not reached its first boundary is in no step, so it names one when it
-  // gets there.
+  // Runs on the channel's thread. A rank that has not started its first step names its stop step later, when it starts.
   void request() {
-    int64_t boundary = 0;
+    int64_t stop_step = 0;
     {
       std::lock_guard<std::mutex> lock(mutex);
       if (requested) return;
       requested = true;
       if (next < 0) return;
-      named = boundary = next;
+      named = stop_step = next;
     }
-    announce(boundary);
+    announce(stop_step);
   }
 
   int64_t largest() {
@@ -65,17 +64,17 @@ StopAgreement::StopAgreement(std::shared_ptr<Channel> channel, int rank, int siz
                          });
 }
 
-// A rank that ends its loop normally or by an exception names a boundary for ranks that wait or will wait.
+// A rank that ends its loop normally or by an exception names a stop step for ranks that wait or will wait.
 StopAgreement::~StopAgreement() {
-  int64_t boundary = 0;
+  int64_t stop_step = 0;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->named) return;
     state_->requested = true;
-    state_->named = boundary = std::max<int64_t>(state_->next, 0);
+    state_->named = stop_step = std::max<int64_t>(state_->next, 0);
   }
   try {
-    state_->announce(boundary);
+    state_->announce(stop_step);
   } catch (const std::exception&) {
     // The channel is gone, so no rank waits for this answer.
   }

@@ -179,7 +179,7 @@ void Link::flush() {
 void Link::read() {
   socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()),
                           [this](const asio::error_code& error, size_t size) {
-                            // If a peer closes with unread bytes, the connection is reset: the same end.
+                            // A reset means that the peer closed with unread bytes; treat it as a normal close.
                             if (error == asio::error::eof || error == asio::error::connection_reset)
                               return lose("it closed the connection");
                             if (error) return lose(error.message());

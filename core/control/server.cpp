@@ -33,7 +33,7 @@ constexpr int accept_tries = 100;
 constexpr auto accept_again = 100ms;
 // Drops progress posts above this number: only the newest is needed.
 constexpr size_t event_backlog = 10000;
-// After a pause of this process: time to read the messages that arrived meanwhile.
+// If this process was paused, waits get one more second: answers may be unread.
 constexpr auto forgiving = 1s;
 
 class Server : public ChannelServer {

@@ -18,7 +18,7 @@ namespace convoy {
 struct PredictionForm {
   std::vector<std::string> classes;  // names; empty: the model predicts numbers
   int64_t width = 1;                 // numbers a row
-  int64_t members = 1;               // of an ensemble; 1: a single model
+  int64_t members = 1;               // models of an ensemble; 1: a single model
   enum class Probabilities { all, best, none } probabilities = Probabilities::all;
 };
 

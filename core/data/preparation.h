@@ -49,7 +49,7 @@ struct PreparedColumn {
 
 class Preparation {
  public:
-  Preparation() = default;  // of rows without columns: changes nothing
+  Preparation() = default;  // for rows without columns: changes nothing
   explicit Preparation(std::vector<PreparedColumn> columns);
   // Computes mean and deviation from `rows` of `raw` [N, columns], an array of any real dtype; null: from all rows. A
   // constant column keeps its deviation of 1. `words`: by column; empty: a column of numbers.

@@ -146,7 +146,7 @@ class SystemFile : public WritableFile {
     void operator()(char* memory) const { std::free(memory); }
   };
   static constexpr size_t write_ahead = size_t{16} << 20;
-  static constexpr size_t block_bytes = size_t{1} << 20, alignment = 4096;  // of direct writes
+  static constexpr size_t block_bytes = size_t{1} << 20, alignment = 4096;  // for direct writes
   std::string path_;
   FolderEntry entry_;
   size_t started_ = 0, waiting_ = 0;  // bytes whose writing has begun, and later ones

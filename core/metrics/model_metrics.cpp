@@ -125,7 +125,7 @@ class HeldOutRanks {
 
  private:
   at::Tensor ranks_, held_out_;
-  at::Tensor gain_, precision_;    // of each held-out item, if it is a hit
+  at::Tensor gain_, precision_;    // by held-out item: its contribution if it is a hit
   at::Tensor number_, best_gain_;  // [P]: n = 1, 2, …; the largest sum of n gains
 };
 

@@ -58,7 +58,7 @@ Json take_breakdown(std::map<int, Json>& ranks, double wall, double after) {
 
 namespace {
 
-constexpr double least_gain = 0.1;  // of the wall time
+constexpr double least_gain = 0.1;  // share of the wall time
 
 struct Advice {
   double gain = 0;  // seconds

@@ -21,7 +21,7 @@ struct JobOutcome {
   std::optional<Abort> cause;    // the failure cause, or the stop
   Json result = Json::object();  // result of rank 0
   std::map<int, Json> ranks;     // info and result of each rank
-  double wall_seconds = 0;       // of the whole run; 0: unknown
+  double wall_seconds = 0;       // wall time of the whole run; 0: unknown
   double after_seconds = 0;      // passed since the ranks reported their results
   Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
 };

@@ -8,8 +8,9 @@
 namespace convoy {
 namespace {
 
-constexpr size_t most_samples = 256;  // of a group: some kilobytes for each rank at the end of the run
-constexpr size_t most_groups = 64;    // a program may make any number; others have no times
+// Arrival times kept for each group. Ranks exchange them at the end: a few kilobytes each.
+constexpr size_t most_samples = 256;
+constexpr size_t most_groups = 64;  // a program may make any number; others have no times
 
 // Hash of a label, equal on all hosts (FNV-1a).
 int64_t number_of(const std::string& label) {

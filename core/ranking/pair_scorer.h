@@ -29,7 +29,7 @@ class PairScorer {
     bool threads = true;  // several threads may call `scores` at once; false: one call uses all threads
   };
   virtual Blocks blocks() const { return {}; }
-  virtual at::ScalarType dtype() const = 0;  // of the scores: float or double
+  virtual at::ScalarType dtype() const = 0;  // dtype of the scores: float or double
 
   // `rows`: the per-row fields of an evaluation batch (user, context, user_features). Each result is [B, …].
   virtual TensorList row_terms(const Batch& rows) = 0;
@@ -76,7 +76,7 @@ class MeanScorer : public PairScorer {
 
  private:
   std::vector<std::shared_ptr<PairScorer>> members_;
-  std::vector<size_t> row_counts_, item_counts_;  // of each member's terms
+  std::vector<size_t> row_counts_, item_counts_;  // numbers of each member's terms
 };
 
 // PairMlp: scores of pairs of a row and an item. Its first layer is a sum of a term of the row and a term of the item.
@@ -121,7 +121,7 @@ class PairMlp {
   std::vector<TransposedLayer> layers_;
   at::Tensor output_;
   double bias_ = 0;
-  int64_t width_ = 0;  // of the widest hidden layer
+  int64_t width_ = 0;  // outputs of the widest hidden layer
 };
 
 }  // namespace convoy

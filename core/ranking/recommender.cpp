@@ -67,7 +67,7 @@ class TextWriter : public RecommendationWriter {
   OutputFile& out_;
 
  private:
-  std::string text_;  // of a row
+  std::string text_;  // text of one row
 };
 
 class CsvWriter : public TextWriter {

@@ -73,7 +73,7 @@ struct RecommendationFormat {
   NameList user_names, item_names;           // empty: numbers
   int64_t users = 0;                         // number of lists
   int64_t k = 0;
-  at::ScalarType dtype = at::kFloat;  // of the scores
+  at::ScalarType dtype = at::kFloat;  // dtype of the scores
 };
 
 class RecommendationWriter {

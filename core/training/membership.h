@@ -32,7 +32,7 @@ class BufferCopies {
   void begin(Strategy& strategy);
   void take();                                              // after an update
   void restore();                                           // writes the copies into the buffers
-  void replace_in(std::vector<StateEntry>& entries) const;  // of kept_entries
+  void replace_in(std::vector<StateEntry>& entries) const;  // puts the copies into entries of kept_entries
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // the strategy's, and its copy

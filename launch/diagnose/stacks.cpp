@@ -26,7 +26,7 @@ const Dwfl_Callbacks callbacks{dwfl_build_id_find_elf, no_debug_file, nullptr, n
 struct Frame {
   std::string path;  // "": unknown
   uint64_t offset = 0;
-  std::string name;  // of the function, from plain_function; "": unknown
+  std::string name;  // name of the function, from plain_function; "": unknown
 };
 
 std::string file_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }

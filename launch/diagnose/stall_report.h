@@ -33,7 +33,7 @@ struct Stall {
   double limit = 0;     // the exceeded limit; a warning comes at half of it
   std::string message;  // for a lost heartbeat
 };
-CONVOY_JSON(Stall, rank, group, number, call, members, seconds, limit)  // of a slow collective
+CONVOY_JSON(Stall, rank, group, number, call, members, seconds, limit)  // fields of a slow collective
 
 struct StallDiagnosis {
   Failure kind = Failure::hang;

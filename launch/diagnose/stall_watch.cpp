@@ -168,7 +168,7 @@ void StallWatch::check_positions() {
     if (status.known && status.report.position.phase == reading_phase) read_age = std::min(read_age, age(status));
   bool set_up = all.empty();
   std::optional<Stall> stalled;
-  bool only_waits = false;  // of `stalled`: it waits for other ranks
+  bool only_waits = false;  // true if `stalled` waits for other ranks
   for (const RankStatus& status : all) {
     const std::string& phase = status.report.position.phase;
     const bool before = !status.known || is_set_up(phase);

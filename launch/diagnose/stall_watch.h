@@ -29,7 +29,7 @@ class StallWatch {
  public:
   struct Finding {
     StallDiagnosis diagnosis;
-    int64_t step = -1;  // of the first stalled rank, else of the rank that detected the stall
+    int64_t step = -1;  // step of the first stalled rank, else of the rank that detected the stall
     std::string table;
     Json json;  // stall_json
   };

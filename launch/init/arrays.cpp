@@ -34,7 +34,7 @@ constexpr ElementType element_types[] = {{"<f8", "F64", 8, false}, {"<f4", "F32"
 
 struct Array {
   MappedFile file;   // keeps `bytes` valid
-  std::string name;  // of the tensor; .npy: the path
+  std::string name;  // name of the tensor; .npy: the path
   ElementType type;
   std::vector<int64_t> shape;
   std::string_view bytes;

@@ -18,7 +18,7 @@ class Moments {
     squares_ += before * (number - mean_);
   }
   double mean() const { return mean_; }
-  double deviation() const;  // of the population
+  double deviation() const;  // standard deviation of the population
 
  private:
   int64_t count_ = 0;

@@ -13,12 +13,12 @@ struct DataDraft {
     std::string comment;  // "": none
   };
   std::string found;          // for people: "200 rows, 3 columns, target y: numbers"
-  std::vector<Line> lines;    // of the section `data`
+  std::vector<Line> lines;    // lines of the section `data`
   std::string model;          // name of the default model
   std::string model_options;  // its options as YAML: "hidden: [64, 64]"; "": the defaults
-  std::string model_comment;  // of these options: "output_mean: of the target; "; "": none
+  std::string model_comment;  // explains these options: "output_*: those of the target; "; "": none
   std::string optimizer = "{name: adam, lr: 1.0e-3}";
-  std::string length = "epochs: 10";  // of the training: epochs or max_steps
+  std::string length = "epochs: 10";  // length of the training: epochs or max_steps
   int64_t batch = 64;
   std::string interval = "1 epoch";  // between evaluations
   std::string checkpoints;           // between checkpoints; "": as evaluations

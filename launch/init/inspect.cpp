@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t most_categories = 4096;  // of a categorical column
+constexpr size_t most_categories = 4096;  // different words of a categorical column
 constexpr size_t most_integer_classes = 20;
 
 std::string yaml_list(const std::vector<std::string>& texts) {

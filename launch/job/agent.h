@@ -34,7 +34,7 @@ struct RemoteRequest {
   std::string folder;  // absolute: paths in a configuration are relative to it
   Variables environment;
   bool gpus = false;
-  std::string program = "";  // of the user, which the host must have; "": convoy-rank
+  std::string program = "";  // rank program of the user, which the host must have; "": convoy-rank
 };
 CONVOY_JSON(RemoteRequest, version, folder, environment, gpus, program)
 
@@ -49,11 +49,11 @@ struct RemotePlan {
   std::string channel;         // to_string(ChannelAddress)
   std::vector<int> processes;  // indices into JobPlan::processes
   int size = 1;                // processes of the job
-  Json assignment = {};        // of a rank that joins a running job; null: the channel has it
+  Json assignment = {};        // for a rank that joins a running job; null: the channel has it
 };
 CONVOY_JSON(RemotePlan, channel, processes, size, assignment)
 
-std::string to_line(const Json& message);  // of a RemoteRequest or RemotePlan
+std::string to_line(const Json& message);  // for a RemoteRequest or RemotePlan
 std::string to_line(const RemoteHello& hello);
 RemoteRequest remote_request(const std::string& line);  // Error(rendezvous) for a line of another version
 RemotePlan remote_plan(const std::string& line);

@@ -36,7 +36,7 @@ struct JobRequest {
   int processes = 0;                    // processes of the job; one rank each if agents join
   bool joins = false;                   // agents start the processes; else the caller does
   bool has_agents = false;              // agents joined an earlier membership, and report ends of processes there
-  std::vector<std::string> hosts = {};  // of each process; empty: agents report theirs, or all are on this one
+  std::vector<std::string> hosts = {};  // by process; empty: agents report theirs, or all are on this one
   bool resumes = true;                  // a stop leaves a checkpoint from which the same command resumes
   bool stops_at_once = false;           // ranks have nothing to save, and are killed on a request to stop
   LaunchConfig launch;

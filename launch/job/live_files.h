@@ -21,7 +21,7 @@ class LiveFiles {
   LiveFiles(std::string folder, const std::string& prometheus, std::chrono::steady_clock::time_point began, Warn warn);
 
   void begin();                        // Error(output) if log.prometheus cannot be written
-  void progress(const Json& record);   // of rank 0; at most about once a second is written
+  void progress(const Json& record);   // from rank 0; writes about once a second at most
   void evaluated(const Json& record);  // protocol::metrics
   void resources(const Json& report);  // protocol::resources
   // `breakdown`: of the summary, or null. A file that cannot be written any more is removed, because it shows the run

@@ -77,7 +77,7 @@ class SupervisedAgent {
   const Search search_;
   OwnedTasks tasks_;
   std::shared_ptr<Channel> channel_;  // null before `join`
-  std::string address_;               // of the channel
+  std::string address_;               // address of the channel
   std::optional<int> code_;
 
  private:

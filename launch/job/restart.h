@@ -88,7 +88,7 @@ class RestartPolicy {
   const Json& ended() const { return ended_; }
 
   Json& injected() { return injected_; }             // faults of --inject that happened, in order
-  int64_t& failed_saves() { return failed_saves_; }  // of the run, which other attempts and commands have continued
+  int64_t& failed_saves() { return failed_saves_; }  // total of the run, with earlier attempts and commands
   Json& memberships() { return memberships_; }       // changes of the ranks (launch.min_ranks), in order
 
   // Records a failed attempt and decides on the next. `started`: its ranks had started. Without progress the outcome

@@ -216,7 +216,7 @@ void RunAttempt::write_folder(const PlacedJob& placed) {
     summary_["ways"] = choice;
     write_summary(folder_.path, summary_);
   }
-  // Files of an earlier attempt would be taken for this one's.
+  // Removes files of an earlier attempt, which readers would mistake for new ones.
   unlink((folder_.path + "/progress.json").c_str());
   for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
   for (const ProcessPlan& process : placed.job.processes) {

@@ -131,13 +131,13 @@ class RunAttempt {
   std::function<void(int, const RankAssignment&, int, const std::string&)> start_;
   std::vector<std::vector<RankPlan>> vacant_;  // plans of lost ranks that were not replaced
   std::unique_ptr<Joining> joining_;
-  std::vector<std::unique_ptr<JobSupervisor>> dropped_;  // of ranks that did not join: a callback may still run
+  std::vector<std::unique_ptr<JobSupervisor>> dropped_;  // for ranks that did not join: a callback may still run
   int failed_joins_ = 0;                                 // in a row
   std::optional<JoinRequests> requests_;
   Json checked_data_;                                    // protocol::checked_data
-  std::vector<std::unique_ptr<JobSupervisor>> retired_;  // of earlier memberships: ranks still read their channels
-  std::unique_ptr<JobSupervisor> supervisor_;            // its callbacks use the members before
-  OwnedTasks tasks_;                                     // last member: tasks use the others
+  std::vector<std::unique_ptr<JobSupervisor>> retired_;  // for earlier memberships: ranks still read their channels
+  std::unique_ptr<JobSupervisor> supervisor_;            // destroyed before the fields above: its callbacks use them
+  OwnedTasks tasks_;                                     // destroyed first: tasks use the other fields
 };
 
 // True if nothing is left to train in the folder; prints its notes then.

@@ -66,9 +66,9 @@ struct NodeOptions {
 struct NodeRole {
   int nodes = 1;
   int node = 0;
-  std::string host;  // of node 0: a name or an address
+  std::string host;  // name or address of node 0
   uint16_t port = default_rendezvous_port;
-  int ranks = 0;     // of each node; 0: not given
+  int ranks = 0;     // ranks on each node; 0: not given
   std::string from;  // "--nodes", or the variable that gives the number of nodes
 
   static std::string name_of(int node) { return "node " + std::to_string(node); }

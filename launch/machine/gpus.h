@@ -27,7 +27,7 @@ struct NvmlMemory {
 struct NvmlUtilization {
   unsigned gpu, memory;  // per cent of the time
 };
-struct NvmlProcess {  // of the functions with _v2 and _v3
+struct NvmlProcess {  // functions with the suffixes _v2 and _v3 fill it
   unsigned pid;
   unsigned long long memory;  // bytes; all bits set: unknown
   unsigned gpu_instance, compute_instance;

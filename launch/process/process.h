@@ -70,7 +70,7 @@ StartedProcess start_process(const ProcessStart& start);
 // Path of the file that `program` means. Throws CannotExecute with `advice` at the end of its message.
 std::string executable_path(const std::string& program, const std::string& advice);
 
-std::string program_path();  // of this process
+std::string program_path();  // path of this process's program
 
 // --- Rank processes, under every launcher ---
 

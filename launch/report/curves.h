@@ -25,7 +25,7 @@ const Curve* find_curve(const NamedCurves& curves, const std::string& name);
 struct RecordedRun {
   NamedCurves training;                                             // metrics of training, learning_rate, gradient_norm
   NamedCurves evaluation;                                           // metrics on held-out rows
-  std::vector<std::pair<std::string, std::vector<Curve>>> members;  // of an ensemble, on held-out rows
+  std::vector<std::pair<std::string, std::vector<Curve>>> members;  // by member of an ensemble, on held-out rows
   Curve seconds;                                                    // training time by step
   double samples_per_step = 0;                                      // 0: unknown
   int64_t damaged = 0;  // lines that are no record; an incomplete last line does not count

@@ -18,7 +18,7 @@ struct ListedRun {
   std::string strategy;
   int64_t step = -1;   // -1: unknown
   double written = 0;  // unix time of the last change of its summary, metrics or progress
-  Json metrics;        // of summary.json
+  Json metrics;        // `metrics` of summary.json
   Json config;         // resolved
   bool farm = false;   // `metrics` and `config` are empty
 };

@@ -1,7 +1,7 @@
 // `convoy report`: one HTML page about runs, farms and ensembles, made from their folders.
 //
 // report_data reads the folders; report_page puts the data into the page of launch/report/page, which CMake embeds into
-// the program (cmake/embed_page.cmake). Nothing of a run becomes HTML or script in C++: the page shows texts as text.
+// the program (cmake/embed_page.cmake). C++ inserts a run's texts as data only; the page shows them as plain text.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -17,8 +17,8 @@ namespace convoy {
 // --- Data of the page ---
 
 struct ReportLimits {
-  size_t bytes = 1'750'000;  // of the data; the page itself has about 120 kB
-  size_t points = 1000;      // of a curve
+  size_t bytes = 1'750'000;  // size of the data; the page itself has about 120 kB
+  size_t points = 1000;      // points of a curve
   size_t curves_of = 200;    // runs with curves and details; a farm's best come first
   size_t listed = 1000;      // lines of a leaderboard
   size_t compared = 60;      // runs whose configurations are compared
@@ -27,7 +27,7 @@ struct ReportLimits {
 
 // {version, written, sentences: [3], runs: […], farms: […], differences: {keys, runs}, notes: […]}; page/*.js reads it.
 // `folders`: run folders and farms; "a/" and "a" are one. Error(command_line): no folder, or no run in it.
-// Error(corrupt_data): summary.json is none of convoy. Error(io): this user may not read it.
+// Error(corrupt_data): summary.json was not written by convoy. Error(io): this user may not read it.
 Json report_data(const std::vector<std::string>& folders, const ReportLimits& limits = {});
 
 struct ReportText {
@@ -66,7 +66,7 @@ struct ReportedFarm {
   ListedRun listed;
   Json summary, leaderboard;
   Json schedule;  // [{pipeline, slot, from, to, end}], in seconds since the first event
-  std::vector<std::pair<std::string, Curve>> memory, cpu;  // of pipelines, over seconds since the first event
+  std::vector<std::pair<std::string, Curve>> memory, cpu;  // by pipeline, over seconds since the first event
   std::vector<std::string> notes;                          // on files that the page shows only in part
 };
 ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits);

@@ -21,7 +21,7 @@
 namespace convoy {
 namespace {
 
-constexpr double bytes_of_point = 14;  // of a step and a value in the text
+constexpr double bytes_of_point = 14;  // text of a step and a value
 constexpr size_t fewest_points = 30;
 
 struct ReportSources {

@@ -273,7 +273,7 @@ std::string work_of_all(const Json& data) {
 // Runs that may be compared: those of a farm, or those with the same data and metric.
 struct ComparableRuns {
   std::string scope;   // " of the farm grid", " on digits"
-  std::string metric;  // of the farm, or of the first run; runs with another one are left out
+  std::string metric;  // metric of the farm, or of the first run; runs with another one are left out
   bool lower_is_better = false;
   std::vector<std::pair<std::string, double>> runs;  // name and value, best first
 };

@@ -198,7 +198,7 @@ class ShardedUnit {
   at::Tensor values_, gradients_;
   at::Tensor whole_values_, whole_gradients_;  // set if they are always in memory
   std::unique_ptr<SwappedStorage> storage_;    // storage of the parameters, if they are gathered
-  at::Tensor incoming_;                        // borrowed; the destination of a gather
+  at::Tensor incoming_;                        // destination of a gather; memory from the pool
   WorkPtr gather_;
   int uses_ = 0;
   bool kept_ = false;
@@ -206,8 +206,8 @@ class ShardedUnit {
 
   bool open_ = false;
   bool fresh_ = true;    // nothing has been reduced since `begin`
-  at::Tensor borrowed_;  // borrowed; whole gradients
-  at::Tensor sum_;       // borrowed; this rank's shard of the sum
+  at::Tensor borrowed_;  // whole gradients of the unit; memory from the pool
+  at::Tensor sum_;       // this rank's shard of the sum; memory from the pool
   WorkPtr reduction_;
 };
 

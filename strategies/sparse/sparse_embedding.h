@@ -97,7 +97,7 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   at::Tensor positions_on_device(const at::Tensor& ids);
   void make_room(int64_t rows);
   void fetch(int64_t first);
-  void zero_gradients(int64_t first);  // of rows from this one on
+  void zero_gradients(int64_t first);  // from this row on
   TableRows rows_from(int64_t first) const;
   void add(const at::Tensor& positions, const at::Tensor& gradient, int64_t round);
   void check_ids(const at::Tensor& ids) const;

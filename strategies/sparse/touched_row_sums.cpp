@@ -116,7 +116,7 @@ void TouchedRowSums::set_numbers(int rank, const int64_t* numbers, int64_t n) { 
 
 void TouchedRowSums::choose_rows() {
   chosen_ = true;
-  own_at_.assign(all_.size(), -1);
+  summed_at_.assign(all_.size(), -1);
   summed_.clear();
   others_.clear();
   std::sort(shared_.begin(), shared_.end());
@@ -126,15 +126,15 @@ void TouchedRowSums::choose_rows() {
       others_.push_back(position);
       continue;
     }
-    own_at_[size_t(position)] = int32_t(summed_.size());
+    summed_at_[size_t(position)] = int32_t(summed_.size());
     summed_.push_back(position);
   }
   begun_.assign(summed_.size(), 0);
   const int64_t row = gradients_.size(1) * int64_t(gradients_.element_size());
-  own_.resize(summed_.size() * size_t(row));
+  local_gradients_.resize(summed_.size() * size_t(row));
   const char* const from = static_cast<const char*>(gradients_.const_data_ptr());
   for (size_t k = 0; k < summed_.size(); ++k)
-    std::memcpy(own_.data() + k * size_t(row), from + summed_[k] * row, size_t(row));
+    std::memcpy(local_gradients_.data() + k * size_t(row), from + summed_[k] * row, size_t(row));
 }
 
 void TouchedRowSums::add(int rank, const char* values) {
@@ -145,7 +145,7 @@ void TouchedRowSums::add(int rank, const char* values) {
     scalar_t* const sums = gradients_.mutable_data_ptr<scalar_t>();
     const auto add_row = [&](int64_t position, const scalar_t* __restrict row) {
       scalar_t* __restrict to = sums + position * width;
-      char& begun = begun_[size_t(own_at_[size_t(position)])];
+      char& begun = begun_[size_t(summed_at_[size_t(position)])];
       if (begun == 0)
         std::memcpy(to, row, sizeof(scalar_t) * size_t(width));
       else
@@ -154,11 +154,11 @@ void TouchedRowSums::add(int rank, const char* values) {
     };
     if (rank == rank_) {
       for (size_t k = 0; k < summed_.size(); ++k)
-        add_row(summed_[k], reinterpret_cast<const scalar_t*>(own_.data()) + int64_t(k) * width);
+        add_row(summed_[k], reinterpret_cast<const scalar_t*>(local_gradients_.data()) + int64_t(k) * width);
       return;
     }
     for (const Found& found : found_[size_t(rank)])
-      if (own_at_[size_t(found.position)] >= 0)
+      if (summed_at_[size_t(found.position)] >= 0)
         add_row(found.position, reinterpret_cast<const scalar_t*>(values) + found.index * width);
   });
 }

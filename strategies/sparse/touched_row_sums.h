@@ -66,13 +66,13 @@ class TouchedRowSums {
   bool chosen_ = false;
   at::Tensor gradients_;                   // by position; sums after `add`
   std::vector<uint64_t> filter_;           // a bit for each row of this rank, by the number's hash
-  int shift_ = 0;                          // of the hash
+  int shift_ = 0;                          // bits by which the hash is shifted
   std::vector<std::vector<Found>> found_;  // by rank
   std::vector<int32_t> before_, all_;      // by position: lower ranks, and all ranks, that touched the row
   std::vector<int64_t> shared_;            // positions of rows that several ranks touched
-  std::vector<int64_t> summed_, others_;   // of those: rows that this rank updates, and the others; ascending
-  std::vector<int32_t> own_at_;            // by position: index in summed_; −1: not in it
-  std::vector<char> own_;                  // this rank's gradients of summed_
+  std::vector<int64_t> summed_, others_;   // shared rows that this rank updates, and that others update; ascending
+  std::vector<int32_t> summed_at_;         // by position: index in summed_; −1: not in it
+  std::vector<char> local_gradients_;      // this rank's gradients of the rows in summed_
   std::vector<char> begun_;                // by index in summed_: the sum has a value
   at::Tensor numbers_;                     // [capacity]
 };

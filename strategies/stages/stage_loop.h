@@ -49,14 +49,14 @@ class StageLink {
 
 // --- Evaluation in micro-batches: stages work on several at once, and memory is limited to that of a step ---
 
-// Returns the batch's micro-batches, or else its rows in at most `count` parts whose sizes differ by at most one row;
-// at least one.
+// Returns the batch's micro-batches. If it has none, divides its rows into at most `count` micro-batches, at least one,
+// whose sizes differ by at most one row.
 inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t count) {
   if (!batch.micro.empty()) return batch.micro_batches();
-  const int64_t slices = std::max<int64_t>(1, std::min(count, batch.rows));
+  const int64_t micro_batches = std::max<int64_t>(1, std::min(count, batch.rows));
   std::vector<Batch> all;
-  for (int64_t slice = 0; slice < slices; ++slice) {
-    const auto [begin, end] = share_of(batch.rows, slice, slices);
+  for (int64_t micro = 0; micro < micro_batches; ++micro) {
+    const auto [begin, end] = share_of(batch.rows, micro, micro_batches);
     all.push_back(batch.slice(begin, end));
   }
   return all;

@@ -99,5 +99,5 @@ if __name__ == "__main__":
                           statistics.median([a / b for a, b in zip(inside, peer_inside)]), 0.7, aim=0.4)
     ok &= harness.verdict("time ÷ brute force, programs and all", harness.median_ratio(figures, OURS, PEER), 0.7, aim=0.4)
     ok &= harness.verdict("wrong lists", lists["wrong"], 0)
-    ok &= harness.verdict("MiB beside the model, 1 million items", memory / 2**20, 256)
+    ok &= harness.verdict("MiB in addition to the model, 1 million items", memory / 2**20, 256)
     sys.exit(0 if ok else 1)

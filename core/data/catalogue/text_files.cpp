@@ -19,7 +19,7 @@ namespace {
 struct Sign {
   std::string_view bytes;
   const char* what;
-  std::string_view end = "";  // of the file
+  std::string_view end = "";  // last bytes of the file; "": any
 };
 
 constexpr size_t searched = 1 << 16;  // bytes of a file in which control bytes count

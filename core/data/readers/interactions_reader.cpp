@@ -355,7 +355,7 @@ class Part {
   Interactions out_;
   int64_t rows_ = 0;
   Numbering users_, items_;
-  std::vector<WordNumbers> words_;  // of categorical context columns
+  std::vector<WordNumbers> words_;  // by categorical context column
   IdValues values_;
 };
 

@@ -354,7 +354,7 @@ class TextRows : public NewRows {
       ends += std::count(some.begin(), some.end(), '\n');
       if (file_) file_->forget(begin + at, begin + at + some.size());
     }
-    return ends + (rest_.empty() ? 0 : 1);  // the last line has no end
+    return ends + (rest_.empty() ? 0 : 1);  // `rest_` ends without a line break
   }
 
   // The next lines of the file, in pieces of whole lines for several threads.

@@ -86,7 +86,7 @@ at::Tensor read_jpeg(const std::string& path, std::string_view bytes, int64_t ch
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling, &colours) != 0)
     fail(path, tjGetErrorStr2(decoder.get()));
-  check_size(path, height, width);  // of the whole image, before it is scaled
+  check_size(path, height, width);  // the whole image, before it is scaled
   const tjscalingfactor scale = jpeg_scale(height, width, least);
   height = TJSCALED(height, scale);
   width = TJSCALED(width, scale);

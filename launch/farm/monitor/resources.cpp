@@ -22,9 +22,9 @@ namespace convoy {
 
 namespace {
 
-// Number of passes. Process ids are reused: a process of a tree may get the id of a process outside the trees.
+// Forgets processes outside the trees every 30 readings: the kernel may reuse their ids.
 constexpr uint64_t forget_strangers_every = 30;
-constexpr uint64_t pass_over_proc_every = 10;
+constexpr uint64_t pass_over_proc_every = 10;  // readings, if the others follow the children of known processes
 constexpr size_t few_trees = 16;  // reading only the processes of 16 trees is cheaper than reading all of /proc
 
 // First bytes of /proc/PID/NAME, without the cost of a stream; "" if the process has ended.

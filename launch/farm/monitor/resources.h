@@ -79,7 +79,7 @@ class ProcessTrees {
   bool has_children_files_ = false;  // /proc/PID/task/TID/children exists
   uint64_t passes_ = 0;
   std::map<std::string, Tree> trees_;
-  std::unordered_map<pid_t, Process> processes_;   // of all trees
+  std::unordered_map<pid_t, Process> processes_;   // processes of all trees
   std::unordered_map<pid_t, std::string> groups_;  // their process groups → tree
   std::unordered_set<pid_t> strangers_;            // processes of no tree
 };

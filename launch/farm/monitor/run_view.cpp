@@ -438,8 +438,7 @@ std::string view_heading(const RunView& view) {
 std::vector<std::string> view_lines(const RunView& view, size_t first, size_t count) {
   std::vector<std::vector<std::string>> table{
       {view.farm ? "pipeline" : "run", "state", "step", "rate", "loss", "eta", "cpu", "memory", "gpu", "gpu memory"}};
-  for (const ViewRow& row : view.rows)
-    table.push_back(cells(row));  // of all rows: scrolling must not change the columns
+  for (const ViewRow& row : view.rows) table.push_back(cells(row));  // all rows: scrolling must not change the columns
   const std::vector<std::string> all = split(text_table(table, {2, 3, 4, 5, 6, 7, 8, 9}), '\n');
   std::vector<std::string> lines;
   for (size_t line = 0; line + 1 < all.size(); ++line)

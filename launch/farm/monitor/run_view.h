@@ -58,7 +58,7 @@ class RunReader {
   std::map<std::string, ViewRow> ended_;
   ProcessTrees trees_;
   pid_t measured_ = -1;
-  ResourceSample use_;  // of `measured_`
+  ResourceSample use_;  // resources used by `measured_`
 };
 
 // Last lines of the newest log in FOLDER/logs, without control characters. `path`: receives the path of that log.
@@ -113,8 +113,8 @@ class RunDetails {
   void read_metrics();
 
   const std::string folder_;
-  long read_ = 0;                                                         // bytes of metrics.jsonl
-  std::vector<std::string> names_;                                        // of curves, in order of their first value
+  long read_ = 0;                   // bytes of metrics.jsonl
+  std::vector<std::string> names_;  // names of curves, in order of their first value
   std::map<std::string, std::vector<std::pair<double, double>>> curves_;  // step and value, by name
 };
 

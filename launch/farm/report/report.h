@@ -16,9 +16,9 @@ struct PipelineResult {
   std::string name;
   std::string status;  // as name_of(PipelineState::Status)
   int attempts = 0;
-  std::string cause;    // of a failure, else ""
+  std::string cause;    // cause of a failure, else ""
   std::string folder;   // relative to the run folder: "pipelines/NAME"
-  Json summary;         // of the pipeline's folder; {} if it never started
+  Json summary;         // summary in the pipeline's folder; {} if it never started
   Json grid = nullptr;  // values by key path, for a point of a grid or search
   int lost_at = -1;     // rung of halving; -1: none
 };
@@ -54,7 +54,7 @@ struct FarmEnd {
   int exit_code = 0;
   std::string cause;  // "" if all pipelines are done
   std::string message;
-  std::string host = "";  // of the failure; "": unknown
+  std::string host = "";  // host of the failure; "": unknown
 };
 // Exit code 0: all are done; 1: some failed; 143: `stop_signal` ended the farm before all pipelines had ended.
 FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal);

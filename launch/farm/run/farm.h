@@ -62,7 +62,7 @@ struct AttemptResult {
   enum class Outcome { done, paused, preempted, stopped, failed } outcome = Outcome::failed;
   bool retryable = false;  // another attempt may succeed
   int exit_code = 0;
-  std::string cause;    // of a failure, as in summary.json, or "memory", "timeout"
+  std::string cause;    // cause of a failure, as in summary.json, or "memory", "timeout"
   std::string message;  // for people
 };
 
@@ -89,7 +89,7 @@ struct PipelineState {
   Status status = Status::waiting;
   int starts = 0;                                  // total, including earlier farms in this folder
   int64_t failures = 0;                            // consecutive failed attempts of this farm
-  AttemptResult result;                            // of the last attempt
+  AttemptResult result;                            // result of the last attempt
   double seconds = 0;                              // duration of all attempts of this farm
   std::vector<std::optional<double>> rung_values;  // strategy.metric at the rungs of strategy.halving that it reached
   int lost_at = -1;                                // rung; -1: none
@@ -98,7 +98,7 @@ struct PipelineState {
   Allocation allocation;
   double started = 0;  // unix seconds
   StopReason stop_reason = StopReason::none;
-  std::string detail;        // of `stop_reason`, for people
+  std::string detail;        // explains `stop_reason`, for people
   std::string last_message;  // printed by its `convoy`
 };
 bool is_over(PipelineState::Status status);         // no attempt of this farm follows
@@ -152,7 +152,8 @@ int run_farm(FarmRun run);
 
 // Inside one mpirun or srun the launcher's ranks are the slots. The `convoy` of rank 0 serves the control
 // channel and owns the queue. The `convoy` of every rank, rank 0 included, is the agent of its slot: it starts
-// pipelines there. No slot calls MPI_Init.
+// pipelines there. The slots use the control channel, and never call MPI_Init: every pipeline is a separate
+// run that chooses its backend as on one host.
 //
 // Runs this process as the rank that `run.as` names. Returns the exit code of the whole farm, on every rank.
 int run_in_slots(FarmRun& run);

@@ -28,7 +28,7 @@ constexpr int tries_to_remove = 20;  // a killed process leaves its cgroup a mom
 constexpr int64_t room_for_files = 512 << 20;
 
 struct CgroupFolder {
-  std::string folder;  // of this process's cgroup
+  std::string folder;  // folder of this process's cgroup
   bool v2 = false;
 };
 

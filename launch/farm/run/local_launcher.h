@@ -39,7 +39,7 @@ class MemoryCgroup {
   bool add(pid_t pid);                      // and processes that it starts later
   void follow_files();                      // updates the bound; call it every follow_files_every seconds
   int64_t bytes() const { return bytes_; }  // the present bound
-  bool killed_some() const;                 // the kernel killed one of its processes at the bound
+  bool killed_some() const;  // true if the kernel killed a process because of the memory limit of this cgroup
   const std::string& folder() const { return folder_; }
 
  private:

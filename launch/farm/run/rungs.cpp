@@ -50,7 +50,7 @@ void FarmSupervisor::advance_rungs() {
   for (const auto& [job, rung] : plan.losers) {
     PipelineState& entry = pipelines_[job];
     entry.lost_at = rung;
-    // One that failed stays failed, and the same command tries it again.
+    // A failed trial keeps its status; the same command retries it.
     if (entry.status == PipelineState::Status::paused) {
       entry.status = PipelineState::Status::lost;
       const auto at = std::min(static_cast<size_t>(rung), entry.rung_values.size() - 1);

@@ -71,7 +71,7 @@ class SlotLauncher : public PipelineLauncher {
 
   PipelineLauncher& local_;
   Channel& channel_;
-  std::map<int, int> slots_;  // of each job, by its last start
+  std::map<int, int> slots_;  // by job: slot of its last start
   int64_t number_ = 0;
 };
 

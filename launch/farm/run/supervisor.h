@@ -76,10 +76,10 @@ class FarmSupervisor {
   Queue queue_;
   PipelineLauncher* launcher_ = nullptr;
   std::vector<PipelineState> pipelines_;
-  std::map<int, std::unique_ptr<RankLogs>> logs_;  // of running pipelines
+  std::map<int, std::unique_ptr<RankLogs>> logs_;  // logs of running pipelines
   std::map<std::string, JournalRecord> before_;    // by earlier farms in this folder
   OwnedTasks tasks_;
-  double seconds_before_ = 0;  // of the same farm, before it was continued
+  double seconds_before_ = 0;  // earlier running time of the same farm, if it was continued
   std::chrono::steady_clock::time_point start_time_ = std::chrono::steady_clock::now();
   EventLoop::TimerId wake_ = 0;
   StopRequests requests_;

@@ -33,7 +33,7 @@ Json to_json(const QueueOptions& options);  // in the form of queue_options
 // Options of the queue. `defaults`: with default values. Otherwise an omitted option is null and keeps its earlier
 // value.
 std::vector<Option> queue_options(bool defaults);
-std::vector<Option> added_pipeline_options();  // of a file for `convoy add`
+std::vector<Option> added_pipeline_options();  // options in a file for `convoy add`
 // Returns `options`, changed by the values of `written` (read with queue_options). Throws ConfigError at the key for
 // invalid cores or GPUs.
 QueueOptions with_queue_options(QueueOptions options, const Options& written);

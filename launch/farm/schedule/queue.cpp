@@ -194,7 +194,7 @@ std::optional<Allocation> Queue::next(double now) {
   if (!room_for_one(running_.size())) return std::nullopt;
   const Usage running = usage_of_running(true);
   const Usage lasting = usage_of_running(false);
-  Reservation reservation{no_usage(), {}, 0};  // of waiting jobs before the present one
+  Reservation reservation{no_usage(), {}, 0};  // for waiting pipelines before the present one
   size_t passed = 0;
   for (const QueueOrder& entry : order_) {
     const Waiting& waiting = waiting_.at(entry.job);

@@ -60,15 +60,16 @@ class Queue {
   const Inventory& inventory() const { return inventory_; }
   bool possible(const ResourceRequest& request) const;  // true if it fits while nothing else runs
 
-  // `job`: the caller's number; smaller ones arrived earlier. `not_before`: in seconds of the caller's clock.
+  // `job`: the caller's number of a pipeline; smaller ones arrived earlier. `not_before`: in seconds of the caller's
+  // clock.
   void add(int job, const ResourceRequest& request, double not_before = 0);
-  bool drop(int job);                            // removes a waiting job; false if it does not wait
-  void set_priority(int job, int64_t priority);  // of a waiting or running job
-  // The next job that can start now; it counts as running from then on. Nothing if none can.
+  bool drop(int job);                            // removes a waiting pipeline; false if it does not wait
+  void set_priority(int job, int64_t priority);  // changes a waiting or running pipeline
+  // Returns the next pipeline that can start now; it counts as running from then on. Nothing if none can.
   std::optional<Allocation> next(double now);
-  // Running jobs to stop for waiting jobs that may preempt, highest priority first. Returns each job once.
+  // Returns running pipelines to stop for waiting ones that may preempt, highest priority first. Returns each once.
   std::vector<int> preempt(double now);
-  void ended(int job);  // frees the slots of a running job
+  void ended(int job);  // frees the slots of a running pipeline
   // Earliest `not_before` after `now`; infinity if there is none.
   double next_time(double now) const;
 
@@ -83,7 +84,7 @@ class Queue {
   struct Running {
     ResourceRequest request;
     Allocation allocation;
-    uint64_t number = 0;  // of its start, ascending
+    uint64_t number = 0;  // number of its start, ascending
     bool stopping = false;
   };
   struct QueueOrder {
@@ -97,7 +98,7 @@ class Queue {
     std::vector<double> slots, gpus;
     std::vector<int64_t> memory, gpu_memory;
   };
-  // Resources reserved for the waiting jobs that precede the present one in the queue.
+  // Resources reserved for the waiting pipelines that precede the present one in the queue.
   struct Reservation {
     Usage usage;
     struct BlockedRequest {
@@ -105,7 +106,7 @@ class Queue {
       Allocation allocation;
     };
     std::vector<BlockedRequest> blocked;  // part of `usage`; `release` removes it for lower priorities
-    size_t coming = 0;                    // waiting jobs with a reservation that are not blocked; they start first
+    size_t coming = 0;                    // waiting pipelines with a reservation that are not blocked; they start first
   };
   Usage no_usage() const;
   static Usage sum_of(Usage usage, const Usage& other);
@@ -117,15 +118,15 @@ class Queue {
   std::optional<Allocation> place_on(int host, const ResourceRequest& request, const Usage& usage,
                                      const Usage& preferred) const;
   bool room_for_one(size_t running) const;
-  // True if the request fits once the jobs `without` have ended.
+  // True if the request fits once the pipelines `without` have ended.
   bool would_fit(const ResourceRequest& request, const std::set<int>& without, const Reservation& reservation) const;
-  std::set<int> lower_priority(int64_t priority) const;  // running jobs that are not stopping
-  // True for a preempting request that must wait for jobs it cannot preempt.
+  std::set<int> lower_priority(int64_t priority) const;  // running pipelines that are not stopping
+  // True for a preempting request that must wait for pipelines it cannot preempt.
   bool is_blocked(const ResourceRequest& request, const Reservation& reservation) const;
   // Removes the reservations of blocked requests with a priority above `next_priority`: the next request may use them.
   void release(Reservation& reservation, int64_t next_priority) const;
   void reserve_for(const ResourceRequest& request, const Usage& lasting, Reservation& reservation) const;
-  // Jobs to preempt for a request. Empty if it fits without, or if no preemption helps.
+  // Returns pipelines to preempt for a request. Empty if it fits without, or if no preemption helps.
   std::set<int> blockers_of(const ResourceRequest& request, const Reservation& reservation) const;
 
   Inventory inventory_;

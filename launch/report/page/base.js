@@ -8,7 +8,7 @@ const live = document.body.dataset.live === "true";
 const choice = {
   theme: "", x: "step", smoothing: -1, logX: false, logY: false, run: 0,
   hidden: new Set(),  // names of runs
-  sort: {},           // of leaderboards, by farm: [column, descending]
+  sort: {},           // order of leaderboards, by farm: [column, descending]
   zoom: {},           // range of x that the reader chose, by title of the chart
 };
 

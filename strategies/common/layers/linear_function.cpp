@@ -37,7 +37,7 @@ ProductNode::ProductNode(const at::Tensor& input, ParameterPtr weight, Parameter
 variable_list ProductNode::apply(variable_list&& gradients) {
   std::lock_guard<std::mutex> lock(mutex_);
   variable_list results(3);
-  at::Tensor output = std::move(gradients[0]);  // the list would keep it
+  at::Tensor output = std::move(gradients[0]);  // moved: `gradients` would keep this tensor in memory
   std::optional<at::AutoDispatchBelowADInplaceOrView> without_graph;
   if (!at::GradMode::is_enabled()) without_graph.emplace();
   if (output.defined()) differentiate(output, input_.unpack(), saved_weight_.unpack(), results);
@@ -92,7 +92,7 @@ class LinearBackward : public ProductNode {
     if (relu_) {
       const at::Tensor positive = positive_.unpack(shared_from_this());
       own = loops ? skinny_relu_gradient(output, positive) : at::threshold_backward(output, positive, 0);
-      // As a node of relu's own would: the products that follow need neither relu's result nor its gradient.
+      // Frees the gradient of relu's result, as a separate relu node would: later products do not need it.
       output.reset();
       if (!torch::autograd::get_current_graph_task_keep_graph()) positive_.reset_data();
     }

@@ -287,7 +287,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
 // Limits: rows of a measured step, which finds looked-up ids; rows and bytes of samples, which find repeated ids.
 constexpr int64_t most_stepped = 512, most_gathered = 1 << 16, most_bytes = 64 << 20;
 
-// Returns the number of rows, at most `rows`, from which `ids` uniform draws have `unique` different rows on average.
+// Returns the table size (at most `rows`) for which `ids` uniform draws hit `unique` different rows on average.
 double drawn_among(double ids, double unique, double rows) {
   double low = unique, high = rows;
   for (int round = 0; round < 60; ++round) {

@@ -37,7 +37,7 @@ class FlatParameters {
     std::vector<int> parameters;  // indices into parameters()
     std::vector<int> slots;
   };
-  struct Location {  // of a parameter
+  struct Location {  // position of a parameter
     int bucket = 0;
     int slot = 0;
     int64_t offset = 0;  // offset in the flat tensor of values of the slot's device

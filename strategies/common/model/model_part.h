@@ -40,7 +40,7 @@ struct PartRequest {
   bool deferred = false;  // parameters of Layers get no memory (Parameter::initial); the data axis creates their values
   std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   LayersFactory layers;                    // null: DefaultLayers
-  WrappedForward first_forward;            // of each block in the first training forward; null: not wrapped
+  WrappedForward first_forward;            // wraps each block's first training forward; null: not wrapped
 };
 
 // Returns the batch on a device, with real numbers and bytes of images converted to this dtype.
