@@ -298,7 +298,10 @@ done < <(LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${files[@]}" /dev/null || true)
 
 while IFS=: read -r file line text; do
   complain "$file:$line" "a comment starts with \"Of\", \"What\" or the like; start it with its subject or a verb"
-done < <(grep -nE '(//+[!/<]*|/\*+!?|^ *\*) *(Of|What|Whether|Whoever|Such) ' "${files[@]}" /dev/null || true)
+done < <({
+  grep -nE '(//+[!/<]*|/\*+!?|^ *\*) *(Of|What|Whether|Whoever|Such) ' "${files[@]}" /dev/null
+  grep -nE '[^ /].*//+[!/<]* *of ' "${files[@]}" /dev/null  # behind code; a line of its own may continue a sentence
+} || true)
 
 # --- words --------------------------------------------------------------------------------------------------------
 

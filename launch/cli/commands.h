@@ -16,8 +16,8 @@ namespace convoy {
 // --- `convoy add RUN FILE`, `convoy add RUN --set strategy.grid.KEY=[…]` ---
 
 struct AddArguments {
-  std::string folder;                  // of the farm
-  std::string file;                    // of one pipeline: name, config, priority, preempt, …; "": see `overrides`
+  std::string folder;  // run folder of the farm
+  std::string file;    // describes one pipeline: name, config, priority, preempt, …; "": see `overrides`
   std::vector<std::string> overrides;  // further values of grid keys; empty: see `file`
   double wait = 30;                    // time limit in seconds for the farm's answer
 };
@@ -39,7 +39,7 @@ int join_command(const std::string& run);
 // --- `convoy cancel RUN PIPELINE`, `convoy priority RUN PIPELINE N` ---
 
 struct RequestArguments {
-  std::string folder;  // of a running farm
+  std::string folder;  // run folder of a running farm
   std::string pipeline;
   std::optional<int64_t> priority;  // nothing: cancel the pipeline
 };
@@ -230,7 +230,7 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
 // one rank, with those keys of the configured strategy that it has too (accumulation, micro-batches).
 std::vector<std::string> reference_overrides(const RunConfig& config, int data_degree);
 // One line on batch norm that is not synchronised, if it explains different states; else "".
-std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps);
+std::string batch_norm_text(const Options& strategy, int data_degree, const std::vector<StepDifferences>& steps);
 
 // --- `convoy runs [DIR] [--metric M] [--json]` ---
 

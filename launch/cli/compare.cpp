@@ -130,7 +130,7 @@ std::string group_name(const RunGroup& group) {
 struct ComparedMetric {
   std::string name;
   std::vector<std::vector<double>> values;       // by group, of its runs
-  std::vector<std::optional<SpreadTest>> tests;  // of each group against the first; the first has none
+  std::vector<std::optional<SpreadTest>> tests;  // by group: its test against the first group; the first has none
 };
 
 ComparedMetric compared_metric(const std::vector<RunGroup>& groups, const std::string& metric, const char* which) {

@@ -30,7 +30,7 @@ struct UseArguments {
   bool reads_data = false;        // the ranks make the data set of the configuration
   std::string to;                 // --to: file to write; "": none
   bool force = false;             // --force: may replace it
-  Json options = Json::object();  // of the command, for UseContext::options
+  Json options = Json::object();  // options of the command, for UseContext::options
   // Adds options that depend on the run. May throw an Error for an unsuitable run. May be null.
   std::function<void(const UsedRun&, Json& options)> complete = nullptr;
 };
@@ -39,8 +39,8 @@ struct UseResult {
   int code = 0;         // exit code; of rank 0's process under a launcher, of this process otherwise
   bool reports = true;  // false in a process that only follows rank 0
   UsedRun run;
-  Json answer;   // of rank 0; null if the ranks failed
-  Json summary;  // of the temporary run: strategy, backend, world_size, …
+  Json answer;   // answer of rank 0; null if the ranks failed
+  Json summary;  // summary of the temporary run: strategy, backend, world_size, …
 };
 
 // Checks the arguments and runs. Before ranks start, throws the Error and ConfigError of used_run, `convoy run` and

@@ -77,11 +77,8 @@ struct Division {
 };
 
 Division division_of(const RunConfig& config, int data_degree) {
-  const Options& strategy = config.strategy.options;
-  Division division;
-  division.shares = data_degree * configured_micro_batches(strategy);
-  if (strategy.has("sync")) division.steps = strategy.section("sync").integer("every");
-  return division;
+  const StepOptions step = step_options(config.strategy.options);
+  return {data_degree * step.micro_batches, step.sync.every};
 }
 
 // Runs one of the two trainings into folder `into`. Returns 0, or the run's exit code after printing the failure cause.
@@ -135,14 +132,6 @@ std::vector<StepDifferences> differences_in(const std::string& path, const std::
   return steps;
 }
 
-// Checks the section `sync` or one of its groups.
-void check_synchronised(const Options& section) {
-  const std::string agreed = "gradients";
-  if (!section.json().contains("what") || section.text("what") == agreed) return;
-  section.fail("what", "is ", section.text("what"), ": ranks make local updates, so the results differ from those of ",
-               reference_strategy().name, "; verify with ", agreed);
-}
-
 }  // namespace
 
 void check_comparable(const RunConfig& config) {
@@ -152,11 +141,10 @@ void check_comparable(const RunConfig& config) {
   if (rows && optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
     optimizer.fail("lazy", "is true: rows without a gradient are not updated, so results differ from those of ",
                    reference_strategy().name, " with dense tables; verify with false");
-  if (!config.strategy.options.json().contains("sync")) return;
-  const Options sync = config.strategy.options.section("sync");
-  check_synchronised(sync);
-  if (!sync.json().contains("groups")) return;
-  for (const Options& group : sync.sections("groups")) check_synchronised(group);
+  refuse_local_updates(config.strategy.options, [](const std::string& what) {
+    return str("is ", what, ": ranks make local updates, so the results differ from those of ",
+               reference_strategy().name, "; verify with gradients");
+  });
 }
 
 std::vector<std::string> common_overrides(const RunConfig& config, const VerifyArguments& arguments,
@@ -202,8 +190,8 @@ std::vector<std::string> reference_overrides(const RunConfig& config, int data_d
 }
 
 // Explains a difference: statistics over fewer rows differ.
-std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps) {
-  if (data_degree == 1 || strategy.value("batch_norm", "") != "local") return "";
+std::string batch_norm_text(const Options& strategy, int data_degree, const std::vector<StepDifferences>& steps) {
+  if (data_degree == 1 || !strategy.has("batch_norm") || step_options(strategy).synchronises_norms) return "";
   const std::string statistics = "running_mean";
   for (const StepDifferences& step : steps)
     for (const TensorDifference& tensor : step.tensors)
@@ -283,7 +271,7 @@ int verify_command(const VerifyArguments& arguments) {
   // Equal shares can hide a wrong loss.
   if (!loss_fault.empty()) std::cout << (result.agree ? "differ: " : "") << loss_fault << '\n';
   if (!result.agree)
-    std::cout << batch_norm_text(written.strategy.options.json(), configured.placed.job.mesh.degree("data"), steps);
+    std::cout << batch_norm_text(written.strategy.options, configured.placed.job.mesh.degree("data"), steps);
   std::cout << std::flush;
   return result.agree && loss_fault.empty() ? exit_code::done : exit_code::differs;
 }

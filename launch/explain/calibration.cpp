@@ -313,7 +313,7 @@ Calibration calibration_of(const MeasurementRequest& request, const std::vector<
     });
     if (found == all.end()) found = all.insert(all.end(), ExchangeTimings{samples.backend, samples.kind, 0, {}});
     found->messages.push_back({static_cast<double>(samples.bytes), timing_of(samples.seconds)});
-    found->busy = samples.busy;  // of the largest message, which overlaps most
+    found->busy = samples.busy;  // share during the largest message, which overlaps most
   }
   return calibration;
 }

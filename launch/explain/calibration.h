@@ -25,7 +25,7 @@ struct MeasuredRank {
   std::vector<int> cores;  // empty: not bound
   int threads = 1;
   int gpu = -1;           // within the process; -1: the cores
-  std::string uuid = "";  // of the GPU that is visible to the process; "": all
+  std::string uuid = "";  // UUID of the GPU that is visible to the process; "": all
 };
 CONVOY_JSON(MeasuredRank, cores, threads, gpu, uuid)
 struct WantedExchange {
@@ -42,19 +42,19 @@ CONVOY_JSON(UpdatedShare, one, three)
 // A block of the model that represents all equal blocks.
 struct SampledBlock {
   int64_t index = 0;               // in the model
-  std::vector<std::string> names;  // of all equal blocks, itself included
+  std::vector<std::string> names;  // names of all equal blocks, itself included
   int64_t parameters = 0;          // elements of one block
 };
 CONVOY_JSON(SampledBlock, index, names, parameters)
 struct MeasurementRequest {
-  Json config;                                                // resolved, of the reference strategy
-  MeasuredRank alone;                                         // the reference strategy's rank
-  std::vector<MeasuredRank> together;                         // ranks of this host at once; empty: not measured
-  std::vector<int64_t> alone_rows, together_rows;             // of a pass; the most frequent first, then a small one
+  Json config;                                     // resolved, of the reference strategy
+  MeasuredRank alone;                              // the reference strategy's rank
+  std::vector<MeasuredRank> together;              // ranks of this host at once; empty: not measured
+  std::vector<int64_t> alone_rows, together_rows;  // rows of a pass; the most frequent first, then a small one
   std::vector<UpdatedShare> alone_updated, together_updated;  // by those rows; empty: all parameters
   std::vector<WantedExchange> exchanges;
   std::vector<int64_t> bytes;         // sent by a rank in one exchange, ascending
-  double seconds = 0;                 // of the whole measurement, after data set and model are made
+  double seconds = 0;                 // time for the whole measurement, after data set and model are made
   std::string address;                // the interface for data between ranks
   std::vector<SampledBlock> sampled;  // the model is reduced to these blocks; empty: all blocks
 };
@@ -71,7 +71,7 @@ inline constexpr char result[] = "calibrate/result/";  // + process
 struct StepSamples {
   int64_t rows = 0;
   std::vector<double> steps;    // with an update
-  std::vector<double> updates;  // of the update alone: differences of two steps, which may be negative
+  std::vector<double> updates;  // the update alone: differences of two steps, which may be negative
 };
 CONVOY_JSON(StepSamples, rows, steps, updates)
 struct ExchangeSamples {
@@ -100,7 +100,7 @@ Timing difference_of(std::vector<double> samples);
 
 struct PassTiming {
   double rows = 0;
-  Timing step;           // of the slowest rank: forward, backward and update
+  Timing step;           // forward, backward and update of the slowest rank
   double mean_wait = 0;  // seconds for which a rank waits for the slowest one, mean over ranks
   double updated = 1;    // share of all parameters that the update touches
 };
@@ -108,7 +108,7 @@ struct PassTiming {
 struct StepTimings {
   int ranks = 1;
   int threads = 1;
-  Timing update;                   // of all parameters; a step updates the share PassTiming::updated
+  Timing update;                   // update of all parameters; a step updates the share PassTiming::updated
   std::vector<PassTiming> passes;  // by rows, ascending; at least one
 };
 struct MessageTiming {

@@ -40,8 +40,7 @@ bool is_about_ranks(const ConfigError& error) { return error.key() == "launch.ra
 
 // Removes a `sync` of parameters if the strategy has no replicas: only replicas train locally.
 void remove_local_sync(Json& section, const StrategyEntry& strategy) {
-  const auto sync = section.find("sync");
-  if (sync == section.end() || sync->value("what", "gradients") == "gradients" || strategy.replicas) return;
+  if (strategy.replicas || sync_policy(Options(section)).groups.back().what == SyncKind::gradients) return;
   section.erase("sync");
 }
 

@@ -82,8 +82,8 @@ std::vector<Measurement> measure(const MeasurementRequest& request, const std::s
 
 // Seconds of CPU time since the machine started, on some of its hardware threads.
 struct CpuTimes {
-  double busy = 0;    // of all processes of this machine
-  double stolen = 0;  // of other virtual machines
+  double busy = 0;    // time of all processes of this machine
+  double stolen = 0;  // time taken by other virtual machines
 };
 // `stat`: text of /proc/stat. Nothing if it lacks one of the hardware threads.
 std::optional<CpuTimes> cpu_times(const std::string& stat, const std::vector<int>& threads);

@@ -17,10 +17,10 @@ using Cell = std::function<std::string(const Candidate&)>;
 
 constexpr size_t most_placement_lines = 16;  // lines of placement
 constexpr size_t most_rows = 8;              // lines of a table of numbers
-constexpr size_t most_lines = 12;            // of a schedule on many ranks
-constexpr size_t most_lines_of_few = 200;    // of a schedule on at most many_ranks ranks
+constexpr size_t most_lines = 12;            // lines of a schedule on many ranks
+constexpr size_t most_lines_of_few = 200;    // lines of a schedule on at most many_ranks ranks
 constexpr size_t many_ranks = 64;
-constexpr size_t line_width = 118;  // of a schedule
+constexpr size_t line_width = 118;  // columns of a schedule
 constexpr size_t warning_width = 150;
 
 // "1 socket, 1 NUMA node, 2 cores, 23.5 GiB, 0 GPUs".
@@ -65,8 +65,8 @@ std::string batch_norm_text(const Candidate& candidate) {
   const Options& strategy = candidate.run.config.strategy.options;
   const bool buffers = std::any_of(candidate.costs.begin(), candidate.costs.end(),
                                    [](const RankCosts& rank) { return rank.buffers.value > 0; });
-  if (!buffers || candidate.placed.job.mesh.degree("data") < 2 || !strategy.json().contains("batch_norm")) return "";
-  return strategy.text("batch_norm") == "sync"
+  if (!buffers || candidate.placed.job.mesh.degree("data") < 2 || !strategy.has("batch_norm")) return "";
+  return step_options(strategy).synchronises_norms
              ? "batch norm: over the rows of all ranks (strategy.batch_norm: sync)\n"
              : "batch norm: over each rank's share (strategy.batch_norm: local; sync: over the rows of all ranks)\n";
 }

@@ -117,7 +117,7 @@ int hops(Exchange kind, int ranks) {
 // The ranks' shares of the cores of their hosts.
 struct CoreSharing {
   int ranks = 0;                // on the fullest host; a rank with several sets of cores counts once for each
-  int threads = 1;              // of each rank
+  int threads = 1;              // threads of each rank
   double threads_per_core = 1;  // at least 1
   bool gpus = false;
 

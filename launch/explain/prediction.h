@@ -23,7 +23,7 @@ struct StepPrediction {
   double error = 0;     // ± seconds: scatter of the calibration and assumptions of the formulas
   double compute = 0;   // forward and backward, of the slowest rank
   double idle = 0;      // pipeline bubble
-  double update = 0;    // of parameters
+  double update = 0;    // optimizer update
   double exchange = 0;  // exposed communication
   std::vector<ExchangeTime> exchanges;
   std::vector<std::string> notes;  // reasons for a larger error

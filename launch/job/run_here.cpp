@@ -26,6 +26,12 @@ Json recorded_choice(const std::string& folder) {
   return choice.is_object() && choice.value("taken", Json()).is_string() ? choice : Json();
 }
 
+// Returns the execution modes that the configuration leaves open.
+std::vector<std::string> open_modes(const RunConfig& config) {
+  const MemberFunctions& members = strategy_of(config).members;
+  return members.modes ? members.modes(config) : std::vector<std::string>();
+}
+
 std::string mode_reason(const std::string& mode) {
   if (mode == "stacked") return "there is one rank";
   if (mode == "threads") return "one rank for each core set or GPU, as threads of one process";
@@ -37,39 +43,45 @@ int64_t kept_ranks(const PreparedRun& run, const std::string& folder, int64_t pl
   if (run.config.launch.ranks > 0) return planned;
   const StoredConfig stored = resumed_config(folder, run.config.train.resume);
   if (stored.world_size <= 0) return planned;
-  const Json before = stored.config.value("strategy", Json());
-  const Json& now = run.config.strategy.options.json();
-  for (const char* key : {"name", "how", "members"})
-    if (!before.is_object() || before.value(key, Json()) != now.value(key, Json())) return planned;
-  return stored.world_size;
+  try {
+    const RunConfig before = RunConfig::from_resolved(stored.config);
+    const bool same = before.strategy.name == run.config.strategy.name &&
+                      !strategy_of(before).members.modes(before).empty() &&
+                      member_overrides(before).size() == member_overrides(run.config).size();
+    return same ? stored.world_size : planned;
+  } catch (const std::exception&) {  // not a configuration of this version
+    return planned;
+  }
 }
 
 // Keeps a resumed run's execution mode and number of ranks, which determine rounding: replaces `placed` by a plan with
 // the number of ranks of its checkpoint, and with the mode of ways.json, a file of earlier versions. If that cannot be
 // planned on this host, it only adds a warning.
 void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& placed) {
-  const std::vector<std::string> modes = execution_modes_of(run.config);
+  const MemberFunctions& members = strategy_of(run.config).members;
+  const std::vector<std::string> modes = open_modes(run.config);
   if (modes.empty()) return;
   const Json choice = recorded_choice(folder);
-  const std::string mode = choice.is_null() ? mode_of(placed.job) : choice["taken"].get<std::string>();
+  const std::string mode = choice.is_null() ? members.mode(placed.job) : choice["taken"].get<std::string>();
   const auto planned_ranks = static_cast<int64_t>(placed.job.ranks.size());
   const int64_t ranks = kept_ranks(run, folder, planned_ranks);
-  if (mode == mode_of(placed.job) && ranks == planned_ranks) return;
+  if (mode == members.mode(placed.job) && ranks == planned_ranks) return;
   PreparedRun planned = run;
   Json changes = Json::object();
-  if (!choice.is_null() && std::count(modes.begin(), modes.end(), mode) > 0) changes["strategy"]["how"] = mode;
+  if (!choice.is_null() && std::count(modes.begin(), modes.end(), mode) > 0)
+    changes["strategy"][members.mode_key] = mode;
   if (ranks != planned_ranks) changes["launch"]["ranks"] = ranks;
   std::vector<std::string>& warnings = placed.warnings;
   try {
     planned.config = run.config.changed(changes);
     PlacedJob kept = placed_here(planned);
     kept.job.config = run.config;  // ranks receive the user's configuration
-    kept.warnings.push_back(str(execution_mode_key, ": auto keeps ", mode_of(kept.job), " on ",
+    kept.warnings.push_back(str("strategy.", members.mode_key, ": auto keeps ", members.mode(kept.job), " on ",
                                 counted(kept.job.ranks.size(), "rank"),
                                 ", as this training began; --ranks changes the number, and results by rounding"));
     placed = std::move(kept);
   } catch (const ConfigError& error) {
-    warnings.push_back(str(execution_mode_key, ": auto cannot keep ", mode, " on ", counted(ranks, "rank"),
+    warnings.push_back(str("strategy.", members.mode_key, ": auto cannot keep ", mode, " on ", counted(ranks, "rank"),
                            ", as this training began (", error.what(), "); results may differ by rounding"));
   }
 }
@@ -270,8 +282,8 @@ class Mpirun {
 }  // namespace
 
 Json choice_of(const PreparedRun& run, const std::string& folder, const JobPlan& job) {
-  if (execution_modes_of(run.config).empty()) return nullptr;
-  const std::string taken = mode_of(job);
+  if (open_modes(run.config).empty()) return nullptr;
+  const std::string taken = strategy_of(run.config).members.mode(job);
   const Json recorded = recorded_choice(folder);
   if (recorded.is_object() && recorded["taken"] == taken) return recorded;
   return {{"taken", taken}, {"because", mode_reason(taken)}, {"tried", Json::array()}};

@@ -154,7 +154,7 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& j
                         ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
     return notes;  // every rank with rows has one
   }
-  const int64_t slices = configured_micro_batches(config.strategy.options);
+  const int64_t slices = step_options(config.strategy.options).micro_batches;
   const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
   if (rows < slices)
     notes.push_back(str("strategy.micro_batches: ", slices, " of the ", counted(rows, "row"),
@@ -264,10 +264,8 @@ void check_visible(const JobPlan& job, const std::vector<Host>& host_of_rank) {
 
 // Members of an ensemble train on one batch together, so its size counts once per member.
 void check_batch_size(const RunConfig& config, double row_elements) {
-  const Json& strategy = config.strategy.options.json();
-  const bool several = strategy.contains("members") && strategy["members"].is_number_integer();
-  const double members = several ? double(strategy["members"].get<int64_t>()) : 1;
-  const double elements = double(config.train.batch.rows) * members * row_elements;
+  const size_t models = std::max<size_t>(member_overrides(config).size(), 1);
+  const double elements = double(config.train.batch.rows) * double(models) * row_elements;
   if (elements <= most_batch_elements) return;
   const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
   throw ConfigError(location_of(config.resolved, key), key, "is ", config.train.batch.rows, ": a batch would have ",
@@ -278,7 +276,8 @@ void check_batch_size(const RunConfig& config, double row_elements) {
 // Refuses a watched metric that evaluations never give, before the first evaluation.
 void check_watched_metrics(const PreparedRun& run) {
   const TrainConfig& train = run.config.train;
-  const bool members = monitors_metric(run.config);
+  const MemberFunctions& functions = strategy_of(run.config).members;
+  const bool members = functions.watches_metric && functions.watches_metric(run.config);
   if (members && !train.early_stop.metric.empty())
     throw ConfigError(key_location(run, "train.early_stop.metric"), "train.early_stop",
                       str("ends the whole training, and strategy.early_stop of ", run.config.strategy.name,
@@ -287,7 +286,7 @@ void check_watched_metrics(const PreparedRun& run) {
   const Json answer = describe_run(run.rank_program, run.config, "metrics").at("metrics");
   if (answer.is_null()) return;
   const auto metrics = answer.get<EvaluationMetrics>();
-  if (members) check_monitored_metric(run.config, metrics);
+  if (members) functions.check_metric(run.config, metrics);
   check_watched_metric(run.config, "train.keep_best.metric", train.keep_best.metric, metrics);
   check_watched_metric(run.config, "train.early_stop.metric", train.early_stop.metric, metrics);
 }

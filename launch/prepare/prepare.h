@@ -83,7 +83,7 @@ struct PlacedJob {
   bool passive = false;
   std::vector<std::string> warnings;
   std::vector<PlacedRank> table;  // by rank
-  Json topology;                  // of topology_json
+  Json topology;                  // result of topology_json
   Topology hosts;
 };
 PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},

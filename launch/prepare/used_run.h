@@ -12,7 +12,7 @@ namespace convoy {
 struct UsedRun {
   std::string name;                // as typed: RUN, RUN@best, RUN@step-40, RUN@member3
   std::string checkpoint;          // its step-N folder
-  int member = -1;                 // of an ensemble; -1: none was named
+  int member = -1;                 // number of the ensemble's member; -1: none was named
   int64_t step = 0;                // steps done
   Json config;                     // resolved configuration at the save
   int64_t world_size = 1;          // ranks of the run that saved
@@ -42,7 +42,7 @@ std::vector<std::string> check_resume_path(const std::string& resume, const Json
 struct StoredConfig {
   std::string manifest;  // its path; "": no manifest can be read
   Json config;
-  int64_t world_size = 0;  // of the run that wrote the checkpoint; 0: unknown
+  int64_t world_size = 0;  // ranks of the run that wrote the checkpoint; 0: unknown
   int64_t step = 0;
   bool has_schema = false;
 };

@@ -24,7 +24,7 @@ namespace convoy {
 
 // Result of describe_blocks.
 struct DescribedBlocks {
-  ModelDescription model;  // of the model that the configuration creates for its data set
+  ModelDescription model;  // the model that the configuration creates for its data set
   std::string unmeasured;  // why activations were not measured although requested; "" otherwise
   std::string advice;      // about the evaluation of the data; "" if there is none
 };
@@ -47,10 +47,10 @@ int run_ranks(RankProcess& process, const Registry& registry);
 // train.resume names, `output` for a checkpoint in the run folder, `disagreement` for a host with other data.
 struct DataCheck {
   const RunConfig& config;
-  std::string folder;  // of the run
+  std::string folder;  // run folder
   int process = 0, processes = 1;
   bool first = true;  // this process has rank 0
-  std::string host;   // of this process
+  std::string host;   // host of this process
   Channel* channel = nullptr;
   Json decided = {};   // protocol::checked_data of the job that this process joins; null: the processes decide
   bool trains = true;  // false: a command uses the trained run, and other data is the user's intention

@@ -47,7 +47,7 @@ class StackedStorage {
 
   // Fills row `row` with initial values as `stack` describes.
   void fill(int64_t row, const Stack& stack, uint64_t seed);
-  // Copies a single member's part, before it is bound to the row.
+  // Copies the values of one member's model part into row `row`. Call it before `bind_row`.
   void copy(int64_t row, const ModelPart& part);
 
   // Binds the part's parameters, gradients and buffers to rows [0, rows), or to one row.

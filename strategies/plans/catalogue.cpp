@@ -1,12 +1,15 @@
 // The catalogue of strategies, and checks that several strategies share.
 #include "strategies/plans/catalogue.h"
 
+#include <algorithm>
+
 #include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/data/catalogue/declared_schema.h"
 #include "strategies/plans/costs/replica_cost.h"
 #include "strategies/plans/costs/sparse_cost.h"
 #include "strategies/plans/mesh_plan.h"
 #include "strategies/plans/options/data_axis.h"
-#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 
@@ -133,11 +136,58 @@ const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& replicas_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& shards_strategy() { return strategy_entry("fsdp"); }
 
-int64_t configured_micro_batches(const Options& strategy) { return step_options(strategy).micro_batches; }
-
 double compression_error(const Options& strategy) {
   const Compression compress = sync_policy(strategy).compress;
   return compress == Compression::none ? 0 : compress == Compression::fp16 ? 2e-1 : 3e-1;
+}
+
+void refuse_local_updates(const Options& strategy, const std::function<std::string(const std::string&)>& reason) {
+  if (!strategy.has("sync")) return;
+  const std::string& agreed = sync_kinds[size_t(SyncKind::gradients)];
+  const auto check = [&](const Options& section) {
+    if (section.has("what") && section.text("what") != agreed) section.fail("what", reason(section.text("what")));
+  };
+  const Options sync = strategy.section("sync");
+  check(sync);
+  if (!sync.has("groups")) return;
+  for (const Options& group : sync.sections("groups")) check(group);
+}
+
+std::vector<std::vector<std::string>> member_overrides(const RunConfig& config) {
+  const MemberFunctions& members = strategy_of(config).members;
+  return members.overrides ? members.overrides(config) : std::vector<std::vector<std::string>>();
+}
+
+std::vector<std::string> EvaluationMetrics::names(bool folds) const {
+  std::vector<std::string> names = evaluated;
+  if (folds)
+    for (const std::string& name : held_out) names.push_back("out_of_fold_" + name);
+  return names;
+}
+
+void check_reported(const RunConfig& config, const std::string& key, const std::string& metric,
+                    const std::vector<std::string>& names, const std::string& whose) {
+  if (std::find(names.begin(), names.end(), metric) != names.end()) return;
+  const auto fail = [&](const std::string& reason) {
+    throw ConfigError(location_of(config.resolved, key), key, reason);
+  };
+  if (names.empty())
+    fail(
+        "never has a value: the data set has no rows to evaluate on; leave it out, or give the data an evaluation "
+        "split");
+  const std::string near = nearest(metric, names);
+  fail(str("is ", metric, ", which no evaluation", whose, " reports; there are ", join(names, ", "),
+           near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
+                          const EvaluationMetrics& metrics) {
+  if (metric.empty()) return;
+  const MemberFunctions& members = strategy_of(config).members;
+  const auto of_one_model = [&] {
+    return metrics.names(member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold);
+  };
+  check_reported(config, key, metric, members.metrics ? members.metrics(config, metrics) : of_one_model(), "");
 }
 
 }  // namespace convoy

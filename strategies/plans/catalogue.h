@@ -10,6 +10,7 @@
 
 #include "core/config/job_plan.h"
 #include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 
@@ -45,7 +46,7 @@ struct BlockDescription {
   std::string name;
   int64_t parameters = 0;        // elements
   int64_t buffers = 0;           // elements
-  double row_flops = 0;          // of forward, per row
+  double row_flops = 0;          // floating-point operations of forward, per row
   int64_t row_output_bytes = 0;  // bytes passed to the next block, per row
   int64_t row_saved_bytes = 0;   // bytes kept for backward, per row; saved_bytes does not depend on rows
   int64_t products = 0;          // elements of the parameters that multiply activations
@@ -141,6 +142,40 @@ struct RankCost {
   }
 };
 
+// Metrics of evaluations of one model. Only the model and the data determine them. So `convoy-rank --describe metrics`
+// lists them, and convoy refuses an unknown metric in the configuration before training.
+struct EvaluationMetrics {
+  std::vector<std::string> evaluated;  // metrics of the evaluation split; empty: it has no rows
+  std::vector<std::string> held_out;   // metrics of training rows; empty: they cannot be evaluated
+
+  // Returns the names that evaluations report. `folds`: training holds out a fold of the rows.
+  std::vector<std::string> names(bool folds) const;
+};
+CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
+
+// Functions of a strategy that trains several models at once, the members. All are null for other strategies.
+struct MemberFunctions {
+  // Returns overrides in the form of --set, one list for each member. They turn the configuration into a run of the
+  // reference strategy for that member.
+  std::function<std::vector<std::vector<std::string>>(const RunConfig&)> overrides;
+
+  // Execution modes divide one run differently, with the same results up to rounding. If the configuration leaves the
+  // mode open, `plan` chooses it.
+  std::string mode_key = {};  // key of the mode in the strategy's section
+  // Returns the modes to choose from; empty: the configuration fixes the mode. `plan` decides if a mode is possible.
+  std::function<std::vector<std::string>(const RunConfig&)> modes;
+  std::function<std::string(const JobPlan&)> mode;  // returns the mode of a planned job
+
+  // True if a metric ends single members. Throws ConfigError if the section contradicts itself.
+  std::function<bool(const RunConfig&)> watches_metric;
+  // Throws ConfigError at the key of that metric if no evaluation of a member reports it.
+  std::function<void(const RunConfig&, const EvaluationMetrics&)> check_metric;
+  // Returns the metrics that evaluations of the whole run report.
+  std::function<std::vector<std::string>(const RunConfig&, const EvaluationMetrics&)> metrics;
+  // Returns the metrics that they report with any options of the strategy.
+  std::function<std::vector<std::string>(const EvaluationMetrics&)> possible_metrics;
+};
+
 struct StrategyEntry : Entry {
   // Throws ConfigError with the reason.
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)> plan;
@@ -155,6 +190,7 @@ struct StrategyEntry : Entry {
   // launch.min_ranks: returns "" if the other ranks have all state of a lost rank. Else returns why not: then they
   // continue from the newest checkpoint. Throws ConfigError at a key that prevents both. Null: the job ends.
   std::function<std::string(const JobPlan&)> state_of_lost_rank;
+  MemberFunctions members = {};
 };
 
 // True if planning needs the model's blocks before ranks start: for StrategyEntry::check, and for options
@@ -185,43 +221,22 @@ const StrategyEntry& equal_ranks_strategy();
 const StrategyEntry& replicas_strategy();
 const StrategyEntry& shards_strategy();
 
-// Returns `micro_batches`, or its default for a strategy without the option.
-int64_t configured_micro_batches(const Options& strategy);
-
 // Returns the tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: the largest relative
 // difference from the gradients of one rank. 0: nothing is rounded.
 double compression_error(const Options& strategy);
 
-// --- Strategies that train several models (options/ensemble.cpp) ---
+// Throws ConfigError at `what` of the section `sync`, or of one of its groups, if ranks would make local updates.
+// `reason` returns the message for the text of `what`.
+void refuse_local_updates(const Options& strategy, const std::function<std::string(const std::string&)>& reason);
 
-// Returns overrides in the form of --set, one list for each member. They turn the configuration into a run of the
-// reference strategy for that member. Empty: the strategy trains one model.
+// Returns MemberFunctions::overrides(config); empty: the strategy trains one model.
 std::vector<std::vector<std::string>> member_overrides(const RunConfig& config);
 
-// Execution modes divide one run differently, with the same results up to rounding. If the configuration leaves
-// the mode open, `plan` chooses it.
-inline constexpr char execution_mode_key[] = "strategy.how";
-
-// Returns the values of `strategy.how` to choose from; empty: the configuration fixes the mode. `plan` decides if a
-// mode is possible.
-std::vector<std::string> execution_modes_of(const RunConfig& config);
-
-// Returns the execution mode of a planned job.
-std::string mode_of(const JobPlan& job);
-
-// `early_stop.metric` names a metric of evaluations. Only the model and the data determine the metrics. So
-// `convoy-rank --describe metrics` lists them, and convoy refuses an unknown one before training.
-struct EvaluationMetrics {
-  std::vector<std::string> evaluated;  // metrics of the evaluation split; empty: it has no rows
-  std::vector<std::string> held_out;   // metrics of training rows; empty: they cannot be evaluated
-};
-CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
-
-// True if the configuration monitors a metric. Throws ConfigError if its section contradicts itself.
-bool monitors_metric(const RunConfig& config);
-// Throws ConfigError at the key for an unknown metric; the message lists the known ones.
-void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics);
-// Throws ConfigError at `key` if no evaluation of the whole run gives the metric; "": nothing is watched.
+// Throws ConfigError at `key` if `names`, the metrics that evaluations report, do not contain the metric. The message
+// lists them. `whose`: "", or " of a member".
+void check_reported(const RunConfig& config, const std::string& key, const std::string& metric,
+                    const std::vector<std::string>& names, const std::string& whose);
+// Throws ConfigError at `key` if no evaluation of the whole run reports the metric; "": nothing is watched.
 void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
                           const EvaluationMetrics& metrics);
 

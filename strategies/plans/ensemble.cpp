@@ -125,6 +125,7 @@ StrategyEntry ensemble_entry() {
   entry.Entry::check = check_members;
   entry.plan = plan_ensemble;
   entry.cost = ensemble_cost;
+  entry.members = ensemble_member_functions();
   return entry;
 }
 

@@ -24,7 +24,7 @@ printf '#include "core/base/plan.h"\nint single();\n' >"$tree/strategies/plans/s
 printf '#include <yaml-cpp/yaml.h>\n' >"$tree/core/config/reader.cpp"
 printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\nint a = 4 / 2;  // "single"\n' >"$tree/launch/main.cpp"
 printf 'int pipeline();\n' >"$tree/strategies/plans/pipeline.cpp"
-printf 'auto* layer = dynamic_cast<const LayerModule*>(&module);\n// Often, "offset"\n' >"$tree/core/layer.cpp"
+printf 'auto* layer = dynamic_cast<const LayerModule*>(&module);\n// Often, "offset"\n// of all\n' >"$tree/core/layer.cpp"
 printf '%s\n' 'class Mine : public Base {};' 'auto mine = std::dynamic_pointer_cast<Mine>(base);' '// Whatever it is.' \
   'auto linear = std::dynamic_pointer_cast<torch::nn::LinearImpl>(module);' >"$tree/core/mine.cpp"
 printf '#include <ATen/ATen.h>\n' >"$tree/launch/rank/rank.cpp"
@@ -95,6 +95,7 @@ refuses core/a.cpp 'std::type_index(info)' 'asks for the class'
 refuses core/a.h "$(printf 'struct Held {\n};\nHeld* held(Base* base) { return dynamic_cast<Held*>(base); }')" 'casts to' 3
 refuses core/a.cpp '// Of the rows.' 'start it with its subject'
 refuses core/a.cpp 'int rows;  // Of a batch' 'start it with its subject'
+refuses core/a.cpp 'int rows;  // of a batch' 'start it with its subject'
 refuses core/a.cpp '/* Of the rows. */' 'start it with its subject'
 refuses core/a.cpp ' * Of the rows.' 'start it with its subject'
 for word in What Whether Whoever Such; do refuses core/a.cpp "// $word rows are read." 'start it with its subject'; done

@@ -36,7 +36,7 @@ inline Subject subject_named(const std::string& name) {
   throw std::logic_error(name);
 }
 
-constexpr int micro_batches = 4;  // of 4, 4, 4, 4 rows; in the last batch, which has 11 rows, of 3, 3, 3, 2 rows
+constexpr int micro_batches = 4;  // have 4, 4, 4, 4 rows; in the last batch of 11 rows: 3, 3, 3, 2
 
 inline std::string common(int every, int micro = micro_batches) {
   return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";

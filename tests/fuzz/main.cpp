@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 using convoy::fuzz::Target;
 using Clock = std::chrono::steady_clock;
 
-constexpr double longest_seconds = 5;  // of one input
+constexpr double longest_seconds = 5;  // time limit for one input
 
 struct Options {
   double seconds = 10;

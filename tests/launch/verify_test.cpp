@@ -204,7 +204,7 @@ TEST(Verify, NamesLocalBatchNormAsTheReason) {
   statistics.kind = "buffer";
   StepDifferences step;
   step.tensors = {statistics};
-  const Json local = {{"name", "ddp"}, {"batch_norm", "local"}}, sync = {{"name", "ddp"}, {"batch_norm", "sync"}};
+  const Options local(Json{{"batch_norm", "local"}}), sync(Json{{"batch_norm", "sync"}});
   const std::string text = batch_norm_text(local, 2, {step});
   EXPECT_TRUE(has(text, "(strategy.batch_norm: local)") && has(text, "--set strategy.batch_norm=sync")) << text;
   EXPECT_EQ(batch_norm_text(sync, 2, {step}), "");

@@ -7,7 +7,7 @@ namespace convoy::scale {
 // Ranks [first, end) of `size`, `per_host` of them on each host. `slow`: the rank that has not reached the collective
 // in which all others wait.
 struct StubPlan {
-  std::string address;  // of the control channel, as one line
+  std::string address;  // address of the control channel, as one line
   int first = 0, end = 0, size = 0, per_host = 1, slow = 0;
 };
 

@@ -15,6 +15,8 @@ constexpr int64_t gpu_memory = int64_t{16} << 30;
 
 RunConfig ensemble_config(const std::string& options) { return testing::test_config({"ensemble", options, 1}, {}); }
 
+const MemberFunctions& members() { return strategy_entry("ensemble").members; }
+
 JobPlan plan(const std::string& options, const Topology& topology, int ranks = 0) {
   RunConfig run = ensemble_config(options);
   run.device = "auto";
@@ -167,14 +169,14 @@ TEST(EnsemblePlan, RefusesThreadsWithOtherBackends) {
 }
 
 TEST(EnsemblePlan, OffersThePossibleExecutionModes) {
-  EXPECT_TRUE(execution_modes_of(ensemble_config(", how: threads")).empty());
-  EXPECT_TRUE(execution_modes_of(testing::test_config({"single", "", 1}, {})).empty());
+  EXPECT_TRUE(members().modes(ensemble_config(", how: threads")).empty());
+  EXPECT_FALSE(strategy_entry("single").members.modes);
   std::vector<std::string> planned;
-  for (const std::string& way : execution_modes_of(ensemble_config(", members: 3"))) {
+  for (const std::string& way : members().modes(ensemble_config(", members: 3"))) {
     RunConfig run = ensemble_config(", members: 3").changed({{"strategy", {{"how", way}}}});
     run.device = "auto";
     const JobPlan job = strategy_entry("ensemble").plan(run, one_host(2), {}).jobs.at(0);
-    EXPECT_EQ(mode_of(job), way);
+    EXPECT_EQ(members().mode(job), way);
     planned.push_back(convoy::str(way, ' ', job.ranks.size(), ' ', job.processes.size()));
   }
   EXPECT_EQ(planned, (std::vector<std::string>{"stacked 1 1", "threads 2 1", "processes 2 2"}));
@@ -185,14 +187,14 @@ TEST(EnsemblePlan, WatchesAReportedMetric) {
   const EvaluationMetrics known{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
   const auto error = [](const std::string& options, const EvaluationMetrics& metrics) -> std::string {
     try {
-      check_monitored_metric(ensemble_config(", members: 3, " + options), metrics);
+      members().check_metric(ensemble_config(", members: 3, " + options), metrics);
     } catch (const ConfigError& error) {
       return error.key() + ": " + error.what();
     }
     return "";
   };
-  EXPECT_FALSE(monitors_metric(ensemble_config(", members: 3")));
-  EXPECT_TRUE(monitors_metric(ensemble_config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
+  EXPECT_FALSE(members().watches_metric(ensemble_config(", members: 3")));
+  EXPECT_TRUE(members().watches_metric(ensemble_config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
   EXPECT_EQ(error("early_stop: {patience: 1}", known), "");
   EXPECT_EQ(error("early_stop: {patience: 1, metric: accuracy}", known), "");
   const std::string wrong = error("early_stop: {patience: 1, metric: acuracy}", known);
@@ -204,6 +206,15 @@ TEST(EnsemblePlan, WatchesAReportedMetric) {
   EXPECT_EQ(error(held_out + ", samples: {folds: 3}", known), "");
   EXPECT_NE(error("early_stop: {patience: 1}", none).find("no rows to evaluate on"), std::string::npos);
   EXPECT_EQ(Json(known).get<EvaluationMetrics>().held_out, known.held_out);
+}
+
+TEST(EnsemblePlan, NamesTheMetricsOfTheWholeRun) {
+  const EvaluationMetrics known{{"loss", "accuracy"}, {"loss"}};
+  const std::vector<std::string> all = {"loss",      "accuracy",      "out_of_fold_loss",
+                                        "mean_loss", "mean_accuracy", "vote_accuracy"};
+  EXPECT_EQ(members().possible_metrics(known), all);
+  EXPECT_EQ(members().metrics(ensemble_config(", members: 3, samples: {folds: 3}"), known), all);
+  EXPECT_EQ(members().metrics(ensemble_config(", members: 3, vote: false"), known), known.evaluated);
 }
 
 TEST(EnsemblePlan, SumsTheCostsOfItsMembers) {

@@ -46,7 +46,7 @@ struct FarmRun {
   std::string name;
   Json resolved;  // the file with overrides and a flat grid; a rerun must equal it
   Farm farm;
-  SourceLocation metric_location;  // of strategy.metric
+  SourceLocation metric_location;  // location of strategy.metric
   LaunchConfig launch;             // its time limits and address are for the agents of the slots
   std::vector<std::string> warnings;
   bool grows = false;  // pipelines wait in the inbox of the folder, although its farm may be done
@@ -76,9 +76,9 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation
 
 struct PipelineText {
   std::string name;
-  Node config;  // of a whole run, to be read strictly; each location names the file of its key
+  Node config;  // a whole run, to be read strictly; each location names the file of its key
   QueueOptions options;
-  SourceLocation location;  // of the pipeline, in the file that lists it
+  SourceLocation location;  // location of the pipeline, in the file that lists it
   Json grid = nullptr;      // values by key path, for a point of a grid
 };
 

@@ -93,7 +93,7 @@ std::string last_part(const std::string& path) {
 struct Coordinate {
   const Node::Field* axis;
   size_t index;
-  const std::vector<std::string>* texts;  // of all values of the axis
+  const std::vector<std::string>* texts;  // texts of all values of the axis
   const Node& value() const { return axis->value.items[index]; }
   const std::string& text() const { return (*texts)[index]; }
 };

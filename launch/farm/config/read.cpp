@@ -158,15 +158,12 @@ std::string kind_of(const Json& config) {
              config.at("loss").dump());
 }
 
+// Returns the metrics that pipelines of this kind report, with any options of their strategy.
 std::set<std::string> metrics_of(const RunConfig& config, const EvaluationMetrics& metrics) {
-  std::set<std::string> names(metrics.evaluated.begin(), metrics.evaluated.end());
-  // An ensemble adds metrics over its members.
-  if (!member_overrides(config).empty()) {
-    for (const std::string& name : metrics.evaluated)
-      for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
-    for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);
-  }
-  return names;
+  const MemberFunctions& members = strategy_of(config).members;
+  const std::vector<std::string> names =
+      members.possible_metrics ? members.possible_metrics(metrics) : metrics.evaluated;
+  return {names.begin(), names.end()};
 }
 
 // `pipeline`: the pipeline that does not report the metric, although a rung of strategy.halving compares all; "": no

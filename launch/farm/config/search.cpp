@@ -27,7 +27,7 @@ double uniform(int64_t seed, int64_t trial, int attempt, const std::string& key)
 struct SearchedKey {
   std::string key;
   const Node* node = nullptr;                 // list of values, or the range
-  const Node *from = nullptr, *to = nullptr;  // of a range
+  const Node *from = nullptr, *to = nullptr;  // bounds of a range; null for a list
   double low = 0, high = 0;
   bool logarithmic = false, whole = false;
 };

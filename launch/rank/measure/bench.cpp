@@ -249,7 +249,7 @@ class Bench {
   const at::ScalarType dtype_;
   const int ranks_, me_;
   const at::Device device_;
-  const int64_t modulus_;  // of the input numbers: their sum over ranks is exact
+  const int64_t modulus_;  // input numbers are smaller: their sum over ranks is exact
   const bool sharded_;
   std::vector<int64_t> counts_;  // elements of a rank's tensor, or of its shard
   at::Tensor input_, output_;

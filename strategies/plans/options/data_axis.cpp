@@ -1,6 +1,7 @@
 #include "strategies/plans/options/data_axis.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
@@ -15,12 +16,11 @@ void check_memory_options(const RunConfig& config) {
   if (config.precision == "fp16" && !options.has("loss_scale"))
     throw ConfigError(SourceLocation{}, "precision", "fp16 needs a loss scaler, which strategy ", config.strategy.name,
                       " does not have; use bf16 or fp32");
-  if (!options.has("recompute")) return;
-  const Json& value = options.at("recompute");
-  bool known = value == "none" || value == "blocks" || (value.is_array() && !value.empty());
-  if (value.is_array())
-    for (const Json& name : value) known = known && name.is_string();
-  if (!known) options.fail("recompute", "must be none, blocks, or a list of names of blocks");
+  const std::vector<std::string> names = recompute_of(options).names;
+  std::set<std::string> seen;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!seen.insert(names[i]).second)
+      options.fail(str("recompute.", i), "names ", names[i], " a second time; name each block once");
 }
 
 MeshOptions mesh_options(const Options& strategy) {
@@ -110,7 +110,7 @@ Option overlap_option(const std::string& what) {
 std::vector<Option> buffer_options() {
   return {
       describe::choice("buffers", "batch norm's buffers after an update: rank 0's, their mean, or each rank's own",
-                       shared_buffers(), shared_buffers().front()),
+                       shared_buffers, shared_buffers.front()),
       describe::choice("batch_norm",
                        "rows for mean and variance of batch norm in training: the rank's share (local), or the rows of "
                        "all ranks (sync)",
@@ -138,7 +138,7 @@ std::vector<Option> group_options(const std::string& every) {
       describe::choice("what",
                        "what ranks synchronise: gradients, for every update; parameters, averaged after local updates "
                        "(local SGD); or diloco, an outer step along the mean change of local updates",
-                       sync_kinds(), sync_kinds().front()),
+                       sync_kinds, sync_kinds.front()),
       describe::integer("start_after", "parameters, diloco: first updates that sum gradients instead",
                         defaults.start_after)
           .between(0, most_steps)
@@ -155,11 +155,11 @@ std::vector<Option> group_options(const std::string& every) {
 
 // Checks the section or one of its groups.
 void check_group(const Options& section, std::vector<std::string>& left_out) {
-  const std::string what = section.json().value("what", sync_kinds().front());
+  const std::string what = section.json().value("what", sync_kinds.front());
   const auto refuse = [&](const std::string& key, const std::string& reason) {
     refuse_without_effect(section, key, reason, {section.location("what")}, &left_out);
   };
-  if (what == sync_kinds().front())
+  if (what == sync_kinds.front())
     for (const char* key : {"start_after", "moments"})
       refuse(key,
              "needs ranks with local updates, but what is gradients; write what: parameters or diloco, or "
@@ -201,7 +201,7 @@ Option replica_sync_option() {
   options.push_back(describe::list("groups", "parameters with other synchronisation", group));
   options.push_back(describe::choice("compress",
                                      "number format of sent gradients; the rounding error is added to the next ones",
-                                     compressions(), compressions().front()));
+                                     compressions, compressions.front()));
   return describe::section("sync", "how often ranks synchronise, and what", options);
 }
 

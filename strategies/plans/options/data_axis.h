@@ -9,14 +9,15 @@
 
 namespace convoy {
 
-// Throws ConfigError at the key for a malformed `recompute`, and for fp16 if the strategy has no loss scaler.
+// Throws ConfigError at the key for a malformed `recompute`, for a block that it names twice, and for fp16 if the
+// strategy has no loss scaler.
 void check_memory_options(const RunConfig& config);
 
 // Typed values of `mesh` and `order`, of a strategy with several axes.
 struct MeshOptions {
   int data = 1, pipeline = 1, tensor = 1;  // degrees
   bool sharded = false;                    // data has how: fsdp; otherwise every rank of the axis has a replica
-  std::vector<std::string> order = {};     // of the axes, outermost first
+  std::vector<std::string> order = {};     // names of the axes, outermost first
 
   int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
   int64_t product() const { return int64_t(data) * pipeline * tensor; }  // each at most 2²⁰

@@ -81,15 +81,6 @@ std::vector<DevicePlan> parse_devices(const DeviceOptions& options, const Host& 
 
 namespace {
 
-void check_named_once(const Options& section) {
-  if (!section.has("recompute") || !section.at("recompute").is_array()) return;
-  std::set<std::string> seen;
-  const std::vector<std::string> names = section.texts("recompute");
-  for (size_t i = 0; i < names.size(); ++i)
-    if (!seen.insert(names[i]).second)
-      section.fail(str("recompute.", i), "names ", names[i], " a second time; name each block once");
-}
-
 // Copies of the parameters on the data axis: none, one shared copy, or a whole replica per rank.
 enum class Copies { none, shared, whole };
 
@@ -103,22 +94,19 @@ Copies copies_of(const RunConfig& config) {
   return section.json().contains("shard") ? Copies::shared : Copies::none;
 }
 
-// Checks a section `sync` or one of its groups for ranks without replicas.
-void check_sync_kind(const Options& section, const std::string& strategy, Copies copies) {
-  const std::string agreed = "gradients";
-  if (!section.has("what") || section.text("what") == agreed) return;
-  const std::string& what = section.text("what");
+// Returns the message for ranks without replicas that are to synchronise `what`.
+std::string no_replicas(const std::string& what, const std::string& strategy, Copies copies) {
   if (what != "parameters" && what != "diloco") {
-    const std::string near = nearest(what, {agreed});
-    section.fail("what", "is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?");
+    const std::string near = nearest(what, {"gradients"});
+    return str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?");
   }
   const std::string trained = str("is ", what, ": ranks would train copies of the parameters locally and ",
                                   what == "diloco" ? "step along their mean difference" : "average them", ", and ");
   if (copies == Copies::shared)
-    section.fail("what", trained,
-                 "here the ranks shard one copy, so there are none to train locally; set "
-                 "what: gradients, or use a data axis of whole replicas");
-  section.fail("what", trained, "strategy ", strategy, " has one copy only; set what: gradients");
+    return trained +
+           "here the ranks shard one copy, so there are none to train locally; set what: gradients, or use a data axis "
+           "of whole replicas";
+  return str(trained, "strategy ", strategy, " has one copy only; set what: gradients");
 }
 
 std::vector<std::string> check_sync_kinds(const RunConfig& config) {
@@ -126,11 +114,9 @@ std::vector<std::string> check_sync_kinds(const RunConfig& config) {
   if (!section.has("sync")) return {};
   const Copies copies = copies_of(config);
   if (copies == Copies::whole) return check_sync(config, true);
-  const Options sync = section.section("sync");
-  check_sync_kind(sync, config.strategy.name, copies);
-  if (!sync.json().contains("groups")) return {};
-  for (const Options& group : sync.sections("groups")) check_sync_kind(group, config.strategy.name, copies);
-  return check_sync(config, false);
+  refuse_local_updates(section,
+                       [&](const std::string& what) { return no_replicas(what, config.strategy.name, copies); });
+  return section.section("sync").json().contains("groups") ? check_sync(config, false) : std::vector<std::string>();
 }
 
 }  // namespace
@@ -138,7 +124,6 @@ std::vector<std::string> check_sync_kinds(const RunConfig& config) {
 std::vector<std::string> check_shared_effects(const RunConfig& config) {
   std::vector<std::string> left_out = check_sync_kinds(config);
   const Options& section = config.strategy.options;
-  check_named_once(section);
   if (config.precision != "fp16" && section.has("loss_scale"))
     refuse_without_effect(section, "loss_scale",
                           str("needs precision fp16, where it keeps small gradients above zero, but precision is ",

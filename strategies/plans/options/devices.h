@@ -38,9 +38,9 @@ std::vector<DevicePlan> parse_devices(const DeviceOptions& options, const Host& 
 
 // --- Keys without effect, and combinations that strategies refuse ---
 
-// Checks keys that all strategies share: `loss_scale` without fp16, a block that `recompute` names twice, keys of
-// `sync` (plans/options/step_options.h) that need replicas, and keys without effect. Throws ConfigError at the key.
-// Returns a line for each key that --set left without effect.
+// Checks keys that all strategies share: `loss_scale` without fp16, keys of `sync` (plans/options/step_options.h) that
+// need replicas, and keys without effect. Throws ConfigError at the key. Returns a line for each key that --set left
+// without effect.
 std::vector<std::string> check_shared_effects(const RunConfig& config);
 
 // Refuses `reshard_after_forward` if parameters are not sharded.

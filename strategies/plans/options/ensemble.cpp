@@ -8,78 +8,10 @@
 #include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "core/config/node.h"
 #include "core/data/catalogue/declared_schema.h"
-#include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/devices.h"
 
 namespace convoy {
-
-std::vector<std::string> execution_modes_of(const RunConfig& config) {
-  if (config.strategy.name != "ensemble") return {};
-  if (ensemble_options(config.strategy.options).how != EnsembleMode::automatic) return {};
-  return {"stacked", "threads", "processes"};
-}
-
-std::string mode_of(const JobPlan& job) {
-  if (job.ranks.size() == 1) return "stacked";
-  return job.processes.size() == 1 ? "threads" : "processes";
-}
-
-bool monitors_metric(const RunConfig& config) {
-  if (config.strategy.name != "ensemble") return false;
-  const std::vector<MemberSettings> members = members_of(config);
-  return std::any_of(members.begin(), members.end(), [](const MemberSettings& one) { return one.patience > 0; });
-}
-
-namespace {
-
-// Names of metrics of the evaluation split, and with `folds` of the rows that members hold out.
-std::vector<std::string> names_of(const EvaluationMetrics& metrics, bool folds) {
-  std::vector<std::string> names = metrics.evaluated;
-  if (folds)
-    for (const std::string& name : metrics.held_out) names.push_back("out_of_fold_" + name);
-  return names;
-}
-
-std::string unknown_metric(const std::string& wanted, const std::vector<std::string>& names, const char* whose) {
-  const std::string near = nearest(wanted, names);
-  return str("is ", wanted, ", which no evaluation", whose, " reports; there are ", join(names, ", "),
-             near.empty() ? "" : "; did you mean " + near + "?");
-}
-
-constexpr char no_rows[] =
-    "never has a value: the data set has no rows to evaluate on; leave it out, or give the data an evaluation split";
-
-}  // namespace
-
-void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics) {
-  const Options stop = config.strategy.options.section("early_stop");
-  const bool folds = samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold;
-  const std::vector<std::string> names = names_of(metrics, folds);
-  if (names.empty()) stop.fail("metric", no_rows);
-  const std::string wanted = ensemble_options(config.strategy.options).stop_metric;
-  if (std::find(names.begin(), names.end(), wanted) == names.end())
-    stop.fail("metric", unknown_metric(wanted, names, " of a member"));
-}
-
-void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
-                          const EvaluationMetrics& metrics) {
-  if (metric.empty()) return;
-  const bool ensemble = config.strategy.name == "ensemble";
-  const bool folds = ensemble ? samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold
-                              : member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold;
-  std::vector<std::string> names = names_of(metrics, folds);
-  if (names.empty()) throw ConfigError(location_of(config.resolved, key), key, no_rows);
-  if (ensemble && ensemble_options(config.strategy.options).vote)
-    for (const std::string& name : metrics.evaluated) {
-      names.push_back("mean_" + name);
-      if (name != "loss") names.push_back("vote_" + name);
-    }
-  if (std::find(names.begin(), names.end(), metric) == names.end())
-    throw ConfigError(location_of(config.resolved, key), key, unknown_metric(metric, names, ""));
-}
-
 namespace {
 
 // One value per member: one for all, a list with one each, or {from, to} with even distances, logarithmic with
@@ -178,8 +110,7 @@ MemberSample draw_of(const Options& options, int64_t members) {
 const std::vector<std::string> mode_names = {"stacked", "threads", "processes", "auto"};
 const std::vector<std::string> convolution_names = {"auto", "grouped", "each"};
 
-std::vector<int64_t> patience(const Options& options, int64_t members) {
-  const Options stop = options.section("early_stop");
+std::vector<int64_t> patience(const Options& stop, int64_t members) {
   std::vector<int64_t> all;
   for (double one : spread(stop, "patience", members, 0)) {
     if (one != std::floor(one)) stop.fail("patience", "holds ", one, "; it counts evaluations");
@@ -197,7 +128,8 @@ EnsembleOptions ensemble_options(const Options& strategy) {
   options.how = static_cast<EnsembleMode>(index_in(mode_names, strategy.text("how")));
   options.convolutions = static_cast<Convolutions>(index_in(convolution_names, strategy.text("convolutions")));
   options.vote = strategy.boolean("vote");
-  options.stop_metric = strategy.section("early_stop").text("metric");
+  options.early_stop = strategy.section("early_stop");
+  options.stop_metric = options.early_stop.text("metric");
   return options;
 }
 
@@ -209,21 +141,23 @@ std::vector<MemberSample> samples_of(const Options& strategy) {
 }
 
 void check_members(const Options& strategy) {
-  const int64_t members = ensemble_options(strategy).members;
+  const EnsembleOptions options = ensemble_options(strategy);
+  const int64_t members = options.members;
   samples_of(strategy);
   seeds(strategy, members, 0);
   for (const char* name : {"lr", "weight_decay"})
     if (strategy.has(name)) spread(strategy, name, members, 0);
-  patience(strategy, members);
+  patience(options.early_stop, members);
 }
 
 std::vector<MemberSettings> members_of(const RunConfig& config) {
   const Options& options = config.strategy.options;
+  const EnsembleOptions typed = ensemble_options(options);
   const Options& data = config.data.options;
   if (member_sample(data, config.seed).rows != MemberSample::Rows::all)
     data.fail("samples", "is for a single model; strategy.samples chooses the rows of each member");
   const Options& optimizer = config.optimizer.options;
-  const int64_t count = ensemble_options(options).members;
+  const int64_t count = typed.members;
   const auto value_of_each = [&](const char* name, double least) {
     if (options.has(name)) return spread(options, name, count, least);
     return std::vector<double>(size_t(count), optimizer.real(name));
@@ -231,11 +165,11 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   const std::vector<MemberSample> samples = samples_of(options);
   const std::vector<uint64_t> seed = seeds(options, count, config.seed);
   const std::vector<double> rate = value_of_each("lr", 0), decay = value_of_each("weight_decay", 0);
-  const std::vector<int64_t> patient = patience(options, count);
+  const std::vector<int64_t> patient = patience(typed.early_stop, count);
   if (config.train.evaluate_every.unit == Interval::Unit::never &&
       std::any_of(patient.begin(), patient.end(), [](int64_t one) { return one > 0; }))
-    options.section("early_stop")
-        .fail("patience", "counts evaluations, but train.evaluate_every is never; give one, such as 1 epoch");
+    typed.early_stop.fail("patience",
+                          "counts evaluations, but train.evaluate_every is never; give one, such as 1 epoch");
   std::vector<MemberSettings> members;
   for (size_t i = 0; i < samples.size(); ++i) {
     MemberSettings member{int64_t(i), seed[i], rate[i], decay[i], patient[i], samples[i]};
@@ -306,11 +240,70 @@ std::vector<Option> ensemble_section_options() {
   };
 }
 
-std::vector<std::vector<std::string>> member_overrides(const RunConfig& config) {
+namespace {
+
+std::vector<std::vector<std::string>> overrides_of_all(const RunConfig& config) {
   std::vector<std::vector<std::string>> overrides;
-  if (config.strategy.name != "ensemble") return overrides;
   for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
   return overrides;
+}
+
+std::vector<std::string> modes_of(const RunConfig& config) {
+  if (ensemble_options(config.strategy.options).how != EnsembleMode::automatic) return {};
+  return {"stacked", "threads", "processes"};
+}
+
+std::string mode_of(const JobPlan& job) {
+  if (job.ranks.size() == 1) return "stacked";
+  return job.processes.size() == 1 ? "threads" : "processes";
+}
+
+bool watches_metric(const RunConfig& config) {
+  const std::vector<MemberSettings> members = members_of(config);
+  return std::any_of(members.begin(), members.end(), [](const MemberSettings& one) { return one.patience > 0; });
+}
+
+std::vector<std::string> metrics_of_member(const Options& strategy, const EvaluationMetrics& metrics) {
+  return metrics.names(samples_of(strategy).front().rows == MemberSample::Rows::fold);
+}
+
+void check_stop_metric(const RunConfig& config, const EvaluationMetrics& metrics) {
+  const Options& strategy = config.strategy.options;
+  check_reported(config, "strategy.early_stop.metric", ensemble_options(strategy).stop_metric,
+                 metrics_of_member(strategy, metrics), " of a member");
+}
+
+// Returns `names` and the metrics of the members' mean and majority.
+std::vector<std::string> with_votes(std::vector<std::string> names, const EvaluationMetrics& metrics) {
+  for (const std::string& name : metrics.evaluated) {
+    names.push_back("mean_" + name);
+    if (name != "loss") names.push_back("vote_" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> metrics_of_run(const RunConfig& config, const EvaluationMetrics& metrics) {
+  std::vector<std::string> names = metrics_of_member(config.strategy.options, metrics);
+  return ensemble_options(config.strategy.options).vote ? with_votes(std::move(names), metrics) : names;
+}
+
+std::vector<std::string> possible_metrics(const EvaluationMetrics& metrics) {
+  return with_votes(metrics.names(true), metrics);
+}
+
+}  // namespace
+
+MemberFunctions ensemble_member_functions() {
+  MemberFunctions members;
+  members.overrides = overrides_of_all;
+  members.mode_key = "how";
+  members.modes = modes_of;
+  members.mode = mode_of;
+  members.watches_metric = watches_metric;
+  members.check_metric = check_stop_metric;
+  members.metrics = metrics_of_run;
+  members.possible_metrics = possible_metrics;
+  return members;
 }
 
 }  // namespace convoy

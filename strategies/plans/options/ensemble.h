@@ -7,6 +7,7 @@
 
 #include "core/base/ensemble_members.h"
 #include "core/config/run_config.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/step_options.h"
 
 namespace convoy {
@@ -29,6 +30,7 @@ struct EnsembleOptions : StepOptions {
   EnsembleMode how = EnsembleMode::automatic;
   Convolutions convolutions = Convolutions::automatic;
   bool vote = true;              // evaluate the members' majority and mean too
+  Options early_stop = {};       // for errors, and for the patience of each member
   std::string stop_metric = {};  // early_stop.metric
 };
 EnsembleOptions ensemble_options(const Options& strategy);
@@ -51,5 +53,8 @@ std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks
 
 // Returns the optimizer options of a separate run of this member.
 Component optimizer_of(const Component& optimizer, const MemberSettings& member);
+
+// Returns StrategyEntry::members of an ensemble.
+MemberFunctions ensemble_member_functions();
 
 }  // namespace convoy

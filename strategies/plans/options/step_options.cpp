@@ -16,10 +16,12 @@ size_t index_in(const std::vector<std::string>& names, const std::string& name) 
 
 namespace {
 
+constexpr double mib = 1024 * 1024;
+
 SyncGroup group_from(const Json& json) {
   SyncGroup group;
   group.match = json.value("match", "");
-  group.what = static_cast<SyncKind>(index_in(sync_kinds(), json.value("what", sync_kinds().front())));
+  group.what = static_cast<SyncKind>(index_in(sync_kinds, json.value("what", sync_kinds.front())));
   group.every = json.value("every", group.every);
   group.start_after = json.value("start_after", group.start_after);
   group.average_moments = json.value("moments", "local") == "averaged";
@@ -33,22 +35,7 @@ SyncGroup group_from(const Json& json) {
 
 }  // namespace
 
-const std::vector<std::string>& sync_kinds() {
-  static const std::vector<std::string> names = {"gradients", "parameters", "diloco"};
-  return names;
-}
-
-const std::vector<std::string>& compressions() {
-  static const std::vector<std::string> names = {"none", "fp16", "bf16"};
-  return names;
-}
-
-const std::vector<std::string>& shared_buffers() {
-  static const std::vector<std::string> names = {"broadcast", "mean", "local"};
-  return names;
-}
-
-const std::string& name_of(Compression compression) { return compressions()[size_t(compression)]; }
+const std::string& name_of(Compression compression) { return compressions[size_t(compression)]; }
 
 size_t SyncPolicy::group_of(const std::string& parameter) const {
   for (size_t group = 0; group < patterns.size(); ++group)
@@ -76,7 +63,7 @@ SyncPolicy sync_policy(const Options& strategy) {
   policy.groups.push_back(group_from(sync));
   for (const SyncGroup& group : policy.groups)
     if (group.what == SyncKind::gradients) policy.every = group.every;
-  policy.compress = static_cast<Compression>(index_in(compressions(), sync.value("compress", compressions().front())));
+  policy.compress = static_cast<Compression>(index_in(compressions, sync.value("compress", compressions.front())));
   return policy;
 }
 
@@ -84,8 +71,14 @@ bool Recompute::includes(const std::string& block) const {
   return all || std::find(names.begin(), names.end(), block) != names.end();
 }
 
-namespace {
-constexpr double mib = 1024 * 1024;
+Recompute recompute_of(const Options& strategy) {
+  if (!strategy.has("recompute")) return {};
+  const Json& value = strategy.at("recompute");
+  bool named = value.is_array() && !value.empty();
+  for (const Json& name : value) named = named && name.is_string();
+  if (!named && value != "none" && value != "blocks")
+    strategy.fail("recompute", "must be none, blocks, or a list of names of blocks");
+  return {value == "blocks", named ? strategy.texts("recompute") : std::vector<std::string>()};
 }
 
 double bucket_cap(double gradient_bytes) { return std::clamp(gradient_bytes / 4, 1.0 * mib, 25.0 * mib); }
@@ -95,15 +88,12 @@ StepOptions step_options(const Options& strategy) {
   const bool cap = strategy.has("bucket_cap_mb") && !strategy.is_auto("bucket_cap_mb");
   if (strategy.has("micro_batches")) step.micro_batches = strategy.integer("micro_batches");
   step.sync = sync_policy(strategy);
-  if (strategy.has("recompute")) {
-    step.recompute.all = strategy.at("recompute") == "blocks";
-    if (strategy.at("recompute").is_array()) step.recompute.names = strategy.texts("recompute");
-  }
+  step.recompute = recompute_of(strategy);
   if (strategy.has("first_bucket_mb")) step.first_bytes = strategy.real("first_bucket_mb") * mib;
   if (cap) step.cap_bytes = strategy.real("bucket_cap_mb") * mib;
   if (strategy.has("overlap") && !strategy.is_auto("overlap")) step.overlap = strategy.boolean("overlap");
   if (strategy.has("buffers"))
-    step.buffers = static_cast<SharedBuffers>(index_in(shared_buffers(), strategy.text("buffers")));
+    step.buffers = static_cast<SharedBuffers>(index_in(shared_buffers, strategy.text("buffers")));
   step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
   if (strategy.has("graph")) step.graph = strategy.text("graph");
   return step;

@@ -1,5 +1,5 @@
 // Typed values of the options of a step, as ranks and the planner read them: synchronisation, activation checkpointing,
-// buckets. Their descriptions and checks are in data_axis.h. Also StateOwners, which ranks and the planner share.
+// buckets. data_axis.h describes and checks them. Also StateOwners, which ranks and the planner share.
 // Without LibTorch.
 //
 // Synchronisation of replicas (section `sync`): each group of parameters, selected by name pattern, has one rule:
@@ -23,7 +23,7 @@ namespace convoy {
 size_t index_in(const std::vector<std::string>& names, const std::string& name);
 
 enum class SyncKind { gradients, parameters, diloco };
-const std::vector<std::string>& sync_kinds();  // names in the order of SyncKind
+inline const std::vector<std::string> sync_kinds{"gradients", "parameters", "diloco"};  // in the order of SyncKind
 
 struct SyncGroup {
   // Regular expression, searched anywhere in a parameter's name; "": parameters that no earlier group matches.
@@ -49,7 +49,7 @@ struct SyncGroup {
 
 enum class Compression { none, fp16, bf16 };
 const std::string& name_of(Compression compression);
-const std::vector<std::string>& compressions();  // names in the order of Compression
+inline const std::vector<std::string> compressions{"none", "fp16", "bf16"};  // in the order of Compression
 
 struct SyncPolicy {
   int64_t every = 1;                           // steps per update
@@ -69,7 +69,7 @@ SyncPolicy sync_policy(const Options& strategy);
 
 // Batch norm's buffers after an update: rank 0's, their mean, or each rank's.
 enum class SharedBuffers { broadcast, mean, local };
-const std::vector<std::string>& shared_buffers();  // names in the order of SharedBuffers
+inline const std::vector<std::string> shared_buffers{"broadcast", "mean", "local"};  // in the order of SharedBuffers
 
 // Blocks with activation checkpointing.
 struct Recompute {
@@ -78,6 +78,8 @@ struct Recompute {
 
   bool includes(const std::string& block) const;
 };
+// Reads the option `recompute`; a strategy without it has none. Throws ConfigError at the key if it is malformed.
+Recompute recompute_of(const Options& strategy);
 
 // Typed values of a strategy's section. A key that the strategy lacks keeps the default here.
 struct StepOptions {
