@@ -404,7 +404,7 @@ void Trained::Impl::choose_nominal(const Loss& loss) {
   nominal_.fill_(weight > 0 ? weight : 1);
 }
 
-// Takes the weight of this update for the next one, which usually has an equal one. Gradients then need no factor.
+// Uses this update's weight as divisor of the next update. Weights are usually equal; then gradients need no factor.
 void Trained::Impl::follow_nominal() {
   if (!follows_) return;
   const double weight = data_->end_of_step().header()[0].item<double>();

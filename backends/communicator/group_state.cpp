@@ -3,12 +3,12 @@
 #include "backends/communicator/group_state.h"
 
 #include <algorithm>
-#include <ctime>
 #include <thread>
 
 #include "backends/communicator/call.h"
 #include "backends/communicator/staging.h"
 #include "core/base/log.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 
@@ -189,12 +189,6 @@ CommError GroupState::time_limit_error(const Call& call, double seconds, const s
 
 namespace {
 
-int64_t thread_cpu_nanoseconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return time.tv_sec * 1000000000LL + time.tv_nsec;
-}
-
 int64_t nanoseconds(Clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
@@ -210,7 +204,7 @@ class Waiting {
     }
   }
   ~Waiting() {
-    state_.add_wait(nanoseconds(Clock::now() - start_), thread_cpu_nanoseconds() - cpu_);
+    state_.add_wait(nanoseconds(Clock::now() - start_), int64_t(1e9 * (thread_cpu_seconds() - cpu_)));
     if (state_.facts().waiting) state_.facts().waiting("");
   }
   Waiting(const Waiting&) = delete;
@@ -222,7 +216,7 @@ class Waiting {
  private:
   GroupState& state_;
   Clock::time_point start_ = Clock::now();
-  int64_t cpu_ = thread_cpu_nanoseconds();
+  double cpu_ = thread_cpu_seconds();
 };
 
 // Adds the time between its construction and its destruction to the waits of the rank's thread.

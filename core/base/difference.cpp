@@ -1,13 +1,11 @@
 #include "core/base/difference.h"
 
-#include <cmath>
 #include <limits>
 
 namespace convoy {
 namespace {
 
 // JSON has no infinity; null represents it.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 double number_in(const Json& json) {
   return json.is_null() ? std::numeric_limits<double>::infinity() : json.get<double>();
 }
@@ -24,8 +22,8 @@ Json to_json(const StepDifferences& step) {
     json["tensors"].push_back({{"kind", tensor.kind},
                                {"name", tensor.name},
                                {"shape", tensor.shape},
-                               {"absolute", number(tensor.absolute)},
-                               {"relative", number(tensor.relative)},
+                               {"absolute", number_or_null(tensor.absolute)},
+                               {"relative", number_or_null(tensor.relative)},
                                {"same_bytes", tensor.same_bytes},
                                {"fault", tensor.fault}});
   }

@@ -41,6 +41,8 @@ Json value_of_key(const Json& json, const std::string& key) {
   return json.contains(pointer) ? json[pointer] : Json();
 }
 
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
 Json number_or_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -54,5 +54,6 @@ Json value_of_key(const Json& json, const std::string& key);
 // "nan", "inf" and "-inf". Anything else that is no number is read as NaN.
 Json number_or_text(double value);
 double read_number(const Json& value);
+Json number_or_null(double value);  // null for values that are not finite
 
 }  // namespace convoy

@@ -47,8 +47,8 @@ class WeightSource {
 // all of it.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, bool verify);
 
-// Copies the elements of `piece` in rows [first, first + view.size(0)) of the whole tensor, from a view with any
-// strides. Returns their number. `out` is contiguous.
+// `view`: rows [first, first + view.size(0)) of the whole tensor, any strides. Copies their elements that belong to
+// `piece` into `out` (contiguous). Returns their number.
 int64_t copy_rows(const Piece& piece, const at::Tensor& out, const at::Tensor& view, int64_t first);
 
 }  // namespace convoy

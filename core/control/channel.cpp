@@ -64,7 +64,7 @@ StopAgreement::StopAgreement(std::shared_ptr<Channel> channel, int rank, int siz
                          });
 }
 
-// A rank that ends its loop normally or by an exception names a stop step for ranks that wait or will wait.
+// A rank that leaves its loop without a stop step sends one, so that no rank waits for it.
 StopAgreement::~StopAgreement() {
   int64_t stop_step = 0;
   {

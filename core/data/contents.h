@@ -46,7 +46,7 @@ struct DataChange {
   std::string text() const;  // all differences, joined by commas
 };
 
-// Data with equal bytes can differ only in its numbers; for other data `other` is not empty.
+// If the bytes are equal, `other` is empty: only names and their numbers can differ. Otherwise `other` is not empty.
 DataChange data_change(const DataContents& stored, const DataContents& now);
 
 }  // namespace convoy

@@ -6,7 +6,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,15 +18,10 @@
 #include <thread>
 
 #include "core/data/catalogue/declared_schema.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
-
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
-}
 
 constexpr int64_t usual_prefetch = 4;
 
@@ -155,9 +149,9 @@ class Loader::Worker {
 
   Batch made_now() {
     const auto start = std::chrono::steady_clock::now();
-    const double cpu = thread_seconds();
+    const double cpu = thread_cpu_seconds();
     Batch batch = make(taken_);
-    cpu_ = cpu_ + thread_seconds() - cpu;
+    cpu_ = cpu_ + thread_cpu_seconds() - cpu;
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     ++taken_;
     return on_device(std::move(batch));
@@ -171,7 +165,7 @@ class Loader::Worker {
         Batch batch = make(number);
         if (TraceLog* const recorded = trace(); recorded != nullptr && from > 0)
           recorded->add({"loader", "batch", "data", from, steady_nanoseconds()});
-        cpu_.store(thread_seconds(), std::memory_order_relaxed);
+        cpu_.store(thread_cpu_seconds(), std::memory_order_relaxed);
         bool was_empty = false;
         {
           std::lock_guard<std::mutex> lock(mutex_);

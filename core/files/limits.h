@@ -1,4 +1,4 @@
-// Limits of this process from cgroups (versions 1 and 2), and free memory of the host, from /proc and /sys.
+// Limits of this process from cgroups (versions 1 and 2), free memory of the host, from /proc and /sys; and clocks.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -34,6 +34,8 @@ std::string host_name();
 
 // Returns the CPU time of all threads of this process so far, in seconds.
 double process_cpu_seconds();
+double thread_cpu_seconds();  // CPU time of the calling thread
+double unix_seconds();        // unix time
 
 // Returns message texts: the missing resource, its limits, and what to do.
 std::string no_memory_text(const std::string& root = "");

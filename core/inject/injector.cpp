@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/files/limits.h"
 #include "core/model.h"
 #include "core/model_interface.h"
 
@@ -230,10 +231,6 @@ namespace {
 
 using Kind = Fault::Kind;
 using Detail = Fault::Detail;
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Leaves a process as a careless library would: no signal to the rank's process group reaches it.
 void leave_orphan() {

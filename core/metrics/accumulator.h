@@ -42,7 +42,7 @@ class MetricAccumulator {
   std::vector<bool> lower_is_better_;
   std::vector<Metric::Form> forms_;
   std::vector<at::Tensor> sums_, weights_;  // float64, 1-d
-  at::Tensor negative_weight_;              // as weights_.front(), but only weights below 0
+  at::Tensor negative_weight_;              // sum of the first metric's negative weights
 };
 
 // BestMetrics: last and best value of every evaluation metric, in the form of summary.json and checkpoints: {name:

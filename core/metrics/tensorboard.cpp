@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -90,8 +89,6 @@ std::string histogram_of(const Histogram& one) {
          reals(6, one.limits) + reals(7, one.counts);
 }
 
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 // --- Records of earlier attempts ---
 
 // Returns the step of an event; 0 if it has none. Reads only the first fields, which are the time and the step.
@@ -139,20 +136,20 @@ EventFile::EventFile(const std::string& folder, int64_t last_step) {
   for (const std::string& name : names_in(folder))
     if (begins_with(name, file_prefix)) drop_after(folder + "/" + name, last_step);
   // TensorBoard orders the files of a folder by name.
-  const int64_t microseconds = static_cast<int64_t>(unix_now() * 1e6);
+  const int64_t microseconds = static_cast<int64_t>(unix_seconds() * 1e6);
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%010lld.%06lld", static_cast<long long>(microseconds / 1000000),
                 static_cast<long long>(microseconds % 1000000));
   path_ = str(folder, "/", file_prefix, seconds, ".", host_name());
   file_ = open_to_append(path_);
   // No step: TensorBoard expects the version in the first event.
-  write_all(file_.get(), record_of(real(event_time, unix_now()) + message(event_version, "brain.Event:2")), path_);
+  write_all(file_.get(), record_of(real(event_time, unix_seconds()) + message(event_version, "brain.Event:2")), path_);
   constexpr int session_status = 1, session_start = 1;
   if (last_step > 0) event(last_step + 1, message(event_session, integer(session_status, session_start)));
 }
 
 void EventFile::event(int64_t step, const std::string& fields) {
-  write_all(file_.get(), record_of(real(event_time, unix_now()) + integer(event_step, step) + fields), path_);
+  write_all(file_.get(), record_of(real(event_time, unix_seconds()) + integer(event_step, step) + fields), path_);
 }
 
 void EventFile::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {

@@ -2,16 +2,14 @@
 #include "core/rank_state/position.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "core/files/limits.h"
 
 namespace convoy {
 
 namespace {
 
-double seconds_since(double unix_seconds) {
-  const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return std::max(now - unix_seconds, 0.0);
-}
+double seconds_since(double time) { return std::max(unix_seconds() - time, 0.0); }
 
 }  // namespace
 

@@ -320,12 +320,9 @@ double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) 
   const auto scratch = std::make_unique<StateLayout>();
   const auto cost = [](auto write) {
     constexpr int times = 500;
-    timespec from{}, to{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    const double from = thread_cpu_seconds();
     for (int i = 1; i <= times; ++i) write(i);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-    return (static_cast<double>(to.tv_sec - from.tv_sec) + 1e-9 * static_cast<double>(to.tv_nsec - from.tv_nsec)) /
-           times;
+    return (thread_cpu_seconds() - from) / times;
   };
   const double phase = cost([&](int) {
     scratch->phase.write("forward/backward");

@@ -22,7 +22,7 @@ namespace convoy {
 namespace {
 
 constexpr int64_t scanned = 64;     // scores that are compared with the worst of the list at once
-constexpr int64_t most_moved = 64;  // longest list into which each score is inserted by itself
+constexpr int64_t most_moved = 64;  // largest k with one insertion per score; longer lists merge a block at once
 
 CONVOY_BODY bool any_above_body(const T* __restrict scores, T bound) {
   int found = 0;

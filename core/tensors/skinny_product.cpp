@@ -360,15 +360,16 @@ inline __attribute__((always_inline)) void sum_body(const T* __restrict rows, T*
   if (!add) std::fill_n(out, width, T(0));
   // Rows are narrow: `widest` elements, which are several rows, are added at once.
   const int64_t step = widest % width == 0 ? widest : width;
-  for (int64_t begin = 0; begin < n; begin += summed, rows += summed * width) {
+  for (int64_t begin = 0; begin < n; begin += summed) {
     T part[widest] = {};
+    const T* __restrict from = rows + begin * width;
     const int64_t elements = std::min(n - begin, summed) * width;
     int64_t i = 0;
     if (step == widest)
       for (; i + widest <= elements; i += widest)
-        for (int64_t k = 0; k < widest; ++k) part[k] += rows[i + k];
+        for (int64_t k = 0; k < widest; ++k) part[k] += from[i + k];
     for (; i < elements; i += step)
-      for (int64_t k = 0; k < std::min(step, elements - i); ++k) part[k] += rows[i + k];
+      for (int64_t k = 0; k < std::min(step, elements - i); ++k) part[k] += from[i + k];
     for (int64_t k = 0; k < step; ++k) out[k % width] += part[k];
   }
 }

@@ -82,7 +82,7 @@ struct RowCounts {
 struct SavedState {
   bool evaluation_owed = false;   // an evaluation of this state was interrupted
   bool best = false;              // becomes the best checkpoint
-  bool last = false;              // training ends after it, so the save waits until it is written
+  bool last = false;              // the last save; it returns when the files are written
   const Dataset* data = nullptr;  // its contents are recorded; may be null
   Json trainer = Json::object();  // more keys of the trainer section
   Json rank = Json();             // more keys of this rank's section; null: none

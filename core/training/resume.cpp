@@ -105,8 +105,8 @@ Json section_of(const Json& parent, const char* key) { return parent.is_object()
 
 using OptionValues = std::map<std::string, Json>;  // by key path
 
-// Options that choose the held-out folds of an ensemble or of a single model. `member`: the member to which the state
-// belongs; -1: the state of all members.
+// Options that choose the training rows, and with folds the held-out rows, of an ensemble or of a single model.
+// `member`: the member to which the state belongs; -1: the state of all members.
 OptionValues fold_options(const Json& config, int member) {
   Json samples = section_of(section_of(config, "data"), "samples");
   const Json of_members = section_of(section_of(config, "strategy"), "samples");

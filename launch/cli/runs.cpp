@@ -1,7 +1,6 @@
 #include "launch/cli/commands.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "core/base/json.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "launch/report/listed_run.h"
 #include "launch/text/text_table.h"
 
@@ -18,8 +18,6 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 std::string age_text(double seconds) {
   if (seconds < 90) return formatted("%.0f s", std::max(0.0, seconds));
@@ -69,7 +67,7 @@ int runs_command(const RunsArguments& arguments, std::ostream& out) {
     if (std::optional<ListedRun> run = listed_run(arguments.folder)) runs.push_back(std::move(*run));
   std::stable_sort(runs.begin(), runs.end(),
                    [](const ListedRun& a, const ListedRun& b) { return a.written > b.written; });
-  const double now = unix_now();
+  const double now = unix_seconds();
   Json list = Json::array();
   std::vector<std::vector<std::string>> lines{
       {"run", "status", "strategy", "step", "metric", "best", "at step", "age"}};

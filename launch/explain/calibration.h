@@ -51,7 +51,8 @@ struct MeasurementRequest {
   MeasuredRank alone;                              // the reference strategy's rank
   std::vector<MeasuredRank> together;              // ranks of this host at once; empty: not measured
   std::vector<int64_t> alone_rows, together_rows;  // rows of a pass; the most frequent first, then a small one
-  std::vector<UpdatedShare> alone_updated, together_updated;  // by those rows; empty: all parameters
+  // One per entry of alone_rows, together_rows; empty: an update touches all parameters.
+  std::vector<UpdatedShare> alone_updated, together_updated;
   std::vector<WantedExchange> exchanges;
   std::vector<int64_t> bytes;         // sent by a rank in one exchange, ascending
   double seconds = 0;                 // time for the whole measurement, after data set and model are made

@@ -45,7 +45,7 @@ Estimate speed_over(const PredictedCandidate& candidate, const PredictedCandidat
 // "0.4×", "12×".
 std::string speed_text(double speed);
 
-// Adds the effect of other load on the measured cores to the error. `load`: its share of the cores.
+// Widens the error by the effect of other load on the measured cores. `load`: its share of the cores.
 StepPrediction widened(StepPrediction step, double load);
 
 // One sentence: the best candidate, and why the others are no better. `reference`: the single rank with which all are

@@ -240,7 +240,7 @@ class Predictor {
       const GroupExtent extent = extent_of(job_, rank, axis.axis);
       if (axis.messages <= 0 || extent.ranks < 2) continue;
       const double bytes = axis.bytes / axis.messages;
-      // A rank receives from a neighbour as much as it sends.
+      // A rank receives from a neighbour as much as it sends, so both directions count.
       const double messages = axis.messages * (axis.kind == Exchange::send ? 2 : 1);
       const std::optional<Estimate> local =
           exchange_seconds(calibration_, job_.backend, axis.kind, bytes, extent.ranks);

@@ -105,7 +105,7 @@ struct GpuReading {
 struct GpuShare {
   double use = -1;         // mean over its GPUs
   int64_t memory = -1;     // sum over them
-  bool of_device = false;  // values are those of the whole device for at least one GPU
+  bool of_device = false;  // for at least one GPU the values may include other processes
 };
 
 // Use of the GPUs in `readings` by `processes`. `all_watched`: the processes of all pipelines. If the driver lists none

@@ -224,7 +224,7 @@ Json answer_in(const DescribeResult& described) {
   return Json::parse(lines.substr(lines.rfind('\n') + 1), nullptr, false);
 }
 
-// Code of a plugin can end the process as exit code and text of its choice. So convoy-rank marks its errors.
+// A plugin's code can end the process with any exit code and output. So convoy-rank marks its own errors.
 [[noreturn]] void fail_without_answer(const DescribeResult& described, const std::string& plugins) {
   const std::string message = without_newlines_at_end(described.error);
   throw Error(Failure::training, "convoy-rank --describe ended without an answer",

@@ -78,8 +78,6 @@ double value_of_metric(const ListedRun& run, const std::string& metric, const ch
 
 std::string number_or_dash(double value) { return std::isfinite(value) ? formatted("%.5g", value) : "-"; }
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
 std::optional<ListedRun> listed_run(const std::string& folder) {
   std::error_code none;
   if (!fs::exists(folder + "/summary.json", none)) return std::nullopt;

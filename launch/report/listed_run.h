@@ -34,7 +34,6 @@ double value_of_metric(const ListedRun& run, const std::string& metric, const ch
 std::string main_metric(const ListedRun& run, const std::string& wanted);
 bool is_loss_name(const std::string& metric);
 std::string number_or_dash(double value);  // "-" for values that are not finite
-Json number_or_null(double value);
 
 // Keys of the configurations that differ between any two of the runs, except `name` and train.pause_after, with the
 // value of each run; null: that run has no such key.

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
 
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/report/report.h"
@@ -13,8 +13,6 @@
 namespace convoy {
 
 namespace {
-
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // Calls `use` with each complete line of a JSON Lines file that is an object.
 void for_each_object(const std::string& path, const std::function<void(const Json&)>& use) {
@@ -50,7 +48,7 @@ Json schedule_of(const std::string& folder, bool running, size_t most, double& o
                     {"attempt", number_in(event, "attempt", 1)},
                     {"from", six_digits(time - origin)}};
   });
-  if (running) last = unix_now() - origin;
+  if (running) last = unix_seconds() - origin;
   for (auto& [name, bar] : open) {
     bar["to"] = six_digits(last);
     bar["end"] = "running";
@@ -150,7 +148,7 @@ Json to_json(const ReportedFarm& farm, const ReportLimits& limits) {
   }
   const double began = number_in(farm.summary, "started", std::nan(""));
   const bool runs = farm.listed.status == "running" && std::isfinite(began);
-  const double seconds = runs ? number_in(farm.summary, "train_seconds", 0) + (unix_now() - began)
+  const double seconds = runs ? number_in(farm.summary, "train_seconds", 0) + (unix_seconds() - began)
                               : farm_seconds(farm.listed.folder, farm.summary);
   Json json{{"name", farm.listed.name},
             {"folder", farm.listed.folder},

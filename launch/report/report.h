@@ -54,7 +54,7 @@ struct ReportedRun {
   RecordedRun records;
   std::vector<std::pair<std::string, Curve>> memory, cpu;  // bytes and busy cores over seconds, by rank or pipeline
   int farm = -1;                                           // index in `farms`; -1: none
-  std::vector<std::string> notes;                          // on files that the page shows only in part
+  std::vector<std::string> notes;                          // name files that the page shows only in part
 };
 ReportedRun reported_run(ListedRun listed);
 // `points`: largest number of points of each curve. `label`: unique in the page.
@@ -67,7 +67,7 @@ struct ReportedFarm {
   Json summary, leaderboard;
   Json schedule;  // [{pipeline, slot, from, to, end}], in seconds since the first event
   std::vector<std::pair<std::string, Curve>> memory, cpu;  // by pipeline, over seconds since the first event
-  std::vector<std::string> notes;                          // on files that the page shows only in part
+  std::vector<std::string> notes;                          // name files that the page shows only in part
 };
 ReportedFarm reported_farm(ListedRun listed, const ReportLimits& limits);
 Json to_json(const ReportedFarm& farm, const ReportLimits& limits);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -222,7 +221,7 @@ std::vector<std::string> notes_of(const ReportSources& sources) {
 Json composed(const ReportSources& sources, const ReportLimits& limits, size_t points) {
   const std::vector<std::string> labels = labels_of(sources);
   Json data{{"version", version},
-            {"written", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()},
+            {"written", unix_seconds()},
             {"sentences", Json::array()},
             {"runs", Json::array()},
             {"farms", Json::array()}};

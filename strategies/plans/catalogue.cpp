@@ -99,7 +99,16 @@ std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, cons
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
 #define CONVOY_ENTRY(name) name##_entry(),
-  static const std::vector<StrategyEntry> entries{CONVOY_STRATEGIES(CONVOY_ENTRY)};
+  static const std::vector<StrategyEntry> entries = [] {
+    const std::vector<StrategyEntry> all{CONVOY_STRATEGIES(CONVOY_ENTRY)};
+    for (const StrategyEntry& entry : all) {
+      const MemberFunctions& members = entry.members;
+      CONVOY_CHECK(!members.modes == !members.mode && !members.modes == members.mode_key.empty() &&
+                       !members.watches_metric == !members.check_metric,
+                   "strategy ", entry.name, " lacks one of the MemberFunctions that are set together");
+    }
+    return all;
+  }();
 #undef CONVOY_ENTRY
   return entries;
 }
@@ -180,14 +189,15 @@ void check_reported(const RunConfig& config, const std::string& key, const std::
            near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
+std::vector<std::string> reported_metrics(const RunConfig& config, const EvaluationMetrics& metrics) {
+  const MemberFunctions& members = strategy_of(config).members;
+  if (members.metrics) return members.metrics(config, metrics);
+  return metrics.names(member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold);
+}
+
 void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
                           const EvaluationMetrics& metrics) {
-  if (metric.empty()) return;
-  const MemberFunctions& members = strategy_of(config).members;
-  const auto of_one_model = [&] {
-    return metrics.names(member_sample(config.data.options, config.seed).rows == MemberSample::Rows::fold);
-  };
-  check_reported(config, key, metric, members.metrics ? members.metrics(config, metrics) : of_one_model(), "");
+  if (!metric.empty()) check_reported(config, key, metric, reported_metrics(config, metrics), "");
 }
 
 }  // namespace convoy

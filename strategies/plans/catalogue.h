@@ -153,7 +153,8 @@ struct EvaluationMetrics {
 };
 CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
 
-// Functions of a strategy that trains several models at once, the members. All are null for other strategies.
+// Functions of a strategy that trains several models at once, the members. All are null for other strategies. `modes`,
+// `mode` and `mode_key` are set together, and so are `watches_metric` and `check_metric`.
 struct MemberFunctions {
   // Returns overrides in the form of --set, one list for each member. They turn the configuration into a run of the
   // reference strategy for that member.
@@ -236,7 +237,9 @@ std::vector<std::vector<std::string>> member_overrides(const RunConfig& config);
 // lists them. `whose`: "", or " of a member".
 void check_reported(const RunConfig& config, const std::string& key, const std::string& metric,
                     const std::vector<std::string>& names, const std::string& whose);
-// Throws ConfigError at `key` if no evaluation of the whole run reports the metric; "": nothing is watched.
+// Returns the metrics that evaluations of the whole run report.
+std::vector<std::string> reported_metrics(const RunConfig& config, const EvaluationMetrics& metrics);
+// Throws ConfigError at `key` if reported_metrics lacks the metric; "": nothing is watched.
 void check_watched_metric(const RunConfig& config, const std::string& key, const std::string& metric,
                           const EvaluationMetrics& metrics);
 

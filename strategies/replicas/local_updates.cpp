@@ -309,7 +309,7 @@ bool LocalUpdates::sums_gradients() const {
   const int64_t number = update_.made();
   const auto shared = [number](const SyncGroup& group) { return !group.is_local(number); };
   if (rows_.sums_gradients(number)) return true;
-  // Other ranks of this replica may have parameters of a group that this rank lacks.
+  // Other ranks of this replica may have parameters of a group when this rank has none.
   if (pipeline_parallel_) return std::any_of(policy_.groups.begin(), policy_.groups.end(), shared);
   return std::any_of(groups_.begin(), groups_.end(), [&](size_t group) { return shared(policy_.groups[group]); });
 }

@@ -96,8 +96,6 @@ at::Tensor SwappedStorage::take() {
 
 namespace {
 
-int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
-
 UnitLayout::Range common(const UnitLayout::Range& a, const UnitLayout::Range& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};

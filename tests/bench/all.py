@@ -106,6 +106,7 @@ def missed(results):
     for name, result in results.items():
         misses = [one for one in result["verdicts"] if not one["ok"]]
         lines += [f"{name}: {one['label']}: {one['value']:.4g}, gate {limit(one, 'gate')}" for one in misses]
+        lines += [f"{name}: {label}: no value" for label in result.get("absent", [])]
         if result["code"] and not misses:
             lines.append(f"{name}: no figure, exit code {result['code']}")
     return lines
@@ -121,7 +122,12 @@ if __name__ == "__main__":
         minutes = (time.monotonic() - start) / 60
         harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
         code, verdicts = measure(name, BENCHMARKS[name] + (["--rounds", str(options.rounds)] if options.rounds else []))
-        known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "verdicts": verdicts}
+        # Values that an earlier run had and this one lacks: it ended early, or something that it needs is missing.
+        before = known.get(name, {})
+        labels = [*(one["label"] for one in before.get("verdicts", [])), *before.get("absent", [])]
+        absent = [label for label in labels if label not in {one["label"] for one in verdicts}]
+        known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "verdicts": verdicts,
+                       **({"absent": absent} if absent else {})}
         # After each benchmark: an interrupted hour keeps what it has measured.
         RESULTS.write_text(json.dumps({name: known[name] for name in BENCHMARKS if name in known}, indent=1, ensure_ascii=False) + "\n")
         write({name: known[name] for name in BENCHMARKS if name in known})

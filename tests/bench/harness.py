@@ -58,9 +58,9 @@ def convoy_run(convoy, config, output, overrides=(), ranks=None, timeout=600, un
 class Run:
     """One `convoy run` in a separate folder: its summary and its metrics. `under` is put before the command."""
 
-    def __init__(self, config, overrides=(), ranks=None, timeout=600, under=(), inject=()):
+    def __init__(self, config, overrides=(), ranks=None, timeout=600, under=(), inject=(), convoy=CONVOY):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        convoy_run(CONVOY, config, self.folder / "run", overrides, ranks, timeout, under, inject)
+        convoy_run(convoy, config, self.folder / "run", overrides, ranks, timeout, under, inject)
         self.summary = json.loads((self.folder / "run" / "summary.json").read_text())
         lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
         self.records = [json.loads(line) for line in lines]

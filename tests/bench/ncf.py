@@ -1,4 +1,5 @@
 """The 12-million-parameter NeuMF of docs/recommenders.md: two mpi ranks and one core against PyTorch, with a chart"""
+import concurrent.futures
 import math
 import os
 import pathlib
@@ -17,6 +18,7 @@ LOOP, VECTORISED, DDP, FUSED, SPARSE = "per-row loop, dense Adam", "vectorised, 
     "DDP, fused Adam", "SparseAdam, both cores"
 MPI, CORE, FOUR, GLOO, DENSE = "convoy, 2 ranks, mpi", "convoy, one core", "convoy, 4 ranks, mpi", "convoy, 2 ranks, gloo", \
     "convoy, one core, dense tables"
+BOTH = "convoy, two runs at once, one a core"
 # Known instances a second on two idle cores. If this machine runs the vectorised peer more slowly, the others' expected
 # values shrink by the same factor.
 KNOWN = {LOOP: 17400, VECTORISED: 26500, DDP: 22000, FUSED: 30000, SPARSE: 592000}
@@ -28,6 +30,16 @@ def convoy(ranks, backend, steps, warm, *more, under=()):
         run = harness.Run(CONFIG, [*SETTINGS, f"backend={backend}", f"train.max_steps={steps + warm}",
                                    f"train.log_every={max(1, min(100, warm))}", *more], ranks=ranks, under=under)
         return ranks * BATCH * WIDTH / run.step_seconds(skip=warm)
+    return measure
+
+
+def side_by_side(steps, warm):
+    """Measures two independent runs at once, each on a core: what the second core is worth without any exchange."""
+    def measure():
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        one = lambda core: convoy(1, "auto", steps, warm, "strategy={name: single}", under=["taskset", "-c", str(core)])()
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return sum(pool.map(one, cores))
     return measure
 
 
@@ -59,8 +71,8 @@ def verdicts(figures):
     for reference, gate, aim in ((SPARSE, 7, 10), (DDP, 90, 200), (FUSED, 40, 80), (LOOP, 150, 300)):
         ok &= harness.verdict(f"two mpi ranks ÷ {reference}", ratio(MPI, reference), gate, at_most=False, aim=aim)
     ok &= harness.verdict(f"one core ÷ {SPARSE}", ratio(CORE, SPARSE), 4.5, at_most=False, aim=6)
-    if statistics.median(figures[MPI]) < 5e6:
-        ok &= harness.verdict("1 → 2 ranks", ratio(MPI, CORE), 1.7, at_most=False, aim=1.85)
+    harness.say(f"  two runs that share nothing, one on each core, train {ratio(BOTH, CORE):.2f} times as fast as one")
+    ok &= harness.verdict("1 → 2 ranks", ratio(MPI, CORE), 1.7, at_most=False, aim=1.85)
     ok &= harness.verdict("four ranks ÷ two", ratio(FOUR, MPI), 0.9, at_most=False, aim=1)
     return ok
 
@@ -120,6 +132,7 @@ if __name__ == "__main__":
         LOOP: peer(15, "--per-row", "--warm", 2),
         DENSE: convoy(1, "auto", 60, 10, "strategy={name: single}", "model.rows=false", under=one_core),
         CORE: convoy(1, "auto", 3000, 300, "strategy={name: single}", under=one_core),
+        BOTH: side_by_side(3000, 300),
         GLOO: convoy(2, "gloo", 1500, 300),
         FOUR: convoy(4, "mpi", 3000, 300),
         MPI: convoy(2, "mpi", 4000, 300),

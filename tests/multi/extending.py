@@ -8,12 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
-from extending_page import PAGE, changed_copy
-
-# CMake variables that the copy takes from the build.
-SETTINGS = re.compile(r"^((?:CONVOY_WITH_|CONVOY_SANITIZE|CONVOY_PCH|CMAKE_BUILD_TYPE|CMAKE_CXX_COMPILER|Torch_DIR|"
-                      r"CONVOY_TORCH_NAMED|"
-                      r"CMAKE_PREFIX_PATH)\w*:\w+=.*)$", re.M)
+from extending_page import PAGE, changed_copy, cmake_settings
 
 
 def run(title, line, folder, **environment):
@@ -27,8 +22,7 @@ def run(title, line, folder, **environment):
 with runs.workspace() as work:
     tree = work / "tree"
     blocks = changed_copy(tree)
-    settings = [f"-D{setting}" for setting in SETTINGS.findall((runs.BUILD / "CMakeCache.txt").read_text())]
-    run("configures", ["cmake", "-S", ".", "-B", "build", "-G", "Ninja", *settings], tree)
+    run("configures", ["cmake", "-S", ".", "-B", "build", "-G", "Ninja", *cmake_settings()], tree)
     run("builds", ["cmake", "--build", "build", "--target", "convoy", "convoy-rank", "conformance_tests",
                    "equivalence_tests"], tree)
     for kind, name, text in blocks:

@@ -12,13 +12,15 @@ namespace {
 
 struct Updates {
   std::vector<bool> overlapped;  // by update
+  Json report;                   // for the summary
 };
 
 // Two ranks make `count` updates. On rank `slow`, updates with overlap == `slow_kind` take 20 ms longer.
 std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, int count, int slow, bool slow_kind) {
   std::vector<Updates> all(2);
   run_ranks({"local", 2}, [&](Communicator& world) {
-    OverlapChoice choice(configured, measures, CommunicatorPtr(CommunicatorPtr(), &world));
+    OverlapChoice choice(configured, measures, CommunicatorPtr(CommunicatorPtr(), &world),
+                         [&](const Json& json) { all[static_cast<size_t>(world.rank())].report = json; });
     for (int update = 0; update < count; ++update) {
       choice.begin_update();
       all[static_cast<size_t>(world.rank())].overlapped.push_back(choice.overlaps());
@@ -36,6 +38,9 @@ TEST(OverlapChoice, TakesTheFasterOneOnAllRanks) {
     for (const Updates& rank : all) {
       EXPECT_EQ(rank.overlapped[18], !slow_kind);
       EXPECT_EQ(rank.overlapped[19], !slow_kind);
+      const Json& overlap = rank.report.at("overlap");
+      EXPECT_EQ(overlap.at("on"), !slow_kind);
+      EXPECT_EQ(overlap.at("seconds_with") > overlap.at("seconds_without"), slow_kind);
     }
     EXPECT_EQ(all[0].overlapped, all[1].overlapped);
   }
@@ -49,8 +54,11 @@ TEST(OverlapChoice, MeasuresBothInTurn) {
 }
 
 TEST(OverlapChoice, AConfiguredChoiceStays) {
-  for (const bool configured : {true, false})
-    EXPECT_EQ(choices_of(configured, true, 14, 0, configured)[0].overlapped, std::vector<bool>(14, configured));
+  for (const bool configured : {true, false}) {
+    const Updates one = choices_of(configured, true, 20, 0, configured)[0];
+    EXPECT_EQ(one.overlapped, std::vector<bool>(20, configured));
+    EXPECT_TRUE(one.report.is_null());
+  }
 }
 
 TEST(OverlapChoice, OverlapsWhereThereIsNothingToMeasure) {

@@ -9,6 +9,14 @@ PAGE = "docs/extending.md"
 TESTS = ("tests/equivalence/", "tests/support/")  # not counted, unlike the list of backends in tests/conformance
 FOLDERS = ("api", "backends", "cmake", "configs", "core", "docs", "include", "launch", "models", "strategies", "tests")
 
+# CMake variables that a copy of the tree takes from the build.
+SETTINGS = re.compile(r"^((?:CONVOY_WITH_|CONVOY_SANITIZE|CONVOY_PCH|CMAKE_BUILD_TYPE|CMAKE_CXX_COMPILER|Torch_DIR|"
+                      r"CONVOY_TORCH_NAMED|CMAKE_PREFIX_PATH)\w*:\w+=.*)$", re.M)
+
+
+def cmake_settings():
+    return [f"-D{setting}" for setting in SETTINGS.findall((runs.BUILD / "CMakeCache.txt").read_text())]
+
 
 def fences():
     """Returns (kind, name, text) of each code block with a name, in order."""

@@ -19,7 +19,8 @@
 namespace convoy {
 
 struct TrainedBpe {
-  std::vector<std::string> tokens;                          // by number, as letters: special ones, bytes, merged ones
+  // By number: special tokens, bytes, merged tokens; bytes as printable letters.
+  std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;  // in the order of training; bytes as printable letters
   std::vector<std::string> special;
   int64_t pieces = 0;     // in the texts

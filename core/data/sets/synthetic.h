@@ -47,7 +47,7 @@ class SyntheticVectors : public Dataset {
 struct SyntheticInteractions {
   int64_t rows = 0;  // training positives
   int64_t users = 0;
-  int64_t drawn_users = 0;  // only the first ones occur; 0: all users
+  int64_t drawn_users = 0;  // number of users that occur, the first ones; 0: all
   int64_t items = 0;
   int64_t context = 0;  // number of context columns
   double user_exponent = 0.6;

@@ -89,7 +89,8 @@ void RowBase::look_up(int index, const at::Tensor& rows, at::Tensor out) {
   at::NoGradGuard no_grad;
   Table& table = tables_.at(index);
   run(table, rows, {}, &out, {});
-  if (!by_loops(table)) return;
+  table.looked_up.clear();
+  if (!by_loops(table) || table.exact || table.history.length() == 0) return;  // without factors
   table.looked_up.assign(rows.const_data_ptr<int64_t>(), rows.const_data_ptr<int64_t>() + rows.numel());
 }
 

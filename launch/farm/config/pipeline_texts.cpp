@@ -160,7 +160,7 @@ class FarmReader {
     }
   }
 
-  // Reports errors of single values; an invalid value is null here.
+  // Reports mistakes of the section and its pipelines; an invalid value is null here.
   static void check_section(const Options& options, std::vector<ConfigError>& mistakes) {
     const auto attempt = [&](const auto& check) {
       try {

@@ -153,7 +153,7 @@ constexpr size_t most_described = 4;  // starts of convoy-rank, about half a sec
 // evaluated.
 std::string kind_of(const Json& config) {
   if (config.at("train").at("evaluate_every").at("unit") == "never") return "";
-  // An ensemble adds metrics over its members.
+  // A strategy with members adds metrics over them.
   return str(config.at("model").at("name").dump(), config.at("strategy").at("name").dump(), config.at("data").dump(),
              config.at("loss").dump());
 }
@@ -162,7 +162,7 @@ std::string kind_of(const Json& config) {
 std::set<std::string> metrics_of(const RunConfig& config, const EvaluationMetrics& metrics) {
   const MemberFunctions& members = strategy_of(config).members;
   const std::vector<std::string> names =
-      members.possible_metrics ? members.possible_metrics(metrics) : metrics.evaluated;
+      members.possible_metrics ? members.possible_metrics(metrics) : reported_metrics(config, metrics);
   return {names.begin(), names.end()};
 }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/sysinfo.h>
-#include <time.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cmath>
@@ -13,8 +12,8 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
-#include "launch/job/run_attempt.h"
 
 namespace convoy {
 
@@ -310,12 +309,6 @@ constexpr double shortest_check_interval = 0.1;
 constexpr double growth = 2e9;       // bytes per second; about the fastest growth of one process
 constexpr double max_cost = 0.0025;  // fraction of a core for samples
 
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 void set_memory(const MemoryUse& use, ResourceSample& sample) {
   sample.memory = use.anonymous;
   sample.mapped = use.mapped;
@@ -383,13 +376,13 @@ void ResourceWatch::run() {
   while (!closed_) {
     const Clock::time_point now = Clock::now();
     if (now >= next_sample_) {
-      const double before = thread_seconds();
+      const double before = thread_cpu_seconds();
       sample_all(lock, now);
-      next_sample_ = later(now, std::max(sample_every, (thread_seconds() - before) / max_cost));
+      next_sample_ = later(now, std::max(sample_every, (thread_cpu_seconds() - before) / max_cost));
     }
     for (auto& [name, entry] : entries_)
       if (entry.pipeline.memory_limit > 0 && !entry.reported && now >= entry.next_check) check_limit(entry, now);
-    cost_ = thread_seconds();
+    cost_ = thread_cpu_seconds();
     changed_.wait_until(lock, std::min(next_sample_, next_check()));
   }
 }

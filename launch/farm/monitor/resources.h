@@ -169,7 +169,7 @@ class ResourceWatch {
   std::condition_variable changed_;
   bool closed_ = false;
   ProcessTrees trees_;
-  GpuUse gpus_;  // used by the thread only
+  GpuUse gpus_;  // used by thread_ only
   std::map<std::string, Entry> entries_;
   Clock::time_point next_sample_ = Clock::now();
   std::atomic<double> cost_{0};

@@ -9,13 +9,13 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/console.h"
-#include "launch/job/run_attempt.h"
 #include "launch/prepare/used_run.h"
 #include "launch/text/text_table.h"
 
@@ -438,7 +438,8 @@ std::string view_heading(const RunView& view) {
 std::vector<std::string> view_lines(const RunView& view, size_t first, size_t count) {
   std::vector<std::vector<std::string>> table{
       {view.farm ? "pipeline" : "run", "state", "step", "rate", "loss", "eta", "cpu", "memory", "gpu", "gpu memory"}};
-  for (const ViewRow& row : view.rows) table.push_back(cells(row));  // all rows: scrolling must not change the columns
+  // Uses all rows, so that column widths do not change while scrolling.
+  for (const ViewRow& row : view.rows) table.push_back(cells(row));
   const std::vector<std::string> all = split(text_table(table, {2, 3, 4, 5, 6, 7, 8, 9}), '\n');
   std::vector<std::string> lines;
   for (size_t line = 0; line + 1 < all.size(); ++line)

@@ -23,6 +23,7 @@
 #include "core/config/run_config.h"
 #include "core/control/exit_codes.h"
 #include "core/control/fault.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"

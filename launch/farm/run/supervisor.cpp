@@ -9,6 +9,7 @@
 
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"

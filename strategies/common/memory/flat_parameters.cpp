@@ -39,13 +39,9 @@ bool add_numbers(const at::Tensor& header, const at::Tensor* terms, bool first) 
     for (int i = 0; i < 2; ++i) to[i] = (first ? T(0) : to[i]) + *terms[i].const_data_ptr<T>();
     return true;
   };
-  if (!header.is_cpu()) return false;
-  if (header.scalar_type() == at::kFloat) return add(header.mutable_data_ptr<float>());
-  if (header.scalar_type() == at::kDouble) return add(header.mutable_data_ptr<double>());
-  return false;
+  if (header.is_cpu() && header.scalar_type() == at::kFloat) return add(header.mutable_data_ptr<float>());
+  return header.is_cpu() && header.scalar_type() == at::kDouble && add(header.mutable_data_ptr<double>());
 }
-
-int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
 
 }  // namespace
 

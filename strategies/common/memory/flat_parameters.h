@@ -17,6 +17,8 @@
 
 namespace convoy {
 
+// Rounds up to a multiple of `unit`.
+inline int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
 // Returns a tensor of this shape without memory.
 at::Tensor without_memory(at::IntArrayRef shape, at::TensorOptions options);
 // Returns a contiguous tensor of this shape in `storage`, from element `offset` on; no autograd.

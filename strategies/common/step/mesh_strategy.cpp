@@ -57,7 +57,7 @@ class MeshStrategy : public Strategy {
     const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
     nothing_ = {"loss", zero, zero, true};
     Recordable* const recordable = data_->recordable();
-    if (recordable == nullptr || components_.options.graph == "never") return;
+    if (recordable == nullptr || components_.options.graph == GraphMode::never) return;
     if (components_.options.sync.every == 1)
       graph_.emplace(context, components_.options.graph, graph_parts(context, *recordable));
     else
@@ -129,7 +129,7 @@ class MeshStrategy : public Strategy {
             }};
   }
 
-  // Returns the reason of the first rank that has one.
+  // Returns the first reason of any rank against a step graph; "" if no rank has one.
   std::string agreed(Channel& channel, int rank, int size, Timeout patience, const std::string& mine) {
     if (size == 1) return mine;
     const std::vector<std::string> all =

@@ -24,17 +24,17 @@ double median(std::vector<double>& values) {
 
 }  // namespace
 
-OverlapChoice::OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group)
+OverlapChoice::OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group,
+                             std::function<void(const Json&)> report)
     : group_(std::move(group)),
+      report_(std::move(report)),
       overlaps_(configured.value_or(true)),
       measuring_(!configured && measures && group_->size() > 1) {}
-
-int OverlapChoice::phase() const { return (updates_ - warm_updates) / phase_updates; }
 
 void OverlapChoice::begin_update() {
   if (!measuring_) return;
   if (updates_ == warm_updates + phases * phase_updates) return decide();
-  overlaps_ = updates_ < warm_updates || phase() % 2 == 0;
+  overlaps_ = updates_ < warm_updates || (updates_ - warm_updates) / phase_updates % 2 == 0;
   begin_ = Clock::now();
 }
 
@@ -51,6 +51,7 @@ void OverlapChoice::decide() {
   group_->all_reduce(sums, ReduceOp::sum, {"seconds with and without overlap", {}})->wait();
   const double without = sums[0].item<double>() / group_->size(), with = sums[1].item<double>() / group_->size();
   overlaps_ = with <= without;
+  report_({{"overlap", {{"on", overlaps_}, {"seconds_with", with}, {"seconds_without", without}}}});
   if (group_->rank() == 0)
     log::info(str("overlap: ", overlaps_ ? "on" : "off", ", because an update takes ", human_seconds(with),
                   " with it and ", human_seconds(without), " without it"));

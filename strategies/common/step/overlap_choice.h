@@ -9,17 +9,21 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <vector>
 
+#include "core/base/json.h"
 #include "core/communicator.h"
 
 namespace convoy {
 
 class OverlapChoice {
  public:
-  // `measures`: false if there is nothing to measure; then it overlaps unless configured otherwise.
-  OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group);
+  // `measures`: false if there is nothing to measure; then it overlaps unless configured otherwise. `report`:
+  // Context::add_to_summary, which gets a measured choice.
+  OverlapChoice(std::optional<bool> configured, bool measures, CommunicatorPtr group,
+                std::function<void(const Json&)> report);
 
   bool overlaps() const { return overlaps_; }  // in the update that begins or runs
   // Call it before the update's first backward. The first call after the measured updates is collective. end_update is
@@ -29,10 +33,10 @@ class OverlapChoice {
 
  private:
   using Clock = std::chrono::steady_clock;
-  int phase() const;
   void decide();
 
   CommunicatorPtr group_;
+  std::function<void(const Json&)> report_;
   bool overlaps_;
   bool measuring_;
   int updates_ = 0;  // that ended

@@ -56,8 +56,8 @@ StepResult copied(const StepResult& result) {
 
 constexpr char by_operations[] = "steps are launched operation by operation: ";
 
-bool records(const Context& context, const std::string& mode) {
-  return mode != "never" && context.make_graph && context.make_graph(context.devices.front());
+bool records(const Context& context, GraphMode mode) {
+  return mode != GraphMode::never && context.make_graph && context.make_graph(context.devices.front());
 }
 
 void log_status(const Context& context, const std::string& what) {
@@ -133,7 +133,7 @@ struct StepGraph::Trial {
   }
 };
 
-StepGraph::StepGraph(const Context& context, const std::string& mode, Hooks hooks)
+StepGraph::StepGraph(const Context& context, GraphMode mode, Hooks hooks)
     : context_(context), mode_(mode), hooks_(std::move(hooks)) {
   off_ = !records(context_, mode_);
 }
@@ -165,7 +165,7 @@ void StepGraph::forget() {
 }
 
 StepResult StepGraph::launched(const StepInput& input) {
-  if (mode_ == "auto" && recording_->launches == tried_again_after) {
+  if (mode_ == GraphMode::automatic && recording_->launches == tried_again_after) {
     if (!holds(input, false)) return hooks_.step(input);
     ++recording_->launches;
   }
@@ -185,10 +185,10 @@ bool StepGraph::any_obstacle(const std::string& mine) {
 // Records the step. True if there is a recording to launch.
 bool StepGraph::record(const StepInput& input) {
   std::string obstacle = hooks_.obstacle();
-  if (obstacle.empty() && mode_ == "auto" && state_bytes(hooks_.state) > light_bytes)
+  if (obstacle.empty() && mode_ == GraphMode::automatic && state_bytes(hooks_.state) > light_bytes)
     obstacle = str("a model whose state is ", human_bytes(state_bytes(hooks_.state)), " has no light step");
   if (any_obstacle(obstacle) || any_obstacle(recorded(input))) return false;
-  if (mode_ == "auto") return holds(input, true);
+  if (mode_ == GraphMode::automatic) return holds(input, true);
   log_status("steps are launched as one graph, as strategy.graph asks for");
   return true;
 }
@@ -262,13 +262,13 @@ void StepGraph::log_status(const std::string& what) { convoy::log_status(context
 void StepGraph::turn_off(const std::string& why) {
   recording_.reset();
   off_ = true;
-  if (mode_ == "always")
+  if (mode_ == GraphMode::always)
     throw Error(Failure::training, "strategy.graph is always, but the step cannot be launched as a graph: ", why,
                 "; set graph: auto");
   log_status(by_operations + why);
 }
 
-void log_no_graph(const Context& context, const std::string& mode, const std::string& why) {
+void log_no_graph(const Context& context, GraphMode mode, const std::string& why) {
   if (records(context, mode)) log_status(context, by_operations + why);
 }
 

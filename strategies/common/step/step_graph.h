@@ -19,6 +19,7 @@
 #include "core/context.h"
 #include "core/strategy.h"
 #include "strategies/common/layers/parameter.h"
+#include "strategies/plans/options/step_options.h"
 
 namespace convoy {
 
@@ -33,8 +34,8 @@ class StepGraph {
     // on all ranks. Null: only this rank makes the step.
     std::function<std::string(const std::string& mine)> agreed = nullptr;
   };
-  // `mode`: value of graph_option(). Steps run normally if the device cannot record graphs.
-  StepGraph(const Context& context, const std::string& mode, Hooks hooks);
+  // Steps run normally if the device cannot record graphs.
+  StepGraph(const Context& context, GraphMode mode, Hooks hooks);
   ~StepGraph();
 
   StepResult run(const StepInput& input);
@@ -57,7 +58,7 @@ class StepGraph {
   void turn_off(const std::string& why);
 
   const Context context_;
-  const std::string mode_;
+  const GraphMode mode_;
   const Hooks hooks_;
   bool off_ = false;
   int64_t seen_ = 0;    // steps of the usual shape
@@ -67,7 +68,7 @@ class StepGraph {
 };
 
 // Logs why a step is never recorded, if the device can record graphs and the mode allows it.
-void log_no_graph(const Context& context, const std::string& mode, const std::string& why);
+void log_no_graph(const Context& context, GraphMode mode, const std::string& why);
 std::string not_every_step(int64_t every);  // the reason for sync.every > 1
 
 }  // namespace convoy

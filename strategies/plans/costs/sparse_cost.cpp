@@ -62,7 +62,7 @@ std::string why_dense(const RunConfig& config, int ranks, const TableSize& table
   return decision.key.empty() ? decision.reason : str(decision.key, " ", decision.reason);
 }
 
-// Adds the messages of an update of tables with summed gradients along a data axis. `sharded`: tables are sharded, and
+// Adds the messages along `data` of an update that sums the tables' gradients. `sharded`: tables are sharded, and
 // owners send rows. `clips`: the norm is needed.
 void add_summed(const std::vector<TouchedTable>& tables, bool sharded, const SyncPolicy& policy, const RowRanks& where,
                 bool clips, double dense, RankCost& cost) {

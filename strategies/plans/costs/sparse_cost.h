@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// True if checks need the names of tables: parameter groups of the optimizer, tied layers.
+// True if checks need the model's tables: sharded rows (tied layers), or weight decay that sparse embeddings refuse.
 bool sparse_check_wants_blocks(const JobPlan& job);
 void check_sparse_blocks(const JobPlan& job, const ModelDescription& description);
 // Sparse embedding of a model, and the rows that a step of one rank touches.

@@ -155,13 +155,13 @@ Option graph_option() {
       "graph",
       "record a step as one CUDA graph on a GPU. auto: if a trial gives the same results and is faster; always: end "
       "with an error if it is impossible; never",
-      {"auto", "always", "never"}, "auto");
+      graph_modes, graph_modes.front());
 }
 
 void check_graph(const RunConfig& config, const Topology& topology) {
   const Options& options = config.strategy.options;
   const StepOptions step = step_options(options);
-  if (step.graph != "always") return;
+  if (step.graph != GraphMode::always) return;
   const SyncPolicy& sync = step.sync;
   if (sync.every > 1)
     options.fail("graph", "is always, but with sync.every: ", sync.every,

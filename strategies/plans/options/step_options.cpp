@@ -95,7 +95,7 @@ StepOptions step_options(const Options& strategy) {
   if (strategy.has("buffers"))
     step.buffers = static_cast<SharedBuffers>(index_in(shared_buffers, strategy.text("buffers")));
   step.synchronises_norms = strategy.has("batch_norm") && strategy.text("batch_norm") == "sync";
-  if (strategy.has("graph")) step.graph = strategy.text("graph");
+  if (strategy.has("graph")) step.graph = static_cast<GraphMode>(index_in(graph_modes, strategy.text("graph")));
   return step;
 }
 

@@ -1,5 +1,5 @@
 // Typed values of the options of a step, as ranks and the planner read them: synchronisation, activation checkpointing,
-// buckets. data_axis.h describes and checks them. Also StateOwners, which ranks and the planner share.
+// buckets. data_axis.h describes and checks them. StateOwners is here too: ranks and the planner share it.
 // Without LibTorch.
 //
 // Synchronisation of replicas (section `sync`): each group of parameters, selected by name pattern, has one rule:
@@ -71,6 +71,10 @@ SyncPolicy sync_policy(const Options& strategy);
 enum class SharedBuffers { broadcast, mean, local };
 inline const std::vector<std::string> shared_buffers{"broadcast", "mean", "local"};  // in the order of SharedBuffers
 
+// When a step is recorded as a CUDA graph; see graph_option().
+enum class GraphMode { automatic, always, never };
+inline const std::vector<std::string> graph_modes{"auto", "always", "never"};  // in the order of GraphMode
+
 // Blocks with activation checkpointing.
 struct Recompute {
   bool all = false;
@@ -91,7 +95,7 @@ struct StepOptions {
   std::optional<bool> overlap = {};  // send during the backward pass; none: the first updates measure
   SharedBuffers buffers = SharedBuffers::local;
   bool synchronises_norms = false;  // batch norm uses the rows of all ranks of the data axis
-  std::string graph = "never";      // CUDA graphs: auto | always | never
+  GraphMode graph = GraphMode::never;
 };
 StepOptions step_options(const Options& strategy);
 

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -35,8 +36,6 @@ class StateFileTest : public ::testing::Test {
   std::string folder_;
   std::string path_;
 };
-
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 TEST_F(StateFileTest, TruncatesALongFailureBetweenCharacters) {
   StateFile file(path_);
@@ -66,7 +65,7 @@ TEST_F(StateFileTest, ReadsBackItsContent) {
     EXPECT_EQ(position->step, step);
     EXPECT_EQ(position->collective, step % 2 == 0 ? "bucket 2" : "");
   }
-  EXPECT_NEAR(position->seconds, unix_now(), 60);
+  EXPECT_NEAR(position->seconds, unix_seconds(), 60);
   file.failure(R"({"kind": "training"})");
   EXPECT_EQ(read_state_file(path_)->failure, R"({"kind": "training"})");
 }

@@ -18,7 +18,7 @@
 #include <functional>
 #include <thread>
 
-#include "launch/job/run_attempt.h"
+#include "core/files/limits.h"
 #include "launch/machine/gpus.h"
 #include "tests/launch/saved_topologies.h"
 #include "tests/support/sanitizer.h"

@@ -137,6 +137,9 @@ with runs.workspace() as folder:
 
     expected = ["strategy.metric: is acuracy", "did you mean accuracy?"]
     runs.refused("an unknown metric", 78, expected, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
+    folds = [*SETS, "data.samples={how: folds, folds: 3}", "strategy.metric=out_of_fold_acuracy"]
+    runs.refused("an unknown metric of held-out folds", 78, ["did you mean out_of_fold_accuracy?"],
+                 runs.command(GRID, folder / "bad", folds), within=6)
     # This value conflicts only with the cluster, which is known once the slots have joined.
     runs.refused("more cores than there are, under mpirun", 78, ["cores: needs 4096"],
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)
