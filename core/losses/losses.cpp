@@ -158,10 +158,6 @@ at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, 
   return aligned.expand_as(elements);
 }
 
-}  // namespace
-
-namespace {
-
 // The weight of a loss whose elements count 1 each: [], or [members].
 at::Tensor count_of(const at::Tensor& elements, int64_t members) {
   const double count = double(elements.numel()) / double(std::max<int64_t>(members, 1));

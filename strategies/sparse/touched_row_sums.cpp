@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace convoy {
 namespace {
@@ -75,10 +76,10 @@ int32_t updater_of(int64_t number, int32_t ranks) {
 
 }  // namespace
 
-void TouchedRowSums::begin(const RowIndex& local, int rank, int ranks, const TableRows& touched) {
+void TouchedRowSums::begin(const RowIndex& local, int rank, int ranks, at::Tensor gradients) {
   local_ = &local;
   rank_ = rank;
-  gradients_ = touched.values;
+  gradients_ = std::move(gradients);
   found_.resize(size_t(ranks));
   for (auto& list : found_) list.clear();
   shared_.clear();

@@ -40,11 +40,11 @@ class RowSums {
 
 class TouchedRowSums {
  public:
-  // `local`: positions of this rank's rows; outlives the sums. `touched`: these rows by position, and their gradients
+  // `local`: positions of this rank's rows; outlives the sums. `gradients` [rows, width]: their gradients by position
   // (fp32 or fp64), which the sums replace.
-  void begin(const RowIndex& local, int rank, int ranks, const TableRows& touched);
+  void begin(const RowIndex& local, int rank, int ranks, at::Tensor gradients);
   // First set the row numbers of every other rank, in message format. Then add the values of every rank [n, width];
-  // those of this rank are null, because they are in `touched`. Make both calls in rank order.
+  // those of this rank are null, because `begin` got them. Make both calls in rank order.
   void set_numbers(int rank, const int32_t* numbers, int64_t n);
   void set_numbers(int rank, const int64_t* numbers, int64_t n);
   void add(int rank, const char* values);

@@ -1,5 +1,4 @@
 """Two equal trainings as a farm on two cores, against one after the other and against two processes without a farm"""
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -68,8 +67,7 @@ class Trainings:
                 command += ["--set", item]
             return self.run(command, folder)
         start = time.monotonic()
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            list(pool.map(one, self.cores))
+        harness.on_two_cores(one)
         seconds = time.monotonic() - start
         shutil.rmtree(folder)
         return seconds

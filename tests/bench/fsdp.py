@@ -1,6 +1,5 @@
 """Step of a GPT of 3.3 M parameters, 16 rows, by two ranks that shard its parameters: fsdp against PyTorch's fully_shard"""
 # needs data: text
-import statistics
 import sys
 
 import gpt_steps
@@ -25,7 +24,6 @@ if __name__ == "__main__":
     for name in ("fsdp, gloo", "fsdp, mpi"):
         ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 0.66, aim=0.60)
     ok &= harness.verdict(f"Shards, gloo against {PEER}", harness.median_ratio(figures, "Shards, gloo", PEER), 0.8)
-    faster = min(("fsdp, gloo, overlap", "fsdp, gloo, no overlap"), key=lambda name: statistics.median(figures[name]))
-    ok &= harness.verdict("fsdp, gloo, default against the faster of overlap on and off",
-                          harness.median_ratio(figures, "fsdp, gloo", faster), 1.02)
+    for other in ("fsdp, gloo, overlap", "fsdp, gloo, no overlap"):
+        ok &= harness.verdict(f"fsdp, gloo, default against {other}", harness.median_ratio(figures, "fsdp, gloo", other), 1.02)
     sys.exit(0 if ok else 1)

@@ -1,7 +1,4 @@
 """Contestants shared by several benchmarks: a step of the GPT of configs/gpt_single.yaml, 16 rows. No benchmark itself."""
-import concurrent.futures
-import os
-
 import harness
 
 # Known seconds a step of the peers on two idle cores. If this machine runs one process more slowly, the others'
@@ -29,13 +26,10 @@ def convoy(strategy, options, *overrides, ranks=None):
 def side_by_side(options, *overrides):
     """Measures configs/gpt_single.yaml in two independent runs at once, each on a core: the value of the second core."""
     def measure():
-        cores = sorted(os.sched_getaffinity(0))[:2]
-
         def one(core):
             return harness.step_of("configs/gpt_single.yaml", options, "train.evaluate_every=never", *overrides,
                                    under=["taskset", "-c", str(core)])
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            return sum(pool.map(one, cores)) / 2
+        return sum(harness.on_two_cores(one)) / 2
     return measure
 
 

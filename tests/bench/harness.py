@@ -1,5 +1,6 @@
 """Interleaved rounds, medians, spreads and ratios; shared by the benchmarks. No benchmark itself."""
 import argparse
+import concurrent.futures
 import glob
 import json
 import os
@@ -78,6 +79,12 @@ def step_of(config, options, *overrides, **more):
     ones. `more`: of Run."""
     run = Run(config, [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}", *overrides], **more)
     return run.step_seconds(skip=options.warm)
+
+
+def on_two_cores(measure):
+    """Returns [measure(core), …] of two runs at once that share nothing, each on a core: the value of the second core."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return list(pool.map(measure, sorted(os.sched_getaffinity(0))[:2]))
 
 
 def synthetic_interactions(rows, words):

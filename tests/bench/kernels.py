@@ -16,14 +16,12 @@ NEVER = ["train.epochs=~", "train.evaluate_every=never", "train.checkpoint_every
 NCF = ("configs/ncf_story.yaml", ["strategy={name: single}"], 300, 1500)
 BAGGING = ("configs/bagging_fashion.yaml", ["device=cpu", "data.prefetch=0"], 100, 600)
 MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}", "optimizer={name: adam, lr: 1.0e-3}"], 3, 12)
+IS_SKINNY = "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n"
+SKINNY = ("core/tensors/skinny_product.cpp", IS_SKINNY, IS_SKINNY + "  return false;\n")
 # Kernel: (its step, file, lines, and the same lines without the kernel).
 KERNELS = {
-    "products of skinny layers": (NCF, "core/tensors/skinny_product.cpp",
-                                  "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n",
-                                  "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n  return false;\n"),
-    "the same, ten stacked MLPs": (BAGGING, "core/tensors/skinny_product.cpp",
-                                   "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n",
-                                   "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n  return false;\n"),
+    "products of skinny layers": (NCF, *SKINNY),
+    "the same, ten stacked MLPs": (BAGGING, *SKINNY),
     "rows of Adam": (NCF, "core/optim/rows/row_base.h", "return table.values.is_cpu() && !paths_.tensors;",
                      "return false && table.values.is_cpu() && !paths_.tensors;"),
     "pairs of user and items": (NCF, "models/pairs.cpp", "  return user.is_cpu() && (dtype", "  return false && user.is_cpu() && (dtype"),

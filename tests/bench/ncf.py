@@ -1,5 +1,4 @@
 """The 12-million-parameter NeuMF of docs/recommenders.md: two mpi ranks and one core against PyTorch, with a chart"""
-import concurrent.futures
 import math
 import os
 import pathlib
@@ -34,13 +33,9 @@ def convoy(ranks, backend, steps, warm, *more, under=()):
 
 
 def side_by_side(steps, warm):
-    """Measures two independent runs at once, each on a core: what the second core is worth without any exchange."""
-    def measure():
-        cores = sorted(os.sched_getaffinity(0))[:2]
-        one = lambda core: convoy(1, "auto", steps, warm, "strategy={name: single}", under=["taskset", "-c", str(core)])()
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            return sum(pool.map(one, cores))
-    return measure
+    """Returns a function that measures instances a second of two independent runs at once, each on a core."""
+    one = lambda core: convoy(1, "auto", steps, warm, "strategy={name: single}", under=["taskset", "-c", str(core)])()
+    return lambda: sum(harness.on_two_cores(one))
 
 
 def columns():

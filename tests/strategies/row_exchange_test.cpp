@@ -376,9 +376,7 @@ TEST(TouchedRowSums, UpdateEachRowOnOneRank) {
     TouchedRowSums sums;
     TableRows mine;
     for (int round = 0; round < 2; ++round) {  // the second contains nothing of the first
-      const auto& numbers = touched[size_t(rank)].numbers();
-      const at::Tensor gradients = values[size_t(rank)].clone();
-      sums.begin(touched[size_t(rank)], rank, ranks, {at::tensor(numbers), gradients});
+      sums.begin(touched[size_t(rank)], rank, ranks, values[size_t(rank)].clone());
       for (int other = 0; other < ranks; ++other)
         if (other != rank)
           sums.set_numbers(other, touched[size_t(other)].numbers().data(), touched[size_t(other)].size());

@@ -111,7 +111,6 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
   if (!host) return;
   const at::Tensor given = gradients.contiguous();
   run(table, rows, given, nullptr, *host);
-  table.looked_up.clear();
   if (paths_.lazy) return;
   table.history.advance(missed_update(table.options, *host));
   now_current(table, rows);
@@ -119,6 +118,7 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
 }
 
 void RowBase::now_current(Table& table, const at::Tensor& rows) {
+  table.looked_up.clear();
   const at::Tensor touched = rows.is_cpu() ? rows : rows.cpu();
   const int64_t* list = touched.const_data_ptr<int64_t>();
   auto* last = table.last.mutable_data_ptr<int32_t>();
@@ -262,7 +262,6 @@ void RowBase::flush_rows(int index, const at::Tensor& rows) {
   if (!stale(index) || rows.numel() == 0) return;
   run(table, rows, {}, nullptr, {});
   now_current(table, rows);
-  table.looked_up.clear();
 }
 
 // Does not write to rows without changes: their memory may not be allocated yet.

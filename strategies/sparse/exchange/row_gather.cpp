@@ -305,11 +305,11 @@ void RowGather::add_up(size_t table, const std::vector<Section>& sections, bool 
   SparseEmbedding& rows = tables_[table]->table->embedding();
   if (!complete && rows.updaters() != nullptr && host()->group().size() == group_->size()) {
     TouchedRowSums& sums = touched_sums_[table];
-    const TableRows touched = rows.touched();
+    const at::Tensor gradients = rows.touched().values;
     const auto own = size_t(group_->rank());
     if (!compressed_.empty() && sections[own].rows > 0)  // as the other ranks see them
-      std::memcpy(touched.values.mutable_data_ptr(), values_of(table, sections[own]), touched.values.nbytes());
-    sums.begin(rows.positions(), group_->rank(), group_->size(), touched);
+      std::memcpy(gradients.mutable_data_ptr(), values_of(table, sections[own]), gradients.nbytes());
+    sums.begin(rows.positions(), group_->rank(), group_->size(), gradients);
     for (size_t rank = 0; rank < ranks_; ++rank)
       if (rank != own) sums.set_numbers(int(rank), numbers_of(sections[rank]), sections[rank].rows);
     for (size_t rank = 0; rank < ranks_; ++rank)
