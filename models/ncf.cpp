@@ -10,7 +10,6 @@
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
 #include "core/ranking/pair_scorer.h"
-#include "core/tensors/activation.h"
 #include "models/catalogue/catalogue.h"
 #include "models/common.h"
 #include "models/pairs.h"
@@ -97,7 +96,7 @@ class NcfFirstBlock : public Block {
     TensorList outputs;
     if (gmf_ > 0) outputs.push_back(pairs.product);
     if (mlp_ == 0) return outputs;
-    const at::Tensor h = relu_of_sum(row_->forward(pairs.row), item_->forward(pairs.item));
+    const at::Tensor h = (row_->forward(pairs.row).unsqueeze(-2) + item_->forward(pairs.item)).relu_();
     outputs.push_back(dropout_ ? dropout_->forward(h) : h);
     return outputs;
   }
