@@ -31,8 +31,8 @@ void refuse_irregular_files(const std::string& folder, const std::string& advice
   std::vector<std::string> appended, paths;
   for (const char* name : {"metrics.jsonl", "journal.jsonl"}) appended.push_back(str(folder, "/", name));
   for (const std::string& name : names_in(folder + "/logs")) appended.push_back(str(folder, "/logs/", name));
-  for (const char* name :
-       {".lock", "summary.json", "config.yaml", "progress.json", "failure.json", "leaderboard.csv", "ways.json"})
+  for (const char* name : {".lock", "summary.json", "config.yaml", "progress.json", "failure.json", "leaderboard.csv",
+                           "overlap.json", "ways.json"})
     paths.push_back(str(folder, "/", name));
   paths.insert(paths.end(), appended.begin(), appended.end());
   for (const std::string& path : paths)

@@ -232,6 +232,13 @@ std::string notes_of(const Candidate& candidate) {
   return text;
 }
 
+// Returns the choice that the run probably makes for `overlap: auto`; "" if it has none to make.
+std::string choice_text(const ExchangeTime& exchange) {
+  if (!exchange.measured) return "";
+  return exchange.exposed < exchange.seconds ? "; overlap: auto probably chooses on"
+                                             : "; overlap: auto may choose off, because nothing would be hidden";
+}
+
 std::string prediction_text(const Candidate& candidate) {
   if (!candidate.prediction) return "";
   const StepPrediction& step = *candidate.prediction;
@@ -247,7 +254,7 @@ std::string prediction_text(const Candidate& candidate) {
     text += str("  ", name_of(exchange.kind), " along ", exchange.axis, ": ",
                 exchange.bytes < 1 ? "" : human_bytes(exchange.bytes) + " in ", std::round(exchange.messages * 10) / 10,
                 exchange.messages == 1 ? " message takes " : " messages take ", human_seconds(exchange.seconds), ", ",
-                human_seconds(exchange.exposed), " of it not overlapped\n");
+                human_seconds(exchange.exposed), " of it not overlapped", choice_text(exchange), "\n");
   return text + notes_of(candidate);
 }
 

@@ -274,7 +274,8 @@ class Predictor {
       seconds *= messages * (1 + busy * (sharing_.threads_per_core - 1));
       const double hidden = std::min(axis.overlapped * (1 - busy) * seconds, window);
       window -= hidden;
-      one.exchanges.push_back({axis.axis, axis.kind, axis.bytes, axis.messages, seconds, seconds - hidden});
+      one.exchanges.push_back({axis.axis, axis.kind, axis.bytes, axis.messages, seconds, seconds - hidden,
+                               axis.measured && axis.overlapped > 0 && !sharing_.gpus});
       one.exchange += seconds - hidden;
       doubts.push_back(error * messages);
       doubts.push_back(hidden / 2);

@@ -16,6 +16,7 @@ struct ExchangeTime {
   double bytes = 0, messages = 0;  // a step, of the rank that sends most
   double seconds = 0;              // a step, without overlap
   double exposed = 0;              // seconds that do not overlap with computation
+  bool measured = false;           // the run measures whether overlapping pays
 };
 struct StepPrediction {
   std::string reason;   // why there is no prediction; the other fields are then empty

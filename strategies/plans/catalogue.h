@@ -110,6 +110,7 @@ struct AxisCost {
   double messages = 0;
   Exchange kind = Exchange::all_reduce;
   double overlapped = 0;  // share that may overlap with computation
+  bool measured = false;  // on cores the run measures whether overlapping pays
 };
 // Work of a rank in a step. Predictions of its time use it.
 struct RankWork {
@@ -218,6 +219,8 @@ const StrategyEntry& strategy_of(const RunConfig& config);
 const StrategyEntry& reference_strategy();
 // Returns a strategy with equal ranks, in any number and over every backend. Jobs that do not train use it.
 const StrategyEntry& equal_ranks_strategy();
+// Returns the strategy that trains several models at once.
+const StrategyEntry& members_strategy();
 // Return the strategies whose options the library's Replicas and Shards have.
 const StrategyEntry& replicas_strategy();
 const StrategyEntry& shards_strategy();

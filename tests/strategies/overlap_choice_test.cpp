@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <mutex>
+#include <filesystem>
+#include <functional>
 #include <thread>
 
+#include "core/files/files.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/torch/ranks.h"
 
 namespace convoy::testing {
@@ -16,11 +19,14 @@ struct Updates {
 };
 
 // Two ranks make `count` updates. On rank `slow`, updates with overlap == `slow_kind` take 20 ms longer.
-std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, int count, int slow, bool slow_kind) {
+std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, int count, int slow, bool slow_kind,
+                                const Context& job = {}) {
   std::vector<Updates> all(2);
   run_ranks({"local", 2}, [&](Communicator& world) {
-    OverlapChoice choice(configured, measures, CommunicatorPtr(CommunicatorPtr(), &world),
-                         [&](const Json& json) { all[static_cast<size_t>(world.rank())].report = json; });
+    Context context = job;
+    context.rank = world.rank();
+    context.add_to_summary = [&](const Json& json) { all[static_cast<size_t>(world.rank())].report = json; };
+    OverlapChoice choice(context, CommunicatorPtr(CommunicatorPtr(), &world), configured, measures);
     for (int update = 0; update < count; ++update) {
       choice.begin_update();
       all[static_cast<size_t>(world.rank())].overlapped.push_back(choice.overlaps());
@@ -58,6 +64,48 @@ TEST(OverlapChoice, AConfiguredChoiceStays) {
     const Updates one = choices_of(configured, true, 20, 0, configured)[0];
     EXPECT_EQ(one.overlapped, std::vector<bool>(20, configured));
     EXPECT_TRUE(one.report.is_null());
+  }
+}
+
+TEST(OverlapChoice, AResumedRunReadsTheChoice) {
+  TemporaryFolder folder;
+  Context job;
+  job.folder = folder.path();
+  job.size = job.local_size = 2;
+  job.host = "here";
+  for (const bool slow_kind : {true, false}) {
+    const Json measured = choices_of(std::nullopt, true, 20, 1, slow_kind, job)[0].report;
+    for (const Updates& rank : choices_of(std::nullopt, true, 1, -1, true, job)) {
+      EXPECT_EQ(rank.overlapped, std::vector<bool>{!slow_kind});
+      EXPECT_EQ(rank.report, measured);
+    }
+    std::filesystem::remove(job.folder + "/overlap.json");
+  }
+}
+
+TEST(OverlapChoice, MeasuresAgainIfTheKeptChoiceDoesNotFit) {
+  TemporaryFolder folder;
+  Context job;
+  job.folder = folder.path();
+  job.size = job.local_size = 2;
+  job.host = "here";
+  choices_of(std::nullopt, true, 20, 1, true, job);
+  const auto takes_it = [&job] { return !choices_of(std::nullopt, true, 1, -1, true, job)[0].overlapped[0]; };
+  ASSERT_TRUE(takes_it());
+  for (const auto& change : std::vector<std::function<void(Context&)>>{
+           [](Context& context) { context.host = "there"; }, [](Context& context) { context.size = 4; },
+           [](Context& context) { context.local_size = 1; }, [](Context& context) { context.threads = 2; },
+           [](Context& context) { context.config.train.resume = "never"; }}) {
+    const Context before = job;
+    change(job);
+    EXPECT_FALSE(takes_it());
+    job = before;
+  }
+  const std::string file = job.folder + "/overlap.json", whole = read_file(file);
+  for (const std::string& damaged : {std::string(), std::string("[]"), std::string("{\"seconds_with\": \"a\"}"),
+                                     whole.substr(0, whole.size() / 2)}) {
+    write_whole(file, damaged, false);
+    EXPECT_FALSE(takes_it()) << damaged;
   }
 }
 

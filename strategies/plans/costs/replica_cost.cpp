@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/base/json.h"
 #include "core/base/text.h"
+#include "core/optim/catalogue/catalogue.h"
 
 namespace convoy {
 
-int moments_of(const RunConfig& config) {
-  const Options& optimizer = config.optimizer.options;
-  if (!optimizer.json().contains("momentum")) return config.optimizer.name == "adagrad" ? 1 : 2;  // 2: Adam family
-  return optimizer.has("momentum") && optimizer.real("momentum") > 0 ? 1 : 0;
-}
+int moments_of(const RunConfig& config) { return optimizer_options(config.optimizer).moments; }
 
 double rows_per_rank(const RunConfig& config, int ranks) {
   const BatchSize& batch = config.train.batch;
@@ -111,7 +107,7 @@ void add_buckets(const StepOptions& step, int ranks, RankCost& cost) {
                messages = 1 + std::ceil(rest / bucket_bytes(step, cost.gradient_bytes));
   const double updates = 1 / double(step.sync.every);
   cost.add({"data", 2.0 * (ranks - 1) / ranks * cost.gradient_bytes * updates, messages * updates, Exchange::all_reduce,
-            during_backward(step, messages)});
+            during_backward(step, messages), !step.overlap});
 }
 
 void add_buffer_exchanges(const StepOptions& step, const ModelDescription& description, int ranks, int data_rank,
@@ -313,10 +309,10 @@ void add_sync_cost(const RunConfig& config, const ModelDescription& description,
     const double messages = one.messages * updates;
     const double sent = one.bytes * updates;
     if (!compressed) {
-      cost.add({"data", sent, messages, Exchange::all_reduce, overlapped});
+      cost.add({"data", sent, messages, Exchange::all_reduce, overlapped, !step.overlap});
       continue;
     }
-    cost.add({"data", sent / 2, messages / 2, Exchange::scatter, overlapped});
+    cost.add({"data", sent / 2, messages / 2, Exchange::scatter, overlapped, !step.overlap});
     cost.add({"data", sent / 2, messages / 2, Exchange::gather, 0});
   }
 }

@@ -145,7 +145,7 @@ std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& 
   // Adds the payload by kind. The small all-reduces are two per update.
   const auto exchange = [&](Exchange kind, double sent, double messages) {
     if (ranks > 1 && messages > 0)
-      cost.axes.push_back({"data", sent, messages, kind, kind == Exchange::all_reduce ? 0 : overlapped});
+      cost.axes.push_back({"data", sent, messages, kind, kind == Exchange::all_reduce ? 0 : overlapped, !step.overlap});
     cost.bytes_sent_per_step += sent;
     cost.messages_per_step += messages;
   };
