@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <fstream>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -48,13 +47,6 @@ void on_stack_signal(int) {
   errno = saved;
 }
 
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // "PATH+0xOFFSET" in the file that is loaded there; "+0xADDRESS" without a file.
 std::string source_of(void* address) {
   Dl_info info{};
@@ -71,8 +63,8 @@ std::string source_of(void* address) {
 ThreadStack stack_of(pid_t thread) {
   ThreadStack stack;
   const std::string folder = str("/proc/self/task/", thread);
-  stack.name = valid_utf8(read_line(folder + "/comm"));
-  const std::string status = read_line(folder + "/stat");
+  stack.name = valid_utf8(first_line(folder + "/comm"));
+  const std::string status = first_line(folder + "/stat");
   if (const size_t end = status.rfind(") "); end != std::string::npos) stack.state = status[end + 2];
   answer.count.store(-1);
   answer.asked.store(thread);

@@ -261,12 +261,7 @@ pid_t owner_of_lock(const std::string& path) {
   return stat(path.c_str(), &file) == 0 ? lock_owner_of(file) : -1;
 }
 
-std::string program(pid_t process) {
-  std::ifstream file(str("/proc/", process, "/comm"));
-  std::string name;
-  std::getline(file, name);
-  return name;
-}
+std::string program(pid_t process) { return first_line(str("/proc/", process, "/comm")); }
 
 [[noreturn]] void refuse_plugin(Failure kind, const std::string& path, const std::string& reason) {
   throw Error(kind, "plugin ", path, ": ", reason);
@@ -399,6 +394,13 @@ std::string read_file_if_any(const std::string& path, size_t at_most) noexcept {
   } catch (const std::exception&) {
     return "";
   }
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 std::string working_folder() {

@@ -19,19 +19,13 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/files/files.h"
 
 // jemalloc's own function; absent from processes with another allocator.
 extern "C" int mallctl(const char*, void*, size_t*, void*, size_t) __attribute__((weak));
 
 namespace convoy {
 namespace {
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 template <class T>
 void tighten(std::optional<T>& limit, T value) {

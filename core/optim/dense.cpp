@@ -18,7 +18,6 @@
 #include <array>
 #include <cmath>
 
-#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/rows/row_loops.h"
 #include "core/tensors/tensor_memory.h"
 
@@ -77,9 +76,7 @@ void convert(const From* from, To* to, int64_t n) {
 
 class Adagrad : public DenseOptimizer {
  public:
-  explicit Adagrad(const Options& options) : DenseOptimizer({"sum"}), eps_(options.real("eps")) {
-    adagrad_entry().check(options);
-  }
+  explicit Adagrad(const OptimizerOptions& options) : DenseOptimizer({"sum"}), eps_(options.eps) {}
 
  protected:
   void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
@@ -122,13 +119,7 @@ class Adagrad : public DenseOptimizer {
 
 class Adam : public DenseOptimizer {
  public:
-  Adam(const Options& options, bool decoupled)
-      : DenseOptimizer({"exp_avg", "exp_avg_sq"}), eps_(options.real("eps")), decoupled_(decoupled) {
-    adam_entry().check(options);
-    const std::vector<double> betas = options.reals("betas");
-    beta1_ = betas[0];
-    beta2_ = betas[1];
-  }
+  explicit Adam(OptimizerOptions options) : DenseOptimizer({"exp_avg", "exp_avg_sq"}), options_(std::move(options)) {}
 
  protected:
   void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
@@ -143,53 +134,47 @@ class Adam : public DenseOptimizer {
   void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments, const SlotOptions&,
                const TensorScalars& scalars) const override {
     at::Tensor g = gradient * scalars.gradient_scale;
-    if (!decoupled_) g.addcmul_(values, scalars.weight_decay);
-    moments[0].add_(g - moments[0], 1 - beta1_);
-    moments[1].mul_(beta2_).addcmul_(g, g, 1 - beta2_);
+    if (!options_.decoupled) g.addcmul_(values, scalars.weight_decay);
+    moments[0].add_(g - moments[0], 1 - options_.beta1);
+    moments[1].mul_(options_.beta2).addcmul_(g, g, 1 - options_.beta2);
     const auto dtype = values.scalar_type();
-    const at::Tensor correction1 = (1 - at::pow(beta1_, scalars.step)).to(dtype);
-    const at::Tensor root = at::rsqrt(1 - at::pow(beta2_, scalars.step)).to(dtype);
-    if (decoupled_) values.mul_(1 - scalars.learning_rate * scalars.weight_decay);
-    values.sub_(scalars.learning_rate / correction1 * moments[0] / (moments[1].sqrt() * root + eps_));
+    const at::Tensor correction1 = (1 - at::pow(options_.beta1, scalars.step)).to(dtype);
+    const at::Tensor root = at::rsqrt(1 - at::pow(options_.beta2, scalars.step)).to(dtype);
+    if (options_.decoupled) values.mul_(1 - scalars.learning_rate * scalars.weight_decay);
+    values.sub_(scalars.learning_rate / correction1 * moments[0] / (moments[1].sqrt() * root + options_.eps));
   }
 
   void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor& step,
              const at::Tensor& divisor, const at::Tensor& skip) const override {
     at::Tensor values = slot.values, spoiled = gradient, mean = slot.moments[0], square = slot.moments[1], steps = step;
     const double decay = slot.options.weight_decay;
-    if (decoupled_) {
-      at::_fused_adamw_({values}, {spoiled}, {mean}, {square}, {}, {steps}, learning_rate, beta1_, beta2_, decay, eps_,
+    if (options_.decoupled) {
+      at::_fused_adamw_({values}, {spoiled}, {mean}, {square}, {}, {steps}, learning_rate, options_.beta1,
+                        options_.beta2, decay, options_.eps,
                         /*amsgrad=*/false, /*maximize=*/false, divisor, skip);
     } else {
-      at::_fused_adam_({values}, {spoiled}, {mean}, {square}, {}, {steps}, learning_rate, beta1_, beta2_, decay, eps_,
+      at::_fused_adam_({values}, {spoiled}, {mean}, {square}, {}, {steps}, learning_rate, options_.beta1,
+                       options_.beta2, decay, options_.eps,
                        /*amsgrad=*/false, /*maximize=*/false, divisor, skip);
     }
   }
 
  private:
   AdamStep step(const SlotOptions& options, const HostScalars& scalars) const {
-    return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
+    return adam_step(options_, options, scalars);
   }
 
-  double beta1_ = 0, beta2_ = 0, eps_ = 0;
-  bool decoupled_ = false;
+  OptimizerOptions options_;
 };
 
 // --- SGD with momentum and Nesterov momentum (Sutskever et al., ICML 2013), as in torch::optim ---
 
-std::vector<std::string> moment_names(const Options& options) {
-  if (options.real("momentum") == 0) return {};
-  return {"momentum"};
-}
-
 class Sgd : public DenseOptimizer {
  public:
-  explicit Sgd(const Options& options)
-      : DenseOptimizer(moment_names(options)),
-        momentum_(options.real("momentum")),
-        nesterov_(options.boolean("nesterov")) {
-    sgd_entry().check(options);
-  }
+  explicit Sgd(const OptimizerOptions& options)
+      : DenseOptimizer(options.momentum == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"}),
+        momentum_(options.momentum),
+        nesterov_(options.nesterov) {}
 
  protected:
   void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
@@ -375,9 +360,7 @@ void DenseOptimizer::update_fused(Slot& slot, const at::Tensor& gradient, const 
         single(scalars.gradient_scale).reciprocal(), single(scalars.apply.logical_not()));
 }
 
-std::unique_ptr<Optimizer> make_adagrad(const Options& options) { return std::make_unique<Adagrad>(options); }
-
-AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars) {
+AdamStep adam_step(const OptimizerOptions& settings, const SlotOptions& options, const HostScalars& scalars) {
   AdamStep step;
   step.learning_rate = scalars.learning_rate;
   step.beta1 = settings.beta1;
@@ -391,10 +374,15 @@ AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, con
   return step;
 }
 
-std::unique_ptr<Optimizer> make_adam(const Options& options, bool decoupled) {
-  return std::make_unique<Adam>(options, decoupled);
+std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer) {
+  for (const Entry& entry : optimizer_catalogue())
+    if (entry.name == optimizer.name) entry.check(optimizer.options);
+  const OptimizerOptions options = optimizer_options(optimizer);
+  if (optimizer.name == "sgd") return std::make_unique<Sgd>(options);
+  if (optimizer.name == "adagrad") return std::make_unique<Adagrad>(options);
+  CONVOY_CHECK(optimizer.name == "adam" || optimizer.name == "adamw", "optimizer '", optimizer.name,
+               "' is in the catalogue and has no implementation");
+  return std::make_unique<Adam>(options);
 }
-
-std::unique_ptr<Optimizer> make_sgd(const Options& options) { return std::make_unique<Sgd>(options); }
 
 }  // namespace convoy

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/loops.h"
 #include "core/optim/optimizer.h"
 
@@ -35,12 +36,8 @@ struct HostScalars {
 // Reads them, without a kernel if they are on the CPU; nullopt if the update does not apply to the member.
 std::optional<HostScalars> host_scalars(const UpdateScalars& scalars, const SlotOptions& options, int64_t member = 0);
 
-struct AdamSettings {
-  double beta1 = 0, beta2 = 0, eps = 0;
-  bool decoupled = false;  // AdamW's weight decay
-};
-// Returns the scalars of one update of one member, for dense slots and for rows.
-AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars);
+// Returns Adam's scalars of one update of one member, for dense slots and for rows.
+AdamStep adam_step(const OptimizerOptions& settings, const SlotOptions& options, const HostScalars& scalars);
 
 // Scalars of shape [members, 1], which broadcast over [members, elements], in the dtype of the arithmetic.
 struct TensorScalars {
@@ -78,9 +75,5 @@ class DenseOptimizer : public Optimizer {
   std::vector<std::string> moment_names_;
   std::vector<Slot> slots_;
 };
-
-std::unique_ptr<Optimizer> make_sgd(const Options& options);
-std::unique_ptr<Optimizer> make_adagrad(const Options& options);
-std::unique_ptr<Optimizer> make_adam(const Options& options, bool decoupled);
 
 }  // namespace convoy

@@ -2,30 +2,19 @@
 
 #include <cmath>
 
-#include "core/base/name_pattern.h"
-#include "core/optim/dense.h"
+#include "core/base/error.h"
+#include "core/optim/catalogue/catalogue.h"
 
 namespace convoy {
 
-std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer) {
-  for (const Options& group : optimizer.options.sections("groups")) NamePattern{group};
-  if (optimizer.name == "sgd") return make_sgd(optimizer.options);
-  if (optimizer.name == "adam") return make_adam(optimizer.options, /*decoupled=*/false);
-  if (optimizer.name == "adagrad") return make_adagrad(optimizer.options);
-  CONVOY_CHECK(optimizer.name == "adamw", "optimizer '", optimizer.name,
-               "' is in the catalogue and has no implementation");
-  return make_adam(optimizer.options, /*decoupled=*/true);
-}
-
 GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name) {
-  const Options& options = optimizer.options;
-  GroupSettings settings{1, options.real("weight_decay")};
-  for (const Options& group : options.sections("groups")) {
-    if (!NamePattern(group).found_in(parameter_name)) continue;
-    if (group.has("lr")) settings.learning_rate_factor = group.real("lr") / options.real("lr");
-    if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
-    break;
-  }
+  const OptimizerOptions options = optimizer_options(optimizer);
+  GroupSettings settings{1, options.weight_decay};
+  const std::optional<size_t> index = options.group_of(parameter_name);
+  if (!index) return settings;
+  const OptimizerGroup& group = options.groups[*index];
+  if (group.learning_rate) settings.learning_rate_factor = *group.learning_rate / options.learning_rate;
+  settings.weight_decay = group.weight_decay.value_or(settings.weight_decay);
   return settings;
 }
 
@@ -45,7 +34,7 @@ int64_t updates_of(const Options& options, const std::string& name, int64_t upda
 }  // namespace
 
 Schedule::Schedule(const Component& optimizer, int64_t total_updates, int64_t updates_per_epoch)
-    : base_(optimizer.options.real("lr")) {
+    : base_(optimizer_options(optimizer).learning_rate) {
   const Options options = optimizer.options.section("schedule");
   const std::string name = options.text("name");
   const int64_t warmup = updates_of(options, "warmup", updates_per_epoch);

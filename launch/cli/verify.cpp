@@ -14,6 +14,7 @@
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/weight_files.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "core/rank_state/summary.h"
 #include "launch/cli/commands.h"
 #include "launch/diagnose/reports.h"
@@ -138,7 +139,7 @@ void check_comparable(const RunConfig& config) {
   const Options& optimizer = config.optimizer.options;
   const Json& model = config.model.options.json();
   const bool rows = model.contains("rows") && model["rows"] != false;
-  if (rows && optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
+  if (rows && optimizer_options(config.optimizer).lazy)
     optimizer.fail("lazy", "is true: rows without a gradient are not updated, so results differ from those of ",
                    reference_strategy().name, " with dense tables; verify with false");
   refuse_local_updates(config.strategy.options, [](const std::string& what) {
@@ -165,10 +166,9 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
                       config.precision == arguments.precision ? "" : " instead of " + config.precision));
   if (config.randomness == "fast") notes.push_back("randomness exact instead of fast");
   if (config.strategy.options.has("early_stop")) overrides.push_back("strategy.early_stop.patience=0");
-  const Options& optimizer = config.optimizer.options;
-  if (optimizer.json().contains("eps") && optimizer.real("eps") < least_eps) {
+  if (const double eps = optimizer_options(config.optimizer).eps; eps > 0 && eps < least_eps) {
     overrides.push_back(str("optimizer.eps=", Json(least_eps).dump()));
-    notes.push_back(str("optimizer.eps raised from ", optimizer.real("eps"), " to ", least_eps));
+    notes.push_back(str("optimizer.eps raised from ", eps, " to ", least_eps));
   }
   return overrides;
 }

@@ -13,6 +13,7 @@
 #include "launch/machine/host_lists.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/prepare.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -316,7 +317,7 @@ class NodeAgent {
 void refuse_one_rank(const std::string& source, size_t hosts, const char* what) {
   throw Error(failure_of_source(source), source, ": the job has one rank, and each of the ", hosts, " ", what,
               " needs one at least; type --ranks ", hosts,
-              " with a strategy of several ranks, such as --set strategy.name=ddp");
+              " with a strategy of several ranks, such as --set strategy.name=", equal_ranks_strategy().name);
 }
 
 void refuse_one_rank_on_nodes(const PreparedRun& run, const NodeRole& role) {

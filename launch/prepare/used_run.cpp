@@ -241,8 +241,8 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved,
   const std::vector<std::vector<std::string>> members = member_overrides(config);
   if (members.empty())
     refuse(resolved, "train.resume",
-           "is the folder of a farm; set strategy.name=ensemble to use its pipelines as members, or give the "
-           "folder of one pipeline");
+           str("is the folder of a farm; set strategy.name=", members_strategy().name,
+               " to use its pipelines as members, or give the folder of one pipeline"));
   if (members.size() != pipelines.size())
     refuse(resolved, "train.resume",
            str("is a farm, and strategy.members = ", members.size(), " conflicts with its ", pipelines.size(),

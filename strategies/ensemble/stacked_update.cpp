@@ -15,6 +15,7 @@
 #include "core/losses/losses.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model_checks.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/loops.h"
 #include "strategies/common/model/model_part.h"
 
@@ -81,8 +82,7 @@ std::vector<Metric> EnsembleVote::operator()(const TensorList& outputs, const Ba
 
 StackedUpdate::StackedUpdate(const Context& context, StackedStorage& storage, const std::vector<MemberSettings>& rows)
     : optimizer_(context.config.optimizer), storage_(storage) {
-  const Options& options = optimizer_.options;
-  if (options.has("clip_norm")) clip_norm_ = options.real("clip_norm");
+  clip_norm_ = optimizer_options(optimizer_).clip_norm;
   const at::Device device = context.devices.front();
   real_ = at::TensorOptions(device.is_cpu() ? at::kDouble : at::kFloat).device(device);
   for (const MemberSettings& member : rows)

@@ -142,6 +142,7 @@ const StrategyEntry& strategy_of(const RunConfig& config) {
 
 const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
 const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
+const StrategyEntry& members_strategy() { return strategy_entry("ensemble"); }
 const StrategyEntry& replicas_strategy() { return strategy_entry("ddp"); }
 const StrategyEntry& shards_strategy() { return strategy_entry("fsdp"); }
 

@@ -29,6 +29,12 @@ namespace {
 
 bool summed(const SyncGroup& group) { return group.what == SyncKind::gradients; }
 
+StateEntry replica_entry(const std::string& name, StateKind kind, const at::Tensor& tensor, int replica, bool owner) {
+  StateEntry entry = state_entry(name, kind, tensor, owner);
+  entry.replica = replica;
+  return entry;
+}
+
 }  // namespace
 
 std::vector<ParameterPtr> summed_tables(const SyncPolicy& policy, const std::vector<ParameterPtr>& tables) {
@@ -92,8 +98,7 @@ std::vector<at::Tensor> LocalRows::tensors(const Table& table) const {
 
 at::Tensor LocalRows::touched_by_any(const Table& table, const at::Tensor& own,
                                      const std::vector<int64_t>& counts) const {
-  int64_t all = 0;
-  for (int64_t count : counts) all += count;
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const bool short_numbers = number_bytes(table.touched.size(0)) == 4;
   const at::Tensor sent = own.to(short_numbers ? at::kInt : at::kLong);
   at::Tensor gathered = at::empty({all}, sent.options());
@@ -196,23 +201,11 @@ void LocalRows::visit(const StateVisitor& visit) const {
     const auto moments = update_.table_moments(table.index);
     for (size_t i = 0; i < moments.size(); ++i)
       visit_shadow(parameter, StateKind::moment, moments[i].first, shown[i + 1], replica, true, visit);
-    StateEntry entry = state_entry(parameter.name + ".touched", StateKind::counter, table.touched);
-    entry.replica = replica;
-    visit(entry);
+    visit(replica_entry(parameter.name + ".touched", StateKind::counter, table.touched, replica, true));
   }
 }
 
 // --- LocalUpdates ---
-
-namespace {
-
-StateEntry replica_entry(const std::string& name, StateKind kind, const at::Tensor& tensor, int replica, bool owner) {
-  StateEntry entry = state_entry(name, kind, tensor, owner);
-  entry.replica = replica;
-  return entry;
-}
-
-}  // namespace
 
 LocalUpdates::LocalUpdates(const Context& context, SyncPolicy policy, const std::vector<ModelPart*>& parts,
                            Update& update, BufferSync& buffers)
@@ -240,8 +233,7 @@ std::vector<std::vector<int>> LocalUpdates::buckets(const std::vector<ParameterP
   // long as any is.
   std::stable_sort(groups.begin(), groups.end(), [&](size_t a, size_t b) {
     const SyncGroup &one = policy_.groups[a], &other = policy_.groups[b];
-    const bool summed = one.what == SyncKind::gradients, too = other.what == SyncKind::gradients;
-    return summed != too ? summed : one.start_after > other.start_after;
+    return summed(one) != summed(other) ? summed(one) : one.start_after > other.start_after;
   });
   std::vector<std::vector<int>> buckets;
   for (size_t group : groups) {
@@ -320,10 +312,6 @@ bool LocalUpdates::buffers_drifted(int64_t made) const {
     return policy_.groups[group].is_local(made - 1) && !policy_.groups[group].due(made - 1);
   });
 }
-
-bool LocalUpdates::synchronises_buffers() const { return !any() || !buffers_drifted(update_.made() + 1); }
-
-void LocalUpdates::exchange_rows() { rows_.exchange(update_.made()); }
 
 void LocalUpdates::prepare() {
   if (!any()) return;
@@ -471,7 +459,7 @@ void LocalUpdates::visit(const StateVisitor& visit) {
   for (size_t index = 0; index < flat_->parameters().size(); ++index) {
     const Parameter& parameter = *flat_->parameters()[index];
     const FlatParameters::Location& location = flat_->location(index);
-    if (group(location.bucket).what == SyncKind::gradients) continue;
+    if (summed(group(location.bucket))) continue;
     const at::Tensor kept = local_values_.view(*flat_, index);
     visit_shadow(parameter, StateKind::parameter, "", kept.defined() ? kept : parameter.value, replica, true, visit);
     const auto local = local_moments_.find(location.slot);

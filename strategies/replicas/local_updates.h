@@ -132,12 +132,12 @@ class LocalUpdates {
   // True if the next update sums any gradients, on this rank or on others of its replica.
   bool sums_gradients() const;
   // True if the next update synchronises buffers.
-  bool synchronises_buffers() const;
+  bool synchronises_buffers() const { return !any() || !buffers_drifted(update_.made() + 1); }
   at::Tensor& local_header() { return local_header_; }  // [2]: weight and sum of the loss over this rank's rows
 
-  void exchange_rows();                              // LocalRows::exchange for the next update
-  void prepare();                                    // call it before Update::begin
-  void updated(const UpdateStatistics& statistics);  // call it after Update::finish: synchronises due groups
+  void exchange_rows() { rows_.exchange(update_.made()); }  // LocalRows::exchange for the next update
+  void prepare();                                           // call it before Update::begin
+  void updated(const UpdateStatistics& statistics);         // call it after Update::finish: synchronises due groups
 
   void flush();
   // Visits this rank's state that visit_parts leaves out: `replica` entries, and the outer optimizer's state.

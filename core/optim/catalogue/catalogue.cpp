@@ -4,7 +4,6 @@
 
 #include "core/base/describe.h"
 #include "core/base/json.h"
-#include "core/base/name_pattern.h"
 
 #include <cmath>
 
@@ -82,8 +81,6 @@ Option final_factor() {
   return describe::real("final", "final learning rate, as a fraction of the learning rate", 0).between(0, 1);
 }
 
-}  // namespace
-
 Entry adagrad_entry() {
   auto options = common_optimizer_options(1e-2, 0);
   options.push_back(describe::real("eps", "added to the root of the summed squares", 1e-10).above(0));
@@ -105,6 +102,8 @@ Entry sgd_entry() {
           }};
 }
 
+}  // namespace
+
 const std::vector<Entry>& optimizer_catalogue() {
   static const std::vector<Entry> entries{
       sgd_entry(), adam_entry(), entry("adamw", "AdamW: Adam with decoupled weight decay", 0.01), adagrad_entry()};
@@ -123,31 +122,63 @@ const std::vector<Entry>& schedule_catalogue() {
   return entries;
 }
 
-SparseObstacle row_obstacle(const std::string& optimizer, const Options& options, double weight_decay) {
-  const bool lazy = options.has("lazy") && options.boolean("lazy");
-  const bool momentum = optimizer == "sgd" && options.real("momentum") != 0;
-  if (weight_decay != 0 && (optimizer == "adam" || optimizer == "adagrad" || momentum))
+std::optional<size_t> OptimizerOptions::group_of(const std::string& parameter) const {
+  for (size_t index = 0; index < groups.size(); ++index)
+    if (groups[index].match.found_in(parameter)) return index;
+  return std::nullopt;
+}
+
+OptimizerOptions optimizer_options(const Component& optimizer) {
+  const Options& options = optimizer.options;
+  const auto number = [](const Options& section, const char* name) {
+    return section.has(name) ? std::optional<double>(section.real(name)) : std::nullopt;
+  };
+  OptimizerOptions typed;
+  typed.learning_rate = number(options, "lr").value_or(0);
+  typed.weight_decay = number(options, "weight_decay").value_or(0);
+  typed.clip_norm = number(options, "clip_norm").value_or(0);
+  if (options.has("groups"))
+    for (const Options& group : options.sections("groups"))
+      typed.groups.push_back({NamePattern(group), number(group, "lr"), number(group, "weight_decay")});
+  typed.momentum = number(options, "momentum").value_or(0);
+  typed.nesterov = options.has("nesterov") && options.boolean("nesterov");
+  if (options.has("betas")) {
+    const std::vector<double> betas = options.reals("betas");
+    typed.beta1 = betas.at(0);
+    typed.beta2 = betas.at(1);
+  }
+  typed.eps = number(options, "eps").value_or(0);
+  typed.decoupled = optimizer.name == "adamw";
+  typed.lazy = options.has("lazy") && options.boolean("lazy");
+  if (options.has("catch_up") && options.text("catch_up") != "auto")
+    typed.exact_catch_up = options.text("catch_up") == "exact";
+  if (optimizer.name == "adagrad") typed.moments = 1;
+  if (optimizer.name == "sgd") typed.moments = typed.momentum > 0 ? 1 : 0;
+  return typed;
+}
+
+SparseObstacle row_obstacle(const Component& optimizer, double weight_decay) {
+  const OptimizerOptions options = optimizer_options(optimizer);
+  const bool momentum = options.momentum != 0;
+  if (weight_decay != 0 && !options.decoupled && (optimizer.name != "sgd" || momentum))
     return {"weight_decay",
-            str("is ", weight_decay, " and ", optimizer, " adds it to the gradient", momentum ? ", with momentum" : "",
-                ", so that every row of a table has a gradient; take ",
-                optimizer == "adam" ? "adamw, which decouples the decay" : "0",
+            str("is ", weight_decay, " and ", optimizer.name, " adds it to the gradient",
+                momentum ? ", with momentum" : "", ", so that every row of a table has a gradient; take ",
+                optimizer.name == "adam" ? "adamw, which decouples the decay" : "0",
                 ", or dense embeddings (model.rows: false)")};
-  if (lazy) return {};
+  if (options.lazy) return {};
   // As in RowHistory: terms fall below 1e-17 of the first within 4,096 updates.
   constexpr double slowest = 0.9904;
-  if (momentum && options.real("momentum") > slowest)
-    return {"momentum", str("is ", options.real("momentum"),
+  if (options.momentum > slowest)
+    return {"momentum", str("is ", options.momentum,
                             ", which would change a row of a table for thousands of "
                             "updates after its gradient; take at most ",
                             slowest, ", or dense embeddings (model.rows: false)")};
-  if (options.has("betas")) {
-    const std::vector<double> betas = options.reals("betas");
-    if (betas.size() == 2 && betas[0] / std::sqrt(betas[1]) > slowest)
-      return {"betas", str("are ", betas[0], " and ", betas[1],
-                           ", which would change a row of a table for thousands of "
-                           "updates after its gradient; take a smaller first one, lazy: true, or dense embeddings "
-                           "(model.rows: false)")};
-  }
+  if (options.beta2 > 0 && options.beta1 / std::sqrt(options.beta2) > slowest)
+    return {"betas", str("are ", options.beta1, " and ", options.beta2,
+                         ", which would change a row of a table for thousands of "
+                         "updates after its gradient; take a smaller first one, lazy: true, or dense embeddings "
+                         "(model.rows: false)")};
   return {};
 }
 

@@ -319,20 +319,4 @@ void RowBase::run_with_tensors(Table& table, const at::Tensor& rows, const at::T
   for (size_t i = 0; i < table.moments.size(); ++i) table.moments[i].index_copy_(0, rows, gathered.moments[i]);
 }
 
-RowPaths row_paths(const Options& options) {
-  RowPaths paths;
-  paths.lazy = options.has("lazy") && options.boolean("lazy");
-  if (options.has("catch_up") && options.text("catch_up") != "auto") paths.exact = options.text("catch_up") == "exact";
-  return paths;
-}
-
-std::unique_ptr<RowOptimizer> make_row_optimizer(const Component& optimizer) {
-  const RowPaths paths = row_paths(optimizer.options);
-  if (optimizer.name == "sgd") return make_row_sgd(optimizer.options, paths);
-  if (optimizer.name == "adagrad") return make_row_adagrad(optimizer.options, paths);
-  if (optimizer.name == "adam") return make_row_adam(optimizer.options, /*decoupled=*/false, paths);
-  CONVOY_CHECK(optimizer.name == "adamw", "optimizer '", optimizer.name, "' has no rows");
-  return make_row_adam(optimizer.options, /*decoupled=*/true, paths);
-}
-
 }  // namespace convoy

@@ -24,8 +24,6 @@ struct RowPaths {
   std::optional<bool> exact;  // applies missed updates one by one; nullopt: only in fp64 on the CPU
   bool tensors = false;       // uses the tensor path on the CPU too; for tests
 };
-// Reads `lazy` and `catch_up`; defaults for optimizers without these options.
-RowPaths row_paths(const Options& options);
 
 class RowBase : public RowOptimizer {
  public:
@@ -97,9 +95,5 @@ class RowBase : public RowOptimizer {
   RowPaths paths_;
   std::vector<Table> tables_;
 };
-
-std::unique_ptr<RowOptimizer> make_row_sgd(const Options& options, RowPaths paths);
-std::unique_ptr<RowOptimizer> make_row_adam(const Options& options, bool decoupled, RowPaths paths);
-std::unique_ptr<RowOptimizer> make_row_adagrad(const Options& options, RowPaths paths);
 
 }  // namespace convoy

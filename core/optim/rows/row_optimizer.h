@@ -59,6 +59,7 @@ class RowOptimizer {
 };
 
 // Creates the row optimizer of the configuration: row_sgd, row_adam or row_adagrad, by the name of the dense one.
-std::unique_ptr<RowOptimizer> make_row_optimizer(const Component& optimizer);
+// `tensors`: uses the tensor path on the CPU too; for tests.
+std::unique_ptr<RowOptimizer> make_row_optimizer(const Component& optimizer, bool tensors = false);
 
 }  // namespace convoy

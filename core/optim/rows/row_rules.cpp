@@ -44,7 +44,8 @@ class RowRule : public RowBase {
 
 class RowAdagrad : public RowRule<RowAdagrad> {
  public:
-  RowAdagrad(double eps, RowPaths paths) : RowRule({"sum"}, 0, 1, always(paths)), eps_(eps) {}
+  RowAdagrad(const OptimizerOptions& options, RowPaths paths)
+      : RowRule({"sum"}, 0, 1, always(paths)), eps_(options.eps) {}
 
  protected:
   void check(const SlotOptions& options) const override {
@@ -86,16 +87,12 @@ class RowAdagrad : public RowRule<RowAdagrad> {
 
 class RowAdam : public RowRule<RowAdam> {
  public:
-  RowAdam(const std::vector<double>& betas, double eps, bool decoupled, RowPaths paths)
-      : RowRule({"exp_avg", "exp_avg_sq"}, betas.at(0), betas.at(1), paths),
-        beta1_(betas[0]),
-        beta2_(betas[1]),
-        eps_(eps),
-        decoupled_(decoupled) {}
+  RowAdam(const OptimizerOptions& options, RowPaths paths)
+      : RowRule({"exp_avg", "exp_avg_sq"}, options.beta1, options.beta2, paths), options_(options) {}
 
  protected:
   void check(const SlotOptions& options) const override {
-    if (!decoupled_ && options.weight_decay != 0)
+    if (!options_.decoupled && options.weight_decay != 0)
       throw Error(
           Failure::config,
           "optimizer adam adds weight decay to the gradient, so every row of a table has a gradient; take adamw, "
@@ -109,15 +106,15 @@ class RowAdam : public RowRule<RowAdam> {
   void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const override {
     at::Tensor& mean = rows.moments[0];
     at::Tensor& square = rows.moments[1];
-    rows.values.mul_(rows.decay).sub_(rows.sum * mean / (square.sqrt().mul_(rows.spread).add_(eps_)));
+    rows.values.mul_(rows.decay).sub_(rows.sum * mean / (square.sqrt().mul_(rows.spread).add_(options_.eps)));
     mean.mul_(rows.first);
     square.mul_(rows.second);
     if (!rows.gradients.defined()) return;
     const AdamStep step = step_of(options, scalars);
     const at::Tensor g = rows.gradients * step.gradient_scale;
-    mean.add_(g - mean, 1 - beta1_);
-    square.mul_(beta2_).addcmul_(g, g, 1 - beta2_);
-    const at::Tensor divisor = square.sqrt().mul_(1 / std::sqrt(step.correction2)).add_(eps_);
+    mean.add_(g - mean, 1 - options_.beta1);
+    square.mul_(options_.beta2).addcmul_(g, g, 1 - options_.beta2);
+    const at::Tensor divisor = square.sqrt().mul_(1 / std::sqrt(step.correction2)).add_(options_.eps);
     rows.values.mul_(step.decay).sub_(mean / divisor, step.learning_rate / step.correction1);
   }
 
@@ -126,36 +123,33 @@ class RowAdam : public RowRule<RowAdam> {
   template <class T>
   void run_loop(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
                 const HostScalars& scalars) const {
-    if (out != nullptr) return adam_look_up(list, eps_, out);
+    if (out != nullptr) return adam_look_up(list, options_.eps, out);
     AdamStep step = gradient == nullptr ? AdamStep() : step_of(options, scalars);
-    step.eps = eps_;
+    step.eps = options_.eps;
     adam_rows(list, gradient, step);
   }
   template <class T>
   void replay_updates(T* values, T* first, T* second, int64_t n, const MissedUpdate* updates, int64_t count) const {
-    adam_replay(values, first, second, n, updates, count, {beta1_, beta2_, eps_});
+    adam_replay(values, first, second, n, updates, count, {options_.beta1, options_.beta2, options_.eps});
   }
   AdamStep step_of(const SlotOptions& options, const HostScalars& scalars) const {
-    return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
+    return adam_step(options_, options, scalars);
   }
 
-  double beta1_ = 0, beta2_ = 0, eps_ = 0;
-  bool decoupled_ = false;
+  OptimizerOptions options_;
 };
 
 // --- row_sgd: SGD for rows ---
 // Momentum or weight decay changes a row without gradient. With one of the two, missed updates are one product. With
 // both they are not, so `check` refuses this.
 
-std::vector<std::string> moment_names(double momentum) {
-  if (momentum == 0) return {};
-  return {"momentum"};
-}
-
 class RowSgd : public RowRule<RowSgd> {
  public:
-  RowSgd(double momentum, bool nesterov, RowPaths paths)
-      : RowRule(moment_names(momentum), momentum, 1, linear(paths)), momentum_(momentum), nesterov_(nesterov) {}
+  RowSgd(const OptimizerOptions& options, RowPaths paths)
+      : RowRule(options.momentum == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"},
+                options.momentum, 1, linear(paths)),
+        momentum_(options.momentum),
+        nesterov_(options.nesterov) {}
 
  protected:
   void check(const SlotOptions& options) const override {
@@ -205,16 +199,13 @@ class RowSgd : public RowRule<RowSgd> {
 
 }  // namespace
 
-std::unique_ptr<RowOptimizer> make_row_adagrad(const Options& options, RowPaths paths) {
-  return std::make_unique<RowAdagrad>(options.real("eps"), paths);
-}
-
-std::unique_ptr<RowOptimizer> make_row_adam(const Options& options, bool decoupled, RowPaths paths) {
-  return std::make_unique<RowAdam>(options.reals("betas"), options.real("eps"), decoupled, paths);
-}
-
-std::unique_ptr<RowOptimizer> make_row_sgd(const Options& options, RowPaths paths) {
-  return std::make_unique<RowSgd>(options.real("momentum"), options.boolean("nesterov"), paths);
+std::unique_ptr<RowOptimizer> make_row_optimizer(const Component& optimizer, bool tensors) {
+  const OptimizerOptions options = optimizer_options(optimizer);
+  const RowPaths paths{options.lazy, options.exact_catch_up, tensors};
+  if (optimizer.name == "sgd") return std::make_unique<RowSgd>(options, paths);
+  if (optimizer.name == "adagrad") return std::make_unique<RowAdagrad>(options, paths);
+  CONVOY_CHECK(optimizer.name == "adam" || optimizer.name == "adamw", "optimizer '", optimizer.name, "' has no rows");
+  return std::make_unique<RowAdam>(options, paths);
 }
 
 }  // namespace convoy

@@ -122,30 +122,10 @@ at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const 
   return flat.narrow(0, location.offset - slots_[size_t(location.slot)].begin, value.numel()).view(value.sizes());
 }
 
-at::Tensor FlatParameters::values(int slot) const {
-  const Slot& range = slots_[size_t(slot)];
-  return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
-}
-
-at::Tensor FlatParameters::gradients(int slot) const {
-  const Slot& range = slots_[size_t(slot)];
-  return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
-}
-
 at::Tensor FlatParameters::message(int bucket) const {
   const Bucket& range = buckets_[size_t(bucket)];
   const int64_t begin = bucket == 0 ? 0 : header_ + range.begin;
   return plain_view(buffers_[range.device].gradients, {header_ + range.end - begin}, begin);
-}
-
-at::Tensor FlatParameters::bucket_values(int bucket) const {
-  const Bucket& range = buckets_[size_t(bucket)];
-  return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
-}
-
-at::Tensor FlatParameters::bucket_gradients(int bucket) const {
-  const Bucket& range = buckets_[size_t(bucket)];
-  return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
 }
 
 at::Tensor FlatParameters::header() const { return plain_view(buffers_[buckets_.front().device].gradients, {2}); }

@@ -57,12 +57,12 @@ class FlatParameters {
   // Returns the parameter's range of `flat`, in its shape. `flat` has the length of the slot.
   at::Tensor view(size_t parameter, const at::Tensor& flat) const;
 
-  at::Tensor values(int slot) const;  // [elements]
-  at::Tensor gradients(int slot) const;
-  at::Tensor message(int bucket) const;           // the bucket's gradients; bucket 0 starts with the header
-  at::Tensor bucket_values(int bucket) const;     // [elements] of all its slots
-  at::Tensor bucket_gradients(int bucket) const;  // without the header
-  at::Tensor header() const;                      // [2]: weight and sum of the loss
+  at::Tensor values(int slot) const { return values_in(slots_[size_t(slot)]); }  // [elements]
+  at::Tensor gradients(int slot) const { return gradients_in(slots_[size_t(slot)]); }
+  at::Tensor message(int bucket) const;  // the bucket's gradients; bucket 0 starts with the header
+  at::Tensor bucket_values(int bucket) const { return values_in(buckets_[size_t(bucket)]); }  // [elements] of its slots
+  at::Tensor bucket_gradients(int bucket) const { return gradients_in(buckets_[size_t(bucket)]); }  // without header
+  at::Tensor header() const;                                                        // [2]: weight and sum of the loss
   void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);  // `first` overwrites
 
  private:
@@ -72,6 +72,14 @@ class FlatParameters {
     at::Tensor values;
     at::Tensor gradients;  // header, then as `values`
   };
+  template <class Range>
+  at::Tensor values_in(const Range& range) const {
+    return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
+  }
+  template <class Range>
+  at::Tensor gradients_in(const Range& range) const {
+    return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
+  }
   void add_bucket(const std::vector<int>& bucket, const Component& optimizer, int64_t unit, at::ScalarType dtype);
   Buffers& buffers_on(at::Device device, size_t& index);
   void move_storage(const at::TensorOptions& options);

@@ -10,6 +10,7 @@
 #include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/model_checks.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
@@ -23,8 +24,7 @@ std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
 }
 
 void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterPtr>& tables) {
-  const Options& optimizer = context.config.optimizer.options;
-  if (context.rank != 0 || !tables.empty() || !optimizer.has("lazy") || !optimizer.boolean("lazy")) return;
+  if (context.rank != 0 || !tables.empty() || !optimizer_options(context.config.optimizer).lazy) return;
   log::warning(
       "optimizer.lazy: true has no effect: it applies to sparse embeddings, and this run has none; set model.rows: "
       "true, or leave it out");

@@ -20,17 +20,13 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/loops.h"
 #include "core/tensors/tensor_memory.h"
 #include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
 namespace {
-
-Schedule schedule_of(const Context& context, const UpdateCount& updates) {
-  return Schedule(context.config.optimizer, updates.of(context.total_steps),
-                  updates.of(std::max<int64_t>(context.steps_per_epoch, 1)));
-}
 
 // The value of a count on the CPU.
 int64_t& host_count(const at::Tensor& count) { return *count.mutable_data_ptr<int64_t>(); }
@@ -41,10 +37,10 @@ Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPt
     : optimizer_options_(context.config.optimizer),
       factory_(std::move(factory)),
       steps_{context.steps_per_epoch, every},
-      schedule_(schedule_of(context, steps_)),
+      schedule_(optimizer_options_, steps_.of(context.total_steps),
+                steps_.of(std::max<int64_t>(context.steps_per_epoch, 1))),
       cut_(std::move(cut)) {
-  const Options& options = optimizer_options_.options;
-  if (options.has("clip_norm")) clip_norm_ = options.real("clip_norm");
+  clip_norm_ = optimizer_options(optimizer_options_).clip_norm;
   const at::Device device = context.devices.front();
   const auto real = at::TensorOptions(device.is_cpu() ? at::kDouble : at::kFloat).device(device);
   count_ = at::zeros({1}, real.dtype(at::kLong));
@@ -72,13 +68,8 @@ void Update::set_local_only(LocalOnly local_only) {
 
 std::unique_ptr<Optimizer> Update::optimizer_for(const std::vector<UpdateSlot>& slots) const {
   auto optimizer = factory_ ? factory_() : make_optimizer(optimizer_options_);
-  for (const UpdateSlot& slot : slots) {
-    SlotOptions options;
-    options.pieces = slot.pieces;
-    options.learning_rate_factor = slot.group.learning_rate_factor;
-    options.weight_decay = slot.group.weight_decay;
-    optimizer->add_slot(slot.values, options);
-  }
+  for (const UpdateSlot& slot : slots)
+    optimizer->add_slot(slot.values, {1, slot.group.learning_rate_factor, slot.group.weight_decay, slot.pieces});
   return optimizer;
 }
 
@@ -122,10 +113,7 @@ void Update::attach_tables(std::vector<ParameterPtr> tables) {
   row_optimizer_ = make_row_optimizer(optimizer_options_);
   for (const ParameterPtr& table : tables_) {
     const GroupSettings group = group_settings(optimizer_options_, table->name);
-    SlotOptions options;
-    options.learning_rate_factor = group.learning_rate_factor;
-    options.weight_decay = group.weight_decay;
-    table->table->connect(row_optimizer_.get(), options);
+    table->table->connect(row_optimizer_.get(), {1, group.learning_rate_factor, group.weight_decay});
   }
 }
 

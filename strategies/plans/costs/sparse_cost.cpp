@@ -23,15 +23,11 @@ bool sparse_check_wants_blocks(const JobPlan& job) {
   const RunConfig& config = job.config;
   if (!asks_for_rows(config.model.options)) return false;
   if (wants_sharded_rows(config.model.options) && job.mesh.degree("data") > 1) return true;
-  const Options& optimizer = config.optimizer.options;
-  const auto obstructs = [&](const Options& section) {
-    return section.has("weight_decay") &&
-           !row_obstacle(config.optimizer.name, optimizer, section.real("weight_decay")).key.empty();
-  };
-  if (obstructs(optimizer)) return true;
-  if (!optimizer.json().contains("groups")) return false;
-  const std::vector<Options> groups = optimizer.sections("groups");
-  return std::any_of(groups.begin(), groups.end(), obstructs);
+  const OptimizerOptions optimizer = optimizer_options(config.optimizer);
+  const auto obstructs = [&](double decay) { return !row_obstacle(config.optimizer, decay).key.empty(); };
+  return obstructs(optimizer.weight_decay) ||
+         std::any_of(optimizer.groups.begin(), optimizer.groups.end(),
+                     [&](const OptimizerGroup& group) { return group.weight_decay && obstructs(*group.weight_decay); });
 }
 
 void check_sparse_blocks(const JobPlan& job, const ModelDescription& description) {
@@ -192,7 +188,7 @@ void add_row_cost(const RunConfig& config, const std::vector<TouchedTable>& tabl
   cost.parameter_bytes += whole;
   cost.work.updated = model > 0 ? (rest + touched) / model : 1;
   if (ranks == 1) return;
-  add_summed(summed, sharded, policy, where, config.optimizer.options.has("clip_norm"), dense, cost);
+  add_summed(summed, sharded, policy, where, optimizer_options(config.optimizer).clip_norm > 0, dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
 }

@@ -258,12 +258,10 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
   if (!supported)
     model.fail("rows", "is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
                " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
-  const Options& optimizer = config.optimizer.options;
+  const OptimizerOptions optimizer = optimizer_options(config.optimizer);
   // With parameter groups, the weight decay of a table depends on its name, which is not known yet.
-  const bool groups = optimizer.json().contains("groups") && !optimizer.sections("groups").empty();
-  const SparseObstacle obstacle =
-      row_obstacle(config.optimizer.name, optimizer, groups ? 0 : optimizer.real("weight_decay"));
-  if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
+  const SparseObstacle obstacle = row_obstacle(config.optimizer, optimizer.groups.empty() ? optimizer.weight_decay : 0);
+  if (!obstacle.key.empty()) config.optimizer.options.fail(obstacle.key, obstacle.reason);
   if (!shares) return;
   if (sync_policy(config.strategy.options).ever_local())
     model.fail("rows",

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 
-#include "core/base/name_pattern.h"
 #include "core/base/text.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "strategies/plans/options/step_options.h"
@@ -34,17 +33,11 @@ struct Decay {
   double value = 0;
   std::string key = "optimizer.weight_decay";
 };
-Decay decay_of(const Options& optimizer, const std::string& parameter) {
-  Decay decay{optimizer.real("weight_decay")};
-  if (!optimizer.json().contains("groups")) return decay;
-  const std::vector<Options> groups = optimizer.sections("groups");
-  for (size_t index = 0; index < groups.size(); ++index) {
-    if (!NamePattern(groups[index]).found_in(parameter)) continue;
-    if (groups[index].has("weight_decay"))
-      decay = {groups[index].real("weight_decay"), str("optimizer.groups.", index, ".weight_decay")};
-    break;
-  }
-  return decay;
+Decay decay_of(const Component& optimizer, const std::string& parameter) {
+  const OptimizerOptions options = optimizer_options(optimizer);
+  const std::optional<size_t> group = options.group_of(parameter);
+  if (!group || !options.groups[*group].weight_decay) return {options.weight_decay};
+  return {*options.groups[*group].weight_decay, str("optimizer.groups.", *group, ".weight_decay")};
 }
 
 }  // namespace
@@ -57,9 +50,8 @@ SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSi
   SparseDecision decision;
   const double lookups = update_lookups(config, ranks, table.name, table.lookups);
   decision.large = rows_by_size(table.rows, lookups);
-  const Options& optimizer = config.optimizer.options;
-  const Decay decay = decay_of(optimizer, table.name);
-  const SparseObstacle obstacle = row_obstacle(config.optimizer.name, optimizer, decay.value);
+  const Decay decay = decay_of(config.optimizer, table.name);
+  const SparseObstacle obstacle = row_obstacle(config.optimizer, decay.value);
   if (!sync_policy(config.strategy.options).allows_rows(table.name)) {
     decision.reason = "an outer step of diloco moves all rows";
   } else if (!obstacle.key.empty()) {

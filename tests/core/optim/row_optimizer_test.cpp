@@ -280,14 +280,7 @@ TEST(RowOptimizer, DoesNotDependOnThreads) {
 // The path of devices without convoy's loops.
 TEST(RowOptimizer, TensorOperationsMatchLoops) {
   for (const RowCase& one : row_cases()) {
-    RowPaths paths = row_paths(one.optimizer.options);
-    paths.tensors = true;
-    const Options& options = one.optimizer.options;
-    const auto tensors = one.optimizer.name == "sgd" ? make_row_sgd(options, paths)
-                         : one.optimizer.name == "adagrad"
-                             ? make_row_adagrad(options, paths)
-                             : make_row_adam(options, one.optimizer.name == "adamw", paths);
-    const auto loops = make_row_optimizer(one.optimizer);
+    const auto tensors = make_row_optimizer(one.optimizer, /*tensors=*/true), loops = make_row_optimizer(one.optimizer);
     const Trained a = train_rows(one, at::kFloat, 60, *tensors), b = train_rows(one, at::kFloat, 60, *loops);
     EXPECT_LE(relative_to_largest(a.values, b.values), 1e-5) << one.name;
   }
@@ -336,9 +329,7 @@ TEST(RowOptimizer, RefusesOptionsThatNeedAllRows) {
 }
 
 TEST(RowOptimizer, ObstaclesNameTheKey) {
-  const auto key = [](const Component& optimizer, double decay) {
-    return row_obstacle(optimizer.name, optimizer.options, decay).key;
-  };
+  const auto key = [](const Component& optimizer, double decay) { return row_obstacle(optimizer, decay).key; };
   EXPECT_EQ(key(adam("adam"), 0.1), "weight_decay");
   EXPECT_EQ(key(adam("adamw"), 0.1), "");
   EXPECT_EQ(key(sgd(0.9, false), 0.1), "weight_decay");
