@@ -1,4 +1,4 @@
-"""All benchmarks against their peers, about an hour: writes the table and the chart of the last round in docs/benchmarks.md"""
+"""All benchmarks against their peers, about an hour: writes the table and the chart of docs/benchmarks.md"""
 # needs: matplotlib
 import datetime
 import json
@@ -15,7 +15,8 @@ import harness
 # Each with the options that keep the whole within about an hour. The longest are last.
 BENCHMARKS = {
     "startup": [], "comm": [], "ddp": [], "data_parallel": [], "fsdp": [], "pipeline": [], "tensor": [], "ensemble": [],
-    "ncf": [], "ncf_mlperf": [], "predict": [], "generate": [], "ranking": [], "farm": [], "supervision": [], "seeing": [], "lost_rank": [],
+    "ncf": [], "ncf_mlperf": [], "predict": [], "generate": [], "ranking": [], "farm": [],
+    "supervision": [], "seeing": [], "lost_rank": [],
     "hosts": [], "halving": [], "resnet": [], "images": [],
 }
 DOCS = harness.TOP / "docs"
@@ -49,7 +50,8 @@ def table(results):
         when = f"{result['date']}, {result['commit']}"
         for one in result["verdicts"]:
             met = "met" if one["ok"] else "**missed**"
-            rows.append(f"| `{name}` | {one['label'].replace('|', ' ')} | {one['value']:.4g} | {limit(one, 'gate')}: {met} | "
+            rows.append(f"| `{name}` | {one['label'].replace('|', ' ')} | {one['value']:.4g} | "
+                        f"{limit(one, 'gate')}: {met} | "
                         f"{limit(one, 'aim')} | {when} |")
         if not result["verdicts"]:
             rows.append(f"| `{name}` | | **no figure**: it ended with {result['code']} | | | {when} |")
@@ -67,14 +69,17 @@ def fraction(verdict):
 def draw(results, title):
     import matplotlib
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "convoy", "svg.fonttype": "none"})  # equal figures give an equal, small file
+    # Equal figures give an equal, small file.
+    matplotlib.rcParams.update({"svg.hashsalt": "convoy", "svg.fonttype": "none"})
     from matplotlib import pyplot
-    bars = [(f"{name}: {one['label']}", fraction(one), one["ok"]) for name, result in results.items() for one in result["verdicts"]]
+    bars = [(f"{name}: {one['label']}", fraction(one), one["ok"])
+            for name, result in results.items() for one in result["verdicts"]]
     bars = [bar for bar in bars if bar[1] is not None][::-1]
     if not bars:
         return
     figure, axes = pyplot.subplots(figsize=(10, 0.8 + 0.22 * len(bars)), layout="constrained")
-    axes.barh([bar[0] for bar in bars], [bar[1] for bar in bars], color=["#2a7f9e" if bar[2] else "#c8553d" for bar in bars])
+    axes.barh([bar[0] for bar in bars], [bar[1] for bar in bars],
+              color=["#2a7f9e" if bar[2] else "#c8553d" for bar in bars])
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.tick_params(axis="y", labelsize=7)
@@ -90,7 +95,8 @@ def write(results):
         sys.exit(f"benchmark: {PAGE} has no lines '{BEGIN}' and '{END}' to write between")
     before, rest = text.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
-    how = f"Measured on {len(os.sched_getaffinity(0))} cores of {processor()}. Each benchmark has the date and commit of its last run."
+    how = (f"Measured on {len(os.sched_getaffinity(0))} cores of {processor()}. "
+           "Each benchmark has the date and commit of its last run.")
     body = [BEGIN, "", how, "", f"![each measured value against its gate]({CHART.name})", "", *table(results), "", END]
     PAGE.write_text(before + "\n".join(body) + after)
     draw(results, how)
@@ -114,7 +120,8 @@ def missed(results):
 
 if __name__ == "__main__":
     parser = harness.arguments(__doc__, rounds=None)
-    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME", help="measures these; the page keeps the others")
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME",
+                        help="measures these; the page keeps the others")
     options = parser.parse_args()
     names, start = options.only or list(BENCHMARKS), time.monotonic()
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -129,12 +136,14 @@ if __name__ == "__main__":
         known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "verdicts": verdicts,
                        **({"absent": absent} if absent else {})}
         # After each benchmark: an interrupted hour keeps what it has measured.
-        RESULTS.write_text(json.dumps({name: known[name] for name in BENCHMARKS if name in known}, indent=1, ensure_ascii=False) + "\n")
+        known = {name: known[name] for name in BENCHMARKS if name in known}
+        RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
         write({name: known[name] for name in BENCHMARKS if name in known})
     lines = missed({name: known[name] for name in names})
     minutes = (time.monotonic() - start) / 60
     values = sum(len(known[name]["verdicts"]) for name in names)
-    harness.say(f"\n{values} values against gates in {minutes:.0f} minutes; " + (f"{len(lines)} missed:" if lines else "all met"))
+    harness.say(f"\n{values} values against gates in {minutes:.0f} minutes; " +
+                (f"{len(lines)} missed:" if lines else "all met"))
     for line in lines:
         harness.say(f"  {line}")
     sys.exit(1 if lines else 0)

@@ -1,4 +1,4 @@
-"""Sparse embedding of 20 million rows of 32 with row_adam: peak memory, and its step compared with one of a million rows"""
+"""Sparse embedding of 20 million rows of 32 with row_adam: peak memory, and step compared with one of a million rows"""
 import statistics
 
 import harness

@@ -13,8 +13,9 @@ BARE = harness.TOP / "build" / "tests" / "bench" / "bare_all_reduce"
 
 
 def run(command):
-    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT, "OMP_NUM_THREADS": "1"},
-                          timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(command, cwd=harness.TOP,
+                          env={**os.environ, **harness.MPI_ENVIRONMENT, "OMP_NUM_THREADS": "1"}, timeout=120, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -40,7 +41,8 @@ def c10d():
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__, rounds=7).parse_args()
-    subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "bench_bare_all_reduce"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "bench_bare_all_reduce"], check=True,
+                   stdout=subprocess.DEVNULL)
     contestants = {"convoy mpi": lambda: convoy("mpi"), "bare Open MPI": bare, "convoy gloo": lambda: convoy("gloo"),
                    "c10d gloo": c10d, "convoy local": lambda: convoy("local")}
     times = {name: {size: [] for size in SIZES} for name in contestants}
@@ -53,7 +55,8 @@ if __name__ == "__main__":
     ok = True
     for size in SIZES:
         figures = {name: times[name][size] for name in contestants}
-        harness.table({name: figures[name] for name in ("bare Open MPI", "convoy mpi")}, "bare Open MPI", f"us, {size} bytes")
+        harness.table({name: figures[name] for name in ("bare Open MPI", "convoy mpi")}, "bare Open MPI",
+                      f"us, {size} bytes")
         harness.table({name: figures[name] for name in ("c10d gloo", "convoy gloo")}, "c10d gloo", f"us, {size} bytes")
         harness.say(f"{'convoy local':26s}{harness.spread(figures['convoy local'])}")
         ok &= harness.verdict(f"mpi, {size} bytes, ratio to the bare program",

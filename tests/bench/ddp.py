@@ -27,7 +27,8 @@ def library(backend):
 
 
 def torch_ddp(*extra):
-    return lambda: harness.peer("ddp_mlp.py", "--sizes", SIZES, "--steps", STEPS, "--warm", WARM, *extra)["step_seconds"]
+    return lambda: harness.peer("ddp_mlp.py", "--sizes", SIZES, "--steps", STEPS, "--warm", WARM,
+                                *extra)["step_seconds"]
 
 
 def expected_peer(figures):

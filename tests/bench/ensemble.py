@@ -1,4 +1,4 @@
-"""Ten small MLPs bagged on Fashion-MNIST, member-samples a second of an epoch: against vmap, a loop and TorchEnsemble"""
+"""Ten small MLPs bagged on Fashion-MNIST, member-samples a second of an epoch: against vmap, a loop, TorchEnsemble"""
 import statistics
 import subprocess
 import sys
@@ -27,8 +27,8 @@ def install_peer():
     if (PACKAGES / "torchensemble").is_dir():
         return
     harness.say(f"fetching {' and '.join(PINNED)} (0.4 MB) into {PACKAGES.relative_to(harness.TOP)}")
-    done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-                           "--target", str(PACKAGES), *PINNED], text=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                           "--no-deps", "--target", str(PACKAGES), *PINNED], text=True, capture_output=True)
     if done.returncode != 0:
         sys.exit(f"benchmark: cannot install the peer:\n{done.stderr[-2000:]}")
 
@@ -43,13 +43,14 @@ def convoy(*overrides):
 
 
 def peer(how, epochs=1):
-    return lambda: harness.peer("ensemble.py", "--how", how, "--members", MEMBERS, "--epochs", epochs)["samples_per_second"]
+    return lambda: harness.peer("ensemble.py", "--how", how, "--members", MEMBERS,
+                                "--epochs", epochs)["samples_per_second"]
 
 
 def peak(*overrides):
     """Returns the peak of tensor bytes, summed over ranks."""
-    run = harness.Run(CONFIG, ["train.max_steps=20", "train.evaluate_every=never", "train.checkpoint_every=never", "device=cpu",
-                               "strategy.how=stacked", *overrides], ranks=1)
+    run = harness.Run(CONFIG, ["train.max_steps=20", "train.evaluate_every=never", "train.checkpoint_every=never",
+                               "device=cpu", "strategy.how=stacked", *overrides], ranks=1)
     return sum(rank["peak_tensor_bytes"] for rank in run.summary["ranks"])
 
 
@@ -57,8 +58,8 @@ def memory():
     """Compares the memory of ten members with ten times that of one, without the data set, which all members share."""
     shared = peak("strategy.members=1", "model.hidden=[1]", "train.batch.global=1")
     one, ten = peak("strategy.members=1") - shared, peak(f"strategy.members={MEMBERS}") - shared
-    harness.say(f"tensors at most, beside {shared / 2**20:.1f} MiB of data: one member {one / 2**20:.2f} MiB, {MEMBERS} stacked "
-                f"{ten / 2**20:.2f} MiB")
+    harness.say(f"tensors at most, beside {shared / 2**20:.1f} MiB of data: one member {one / 2**20:.2f} MiB, "
+                f"{MEMBERS} stacked {ten / 2**20:.2f} MiB")
     return harness.verdict(f"memory of {MEMBERS} stacked members ÷ {MEMBERS} × one's", ten / MEMBERS / one, 1.2)
 
 
@@ -79,6 +80,7 @@ if __name__ == "__main__":
         harness.say(f"{name}: {statistics.median(figures[name]):,.0f} a second here, {known:,} known of two idle cores")
     ok = True
     for name, (gate, aim) in GATES.items():
-        ok &= harness.verdict(f"{OURS} ÷ {name}", harness.median_ratio(figures, OURS, name), gate, at_most=False, aim=aim)
+        ok &= harness.verdict(f"{OURS} ÷ {name}", harness.median_ratio(figures, OURS, name), gate, at_most=False,
+                              aim=aim)
     ok &= memory()
     sys.exit(0 if ok else 1)

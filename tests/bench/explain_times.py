@@ -1,4 +1,4 @@
-"""Predicted step times against measured ones: models × strategies × one and two ranks, and whether the choice is right"""
+"""Predicted step times against measured ones: models × strategies × one and two ranks, and whether the pick is right"""
 # needs data: movielens
 import os
 import re
@@ -19,7 +19,8 @@ SHORT = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.re
 MODELS = {
     "ncf, 256 rows": ("configs/ncf_ddp.yaml", ["train.batch={global: 256}"], ["ddp", "data_parallel", "fsdp"]),
     "ncf, 8192 rows": ("configs/ncf_ddp.yaml", ["train.batch={global: 8192}"], ["ddp", "data_parallel", "fsdp"]),
-    "mlp 0.2 M, 128 rows": ("configs/mlp_25m.yaml", ["model.hidden=[256, 128]", "train.batch={global: 128}", SYNTHETIC % "[784]"],
+    "mlp 0.2 M, 128 rows": ("configs/mlp_25m.yaml",
+                            ["model.hidden=[256, 128]", "train.batch={global: 128}", SYNTHETIC % "[784]"],
                             ["ddp", "data_parallel", "fsdp", "pipeline", "tensor_parallel"]),
     "mlp 25 M, 32 rows": ("configs/mlp_25m.yaml", ["train.batch={global: 32}"],
                           ["ddp", "data_parallel", "fsdp", "pipeline", "tensor_parallel"]),
@@ -30,8 +31,9 @@ MODELS = {
                           ["ddp", "data_parallel", "fsdp", "pipeline"]),
     "gpt 0.8 M, 16 rows": ("configs/gpt_single.yaml", ["model.dim=128", "data.length=64"],
                            ["ddp", "data_parallel", "fsdp", "pipeline", "tensor_parallel"]),
-    "mlp 8 M, two cores a rank alone": ("configs/mlp_25m.yaml", ["model.hidden=[2048, 2048]", "train.batch={global: 128}",
-                                                                "launch.cores_per_rank=auto"], ["ddp", "fsdp"]),
+    "mlp 8 M, two cores a rank alone": ("configs/mlp_25m.yaml",
+                                        ["model.hidden=[2048, 2048]", "train.batch={global: 128}",
+                                         "launch.cores_per_rank=auto"], ["ddp", "fsdp"]),
 }
 
 
@@ -46,7 +48,8 @@ def seconds_of(text):
 
 
 def explain(name, backend):
-    """Returns the predictions of --calibrate, {strategy: (seconds a step, relative error)}, and the time of the answer."""
+    """Returns the predictions of --calibrate, {strategy: (seconds a step, relative error)}, and the time of the
+    answer."""
     config, _, strategies = MODELS[name]
     command = [str(harness.CONVOY), "explain", str(harness.TOP / config), "--ranks", "2", "--calibrate", "--compare",
                ",".join(["single", *strategies])]
@@ -56,8 +59,8 @@ def explain(name, backend):
         for kept in (".data", "configs"):
             os.symlink(harness.TOP / kept, os.path.join(folder, kept))
         start = time.monotonic()
-        done = subprocess.run(command, cwd=folder, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=120, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(command, cwd=folder, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=120,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         took = time.monotonic() - start
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
@@ -98,10 +101,11 @@ def one_round(name, backend, answered):
     answered.append(took)
     drift = after["single"][0] / before["single"][0]
     if not 0.8 <= drift <= 1.25:
-        harness.say(f"round repeated: {name}: single was to take {1000 * before['single'][0]:.2f} ms in front of the runs and "
-                    f"{1000 * after['single'][0]:.2f} ms behind them: the machine was busy")
+        harness.say(f"round repeated: {name}: single was to take {1000 * before['single'][0]:.2f} ms in front of the "
+                    f"runs and {1000 * after['single'][0]:.2f} ms behind them: the machine was busy")
         return None
-    return {strategy: ((before[strategy][0] + after[strategy][0]) / 2, (before[strategy][1] + after[strategy][1]) / 2, seconds)
+    return {strategy: ((before[strategy][0] + after[strategy][0]) / 2, (before[strategy][1] + after[strategy][1]) / 2,
+                       seconds)
             for strategy, seconds in measured.items() if strategy in after}
 
 
@@ -167,12 +171,14 @@ if __name__ == "__main__":
     pair_share, model_share, wins, losses = picks(cells)
     worst = max(errors, key=errors.get)
     mean = statistics.mean(errors.values())
-    harness.say(f"\n{len(cells)} cells, {options.backend}; single wins {wins} comparisons and loses {losses}; mean error "
-                f"{100 * mean:.1f} %, worst {100 * errors[worst]:.0f} % ({', '.join(worst)}); {within} cells lie within the "
-                f"error that was stated; --calibrate answered in {statistics.median(answered):.1f} s, at most {max(answered):.1f}")
+    harness.say(f"\n{len(cells)} cells, {options.backend}; single wins {wins} comparisons and loses {losses}; "
+                f"mean error {100 * mean:.1f} %, worst {100 * errors[worst]:.0f} % ({', '.join(worst)}); "
+                f"{within} cells lie within the error that was stated; "
+                f"--calibrate answered in {statistics.median(answered):.1f} s, at most {max(answered):.1f}")
     ok = harness.verdict("mean error of the predicted step", mean, 0.20, aim=0.10)
     ok &= harness.verdict("cells whose pick is within 10 % of the best", pair_share, 0.80, at_most=False)
-    ok &= harness.verdict("models whose pick of all strategies is within 10 % of the best", model_share, 0.80, at_most=False)
+    ok &= harness.verdict("models whose pick of all strategies is within 10 % of the best", model_share, 0.80,
+                          at_most=False)
     ok &= harness.verdict("seconds that --calibrate takes to answer", statistics.median(answered), 8)
     if not options.only:
         ok &= harness.verdict("cells", len(cells), 24, at_most=False)

@@ -29,13 +29,15 @@ KNOWN_BARE = 1.9
 
 class Trainings:
     def __init__(self, steps):
-        self.train = f"{{epochs: 1000, max_steps: {steps}, evaluate_every: never, checkpoint_every: never, log_every: {steps}}}"
+        self.train = (f"{{epochs: 1000, max_steps: {steps}, evaluate_every: never, checkpoint_every: never, "
+                      f"log_every: {steps}}}")
         self.steps = steps
         self.config = harness.TOP / "configs" / "fashion_mlp.yaml"
         self.cores = sorted(os.sched_getaffinity(0))[:2]
 
     def run(self, command, folder):
-        done = subprocess.run(command, cwd=harness.TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+        done = subprocess.run(command, cwd=harness.TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=900)
         if done.returncode != 0:
             sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
         return folder
@@ -46,8 +48,8 @@ class Trainings:
             folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
             (folder / "farm.yaml").write_text(FARM.format(parallel=parallel, config=self.config, train=self.train))
             start = time.monotonic()
-            self.run(["taskset", "-c", ",".join(map(str, self.cores)), str(harness.CONVOY), "run", str(folder / "farm.yaml"),
-                      "--output", str(folder / "run")], folder)
+            self.run(["taskset", "-c", ",".join(map(str, self.cores)), str(harness.CONVOY), "run",
+                      str(folder / "farm.yaml"), "--output", str(folder / "run")], folder)
             seconds = time.monotonic() - start
             summary = json.loads((folder / "run" / "summary.json").read_text())
             assert summary["status"] == "done" and len(summary["pipelines"]) == 2, summary
@@ -58,11 +60,12 @@ class Trainings:
     def bare(self):
         """Returns the seconds of the same two runs without a farm, each bound to a core."""
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        sets = ["train.epochs=1000", f"train.max_steps={self.steps}", "train.evaluate_every=never", "train.checkpoint_every=never",
-                f"train.log_every={self.steps}"]
+        sets = ["train.epochs=1000", f"train.max_steps={self.steps}", "train.evaluate_every=never",
+                "train.checkpoint_every=never", f"train.log_every={self.steps}"]
 
         def one(core):
-            command = ["taskset", "-c", str(core), str(harness.CONVOY), "run", str(self.config), "--output", str(folder / str(core))]
+            command = ["taskset", "-c", str(core), str(harness.CONVOY), "run", str(self.config),
+                       "--output", str(folder / str(core))]
             for item in sets:
                 command += ["--set", item]
             return self.run(command, folder)
@@ -83,9 +86,12 @@ if __name__ == "__main__":
     harness.table(figures, "one after the other", "seconds")
     bare = harness.median_ratio(figures, "one after the other", "two bare processes")
     scale = min(1, bare / KNOWN_BARE)
-    harness.say(f"two bare processes are {bare:.2f} times as fast as one after the other in a farm; known of two idle cores: {KNOWN_BARE}")
-    ok = harness.verdict("as fast as one after the other, times", harness.median_ratio(figures, "one after the other", "farm"),
-                         1.8 * scale, at_most=False, aim=1.95 * scale)
+    harness.say(f"two bare processes are {bare:.2f} times as fast as one after the other in a farm; "
+                f"known of two idle cores: {KNOWN_BARE}")
+    ok = harness.verdict("as fast as one after the other, times",
+                         harness.median_ratio(figures, "one after the other", "farm"), 1.8 * scale, at_most=False,
+                         aim=1.95 * scale)
     # A difference within the spread of rounds does not count as slower.
-    ok &= harness.verdict("of the time of two bare processes", harness.median_ratio(figures, "farm", "two bare processes"), 1.03)
+    ok &= harness.verdict("of the time of two bare processes",
+                          harness.median_ratio(figures, "farm", "two bare processes"), 1.03)
     sys.exit(0 if ok else 1)

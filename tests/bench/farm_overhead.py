@@ -15,7 +15,8 @@ device: cpu
 model: {{name: mlp, hidden: [64, 32]}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 0, features: [32]}}
 optimizer: {{name: adam, lr: 1.0e-3}}
-train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, log_every: 1000}}
+train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, \
+log_every: 1000}}
 strategy:
   name: independent
   cores: 1
@@ -32,8 +33,8 @@ def cpu_seconds(pid):
 def load_seconds(core):
     """Returns seconds from start to end of a rank program that only loads."""
     start = time.monotonic()
-    subprocess.run(["taskset", "-c", str(core), str(harness.CONVOY.parent / "convoy-rank"), "--version"], stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL, timeout=60)
+    subprocess.run(["taskset", "-c", str(core), str(harness.CONVOY.parent / "convoy-rank"), "--version"],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
     return time.monotonic() - start
 
 
@@ -59,8 +60,8 @@ def measure(top, count, steps):
     load = harness.statistics.median(load_seconds(cores[0]) for _ in range(5))
     # Time of each slot outside of training and of loading LibTorch.
     each = seconds * min(len(cores), count) / count - harness.statistics.mean(trained) - load
-    harness.say(f"  {count} trainings of {harness.statistics.mean(trained):.2f} s in {seconds:.1f} s; LibTorch loads in {load:.2f} s; "
-                f"the supervisor used {used:.2f} s")
+    harness.say(f"  {count} trainings of {harness.statistics.mean(trained):.2f} s in {seconds:.1f} s; "
+                f"LibTorch loads in {load:.2f} s; the supervisor used {used:.2f} s")
     return 100 * used / seconds, 1000 * each
 
 
@@ -74,5 +75,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="convoy-bench-") as top:
         rounds = [measure(top, options.count, options.steps) for _ in range(options.rounds)]
     ok = harness.verdict("supervisor, percent of a core", harness.statistics.median(share for share, _ in rounds), 1.0)
-    ok &= harness.verdict("a start beside LibTorch's load, milliseconds", harness.statistics.median(each for _, each in rounds), 50)
+    ok &= harness.verdict("a start beside LibTorch's load, milliseconds",
+                          harness.statistics.median(each for _, each in rounds), 50)
     sys.exit(0 if ok else 1)

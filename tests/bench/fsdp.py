@@ -1,4 +1,4 @@
-"""Step of a GPT of 3.3 M parameters, 16 rows, by two ranks that shard its parameters: fsdp against PyTorch's fully_shard"""
+"""Step of a GPT of 3.3 M parameters, 16 rows, by two ranks that shard them: fsdp against PyTorch's fully_shard"""
 # needs data: text
 import sys
 
@@ -25,5 +25,6 @@ if __name__ == "__main__":
         ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 0.66, aim=0.60)
     ok &= harness.verdict(f"Shards, gloo against {PEER}", harness.median_ratio(figures, "Shards, gloo", PEER), 0.8)
     for other in ("fsdp, gloo, overlap", "fsdp, gloo, no overlap"):
-        ok &= harness.verdict(f"fsdp, gloo, default against {other}", harness.median_ratio(figures, "fsdp, gloo", other), 1.02)
+        ok &= harness.verdict(f"fsdp, gloo, default against {other}",
+                              harness.median_ratio(figures, "fsdp, gloo", other), 1.02)
     sys.exit(0 if ok else 1)

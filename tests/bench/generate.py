@@ -15,10 +15,11 @@ PEER = "torch with a cache"
 
 def shell(core, *words):
     command = ["taskset", "-c", core, *map(str, words)]
-    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=600, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=600,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != 0:
-        sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+        sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n"
+                 f"{done.stdout[-1500:]}{done.stderr[-1500:]}")
     return done.stdout
 
 
@@ -28,13 +29,13 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
     # Any text will do: the peer has the same weights.
     (folder / "text.txt").write_bytes((harness.TOP / "LICENSE").read_bytes() * 4)
-    shell(core, harness.CONVOY, "run", CONFIG, "--set", f"data.path={folder}/text.txt", "--set", "train.max_steps=20", "--set",
-          "train.checkpoint_every=20 steps", "--set", "train.evaluate_every=never", "--output", folder / "run")
+    shell(core, harness.CONVOY, "run", CONFIG, "--set", f"data.path={folder}/text.txt", "--set", "train.max_steps=20",
+          "--set", "train.checkpoint_every=20 steps", "--set", "train.evaluate_every=never", "--output", folder / "run")
     shell(core, harness.CONVOY, "export", folder / "run", "--to", folder / "weights")
 
     def generated(*words):
-        return json.loads(shell(core, harness.CONVOY, "generate", folder / "run", "--prompt", PROMPT, "--max-tokens", TOKENS,
-                                "--json", *words))
+        return json.loads(shell(core, harness.CONVOY, "generate", folder / "run", "--prompt", PROMPT,
+                                "--max-tokens", TOKENS, "--json", *words))
 
     def convoy():
         answer = generated("--samples", SAMPLES)
@@ -43,8 +44,9 @@ def main():
     last = {}
 
     def peer():
-        command = [sys.executable, harness.TOP / "tests/bench/peers/generate.py", "--weights", folder / "weights/model.safetensors",
-                   "--prompt", ord(PROMPT), "--tokens", TOKENS, "--samples", SAMPLES]
+        command = [sys.executable, harness.TOP / "tests/bench/peers/generate.py",
+                   "--weights", folder / "weights/model.safetensors", "--prompt", ord(PROMPT), "--tokens", TOKENS,
+                   "--samples", SAMPLES]
         last.update(json.loads(shell(core, *command).splitlines()[-1]))
         return last["rate"]
 
@@ -54,8 +56,8 @@ def main():
     same = sum(a == b for a, b in zip(ours, last["greedy"])) / TOKENS
     shutil.rmtree(folder)
     ok = harness.verdict("likeliest tokens equal to the peer's", same, 1.0, at_most=False)
-    ok &= harness.verdict("rate of convoy ÷ rate of the peer", harness.median_ratio(figures, "convoy generate", PEER), 1.5,
-                          at_most=False, aim=3)
+    ok &= harness.verdict("rate of convoy ÷ rate of the peer", harness.median_ratio(figures, "convoy generate", PEER),
+                          1.5, at_most=False, aim=3)
     sys.exit(0 if ok else 1)
 
 

@@ -1,10 +1,12 @@
-"""Contestants shared by several benchmarks: a step of the GPT of configs/gpt_single.yaml, 16 rows. No benchmark itself."""
+"""Contestants shared by several benchmarks: a step of the GPT of configs/gpt_single.yaml, 16 rows. No benchmark
+itself."""
 import harness
 
 # Known seconds a step of the peers on two idle cores. If this machine runs one process more slowly, the others'
 # expected values grow by the same factor.
 KNOWN = {"torch, one rank": 0.477, "torch DDP": 0.246, "torch fully_shard": 0.321, "torch 1F1B": 0.303}
-HOW = {"torch, one rank": "alone", "torch.compile, one rank": "compiled", "torch DDP": "ddp", "torch fully_shard": "fully_shard", "torch 1F1B": "1f1b"}
+HOW = {"torch, one rank": "alone", "torch.compile, one rank": "compiled", "torch DDP": "ddp",
+       "torch fully_shard": "fully_shard", "torch 1F1B": "1f1b"}
 ALONE = "torch, one rank"
 
 
@@ -20,11 +22,13 @@ def peer(name, options):
 
 def convoy(strategy, options, *overrides, ranks=None):
     """Returns a function that measures seconds a step of configs/gpt_STRATEGY.yaml."""
-    return lambda: harness.step_of(f"configs/gpt_{strategy}.yaml", options, "train.evaluate_every=never", *overrides, ranks=ranks)
+    return lambda: harness.step_of(f"configs/gpt_{strategy}.yaml", options, "train.evaluate_every=never", *overrides,
+                                   ranks=ranks)
 
 
 def side_by_side(options, *overrides):
-    """Measures configs/gpt_single.yaml in two independent runs at once, each on a core: the value of the second core."""
+    """Measures configs/gpt_single.yaml in two independent runs at once, each on a core: the value of the second
+    core."""
     def measure():
         def one(core):
             return harness.step_of("configs/gpt_single.yaml", options, "train.evaluate_every=never", *overrides,

@@ -16,8 +16,9 @@ SIZES = [4096, 450_000, 49_000_000]
 
 def step(ranks):
     def measure():
-        run = harness.Run(CONFIG, ["device=cuda", "optimizer={name: sgd, lr: 1.0e-4}", f"train.max_steps={STEPS + WARM}",
-                                   "train.log_every=50", "launch.cores_per_rank=auto"], ranks=ranks)
+        run = harness.Run(CONFIG,
+                          ["device=cuda", "optimizer={name: sgd, lr: 1.0e-4}", f"train.max_steps={STEPS + WARM}",
+                           "train.log_every=50", "launch.cores_per_rank=auto"], ranks=ranks)
         return run.step_seconds(skip=WARM)
     return measure
 
@@ -30,10 +31,10 @@ def torch_step(ranks):
 def all_reduce(backend, ranks, size):
     """Returns microseconds for tensors on the GPUs."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(ranks), "--sizes", str(size), "--json", file.name,
-                   "--set", f"backend={backend}", "--set", "device=cuda"]
-        done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=120, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(ranks), "--sizes", str(size),
+                   "--json", file.name, "--set", f"backend={backend}", "--set", "device=cuda"]
+        done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=120,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode != 0:
             sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")
         return 1e6 * json.loads(open(file.name).read())["rows"][0]["seconds"]

@@ -12,14 +12,15 @@ NO_GPU = 69  # convoy's exit code for a missing device; 1 is a missed gate
 
 
 def convoy(steps, warm):
-    run = harness.Run(CONFIG, [*ncf.SETTINGS, f"train.max_steps={steps + warm}", f"train.log_every={max(1, min(100, warm))}"])
+    run = harness.Run(CONFIG,
+                      [*ncf.SETTINGS, f"train.max_steps={steps + warm}", f"train.log_every={max(1, min(100, warm))}"])
     return BATCH * WIDTH / run.step_seconds(skip=warm)
 
 
 def peer(steps, warm, *more):
     sizes = [text for name, value in ncf.SIZES.items() for text in ("--" + name, value)]
-    return lambda: harness.peer("ncf.py", "--columns", ncf.columns(), *sizes, "--device", "cuda", "--batch", BATCH, "--steps",
-                                steps, "--warm", warm, *more)["instances_per_second"]
+    return lambda: harness.peer("ncf.py", "--columns", ncf.columns(), *sizes, "--device", "cuda", "--batch", BATCH,
+                                "--steps", steps, "--warm", warm, *more)["instances_per_second"]
 
 
 if __name__ == "__main__":
@@ -28,7 +29,8 @@ if __name__ == "__main__":
         print("benchmark: this machine has no GPU: nothing has run", file=sys.stderr)
         sys.exit(NO_GPU)
     harness.say(torch.cuda.get_device_name(0))
-    harness.Run("configs/ncf_story.yaml", [*ncf.SETTINGS, "strategy={name: single}", "train.max_steps=2"], ranks=1)  # the columns
+    # Makes the columns.
+    harness.Run("configs/ncf_story.yaml", [*ncf.SETTINGS, "strategy={name: single}", "train.max_steps=2"], ranks=1)
     figures = harness.interleave(options.rounds, {
         GRAPH: peer(2000, 200, "--graph"),
         SPARSE: peer(500, 50, "--sparse"),

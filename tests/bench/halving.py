@@ -13,7 +13,8 @@ name: trials
 seed: {seed}
 device: cpu
 model: {{name: mlp, hidden: [64]}}
-data: {{name: synthetic, kind: classification, rows: 20000, evaluate_rows: 4000, features: [32], classes: 20, noise: 1.5}}
+data: {{name: synthetic, kind: classification, rows: 20000, evaluate_rows: 4000, features: [32], classes: 20, \
+noise: 1.5}}
 optimizer: {{name: adam, lr: 1.0e-3}}
 train: {{epochs: 27, batch: {{global: 64}}}}
 log: {{level: warning, tensorboard: false}}

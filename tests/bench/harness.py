@@ -33,7 +33,8 @@ def step_arguments(description, steps, warm, rounds=3):
     """`arguments` of a benchmark that times steps by step_of."""
     parser = arguments(description, rounds)
     parser.add_argument("--steps", type=int, default=steps, help="timed in each run (default %(default)s)")
-    parser.add_argument("--warm", type=int, default=warm, help="steps before those; convoy measures overlap in the first 18 (default %(default)s)")
+    parser.add_argument("--warm", type=int, default=warm,
+                        help="steps before those; convoy measures overlap in the first 18 (default %(default)s)")
     return parser
 
 
@@ -77,12 +78,14 @@ class Run:
 def step_of(config, options, *overrides, **more):
     """Returns seconds a step of `config` after options.warm steps; metrics are reduced and written outside of the timed
     ones. `more`: of Run."""
-    run = Run(config, [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}", *overrides], **more)
+    run = Run(config, [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}",
+                       *overrides], **more)
     return run.step_seconds(skip=options.warm)
 
 
 def on_two_cores(measure):
-    """Returns [measure(core), …] of two runs at once that share nothing, each on a core: the value of the second core."""
+    """Returns [measure(core), …] of two runs at once that share nothing, each on a core: the value of the second
+    core."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return list(pool.map(measure, sorted(os.sched_getaffinity(0))[:2]))
 
@@ -98,13 +101,15 @@ def synthetic_interactions(rows, words):
     sys.exit("benchmark: convoy left no columns in .data")
 
 
-def program(backend, *words, text=None, timeout=600):
-    """Runs tests/bench/library.cpp by `convoy run` on two ranks with a core each; returns the values that it writes."""
+def program(backend, *words, text=None, timeout=600, ranks=2):
+    """Runs tests/bench/library.cpp by `convoy run` with a core for each rank; returns the values that it writes."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
     result = folder / "result.json"
-    command = [str(CONVOY), "run", "--ranks", "2", "--output", str(folder / "run"), "--set", f"backend={backend}",
-               "--set", "launch.cores_per_rank=1", "--set", "device=cpu", "--",
-               str(TOP / "build" / "tests" / "bench" / "library"), *map(str, words), str(result), *([str(text)] if text else [])]
+    command = [str(CONVOY), "run", "--ranks", str(ranks), "--output", str(folder / "run"),
+               "--set", f"backend={backend}", "--set", f"launch.cores_per_rank={2 // ranks}",
+               "--set", "device=cpu", "--", str(TOP / "build" / "tests" / "bench" / "library"), *map(str, words),
+               str(result),
+               *([str(text)] if text else [])]
     done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
@@ -159,8 +164,8 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
 
 
 def pairs(count, figures, contestants, names):
-    """Measures a few of the contestants `count` times more, back to back, and alternates the first one. A difference of a
-    few percent needs more rounds than the others, and no contestant may always run second."""
+    """Measures a few of the contestants `count` times more, back to back, and alternates the first one. A difference of
+    a few percent needs more rounds than the others, and no contestant may always run second."""
     for number in range(count):
         order = names if number % 2 == 0 else names[::-1]
         this = {name: contestants[name]() for name in order}
@@ -180,7 +185,8 @@ def median_ratio(figures, name, reference):
 def beside_known(figures, seconds):
     """Prints one line for each peer: its value here and its known value. `seconds`: {name: known value}."""
     for name, figure in seconds.items():
-        say(f"{name}: {1000 * statistics.median(figures[name]):.0f} ms a step here, {1000 * figure:.0f} ms known of two idle cores")
+        say(f"{name}: {1000 * statistics.median(figures[name]):.0f} ms a step here, "
+            f"{1000 * figure:.0f} ms known of two idle cores")
 
 
 def verdict(label, value, gate, at_most=True, aim=None):
@@ -190,7 +196,8 @@ def verdict(label, value, gate, at_most=True, aim=None):
     say(f"  {'ok  ' if ok else 'MISS'} {label}: {value:.3f} (gate {sign} {gate}{goal})")
     if VERDICTS in os.environ:
         with open(os.environ[VERDICTS], "a") as file:
-            file.write(json.dumps({"label": label, "value": value, "gate": gate, "at_most": at_most, "aim": aim, "ok": ok}) + "\n")
+            file.write(json.dumps({"label": label, "value": value, "gate": gate, "at_most": at_most, "aim": aim,
+                                   "ok": ok}) + "\n")
     return ok
 
 

@@ -1,5 +1,6 @@
-"""Rows a second of JPEG files, decoded, cropped and mirrored by two workers: data `images` against torchvision's DataLoader"""
+"""JPEG files, decoded and augmented, and sequences of a text, rows a second: against torchvision and DataLoader"""
 # needs: torchvision==0.26.0
+# needs data: text
 import pathlib
 import random
 import sys
@@ -7,7 +8,7 @@ import tempfile
 
 import harness
 
-PEER = "torchvision"
+PEER, TEXT_PEER = "torchvision", "DataLoader, text"
 CLASSES, IMAGES, SIDE, SIZE, BATCH, WORKERS, EPOCHS = 4, 3000, 256, 64, 64, 2, 3
 # A model that costs next to nothing, so that the loader sets the pace.
 CONFIG = """\
@@ -18,7 +19,8 @@ model: {{name: mlp, hidden: [1]}}
 data: {{name: images, path: {path}, height: {size}, width: {size}, decoders: {workers}, evaluate: {{fraction: 0}},
        transforms: [{{name: flip}}]}}
 optimizer: {{name: sgd, lr: 1.0e-3}}
-train: {{epochs: {epochs}, batch: {{global: {batch}}}, evaluate_every: never, checkpoint_every: never, log_every: {every}}}
+train: {{epochs: {epochs}, batch: {{global: {batch}}}, evaluate_every: never, checkpoint_every: never, \
+log_every: {every}}}
 strategy: {{name: single}}
 launch: {{ranks: 1, threads: 1}}
 log: {{tensorboard: false}}
@@ -30,8 +32,10 @@ def write_images(folder):
     from PIL import Image, ImageFilter
     chance = random.Random(1)
     for number in range(IMAGES):
-        small = Image.frombytes("RGB", (16, 16), chance.randbytes(16 * 16 * 3)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        noise = Image.frombytes("RGB", (SIDE, SIDE), chance.randbytes(SIDE * SIDE * 3)).filter(ImageFilter.GaussianBlur(1))
+        small = Image.frombytes("RGB", (16, 16), chance.randbytes(16 * 16 * 3)).resize(
+            (SIDE, SIDE), Image.Resampling.BICUBIC)
+        noise = Image.frombytes("RGB", (SIDE, SIDE), chance.randbytes(SIDE * SIDE * 3)).filter(
+            ImageFilter.GaussianBlur(1))
         path = folder / f"class{number % CLASSES}" / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.blend(small, noise, 0.15).save(path, quality=90)
@@ -50,6 +54,16 @@ def torchvision(path):
                                 "--epochs", EPOCHS)["rows_per_second"]
 
 
+def sequences():
+    """64 sequences of 1,024 bytes a batch. convoy reads ahead with one thread, so the peer has one worker."""
+    text, steps, warm = harness.TOP / ".data" / "text.txt", 2000, 200
+    return {
+        TEXT_PEER: lambda: harness.peer("text.py", "--path", text, "--steps", steps, "--warm", warm)["rows_per_second"],
+        "convoy, text": lambda: BATCH / harness.program("gloo", "text", steps, warm, text=text,
+                                                        ranks=1)["step_seconds"],
+    }
+
+
 if __name__ == "__main__":
     options = harness.arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory(prefix="convoy-bench-") as top:
@@ -57,8 +71,14 @@ if __name__ == "__main__":
         path.mkdir()
         write_images(path)
         config = pathlib.Path(top, "images.yaml")
-        config.write_text(CONFIG.format(path=path, size=SIZE, workers=WORKERS, epochs=EPOCHS + 1, batch=BATCH, every=IMAGES // BATCH))
-        figures = harness.interleave(options.rounds, {PEER: torchvision(path), "convoy": convoy(config)}, reference=PEER, slower_is="less")
-    harness.table(figures, PEER, "rows a second")
-    ok = harness.verdict(f"rows a second ÷ {PEER}", harness.median_ratio(figures, "convoy", PEER), 1.5, at_most=False, aim=3)
+        config.write_text(CONFIG.format(path=path, size=SIZE, workers=WORKERS, epochs=EPOCHS + 1, batch=BATCH,
+                                        every=IMAGES // BATCH))
+        figures = harness.interleave(options.rounds, {PEER: torchvision(path), "convoy": convoy(config), **sequences()},
+                                     reference=PEER, slower_is="less")
+    harness.table({name: figures[name] for name in (PEER, "convoy")}, PEER, "rows a second")
+    harness.table({name: figures[name] for name in sequences()}, TEXT_PEER, "sequences a second")
+    ok = harness.verdict(f"rows a second ÷ {PEER}", harness.median_ratio(figures, "convoy", PEER), 1.5, at_most=False,
+                         aim=3)
+    ok &= harness.verdict(f"sequences a second ÷ {TEXT_PEER}", harness.median_ratio(figures, "convoy, text", TEXT_PEER),
+                          1.5, at_most=False, aim=3)
     sys.exit(0 if ok else 1)

@@ -1,4 +1,4 @@
-"""64 ranks that only join, from launch until all have joined; compared with as many processes that only load LibTorch"""
+"""64 ranks that only join, from launch until all joined; compared with as many processes that only load LibTorch"""
 import json
 import os
 import statistics
@@ -16,8 +16,8 @@ LIMIT = 20.0  # seconds
 def joined(backend):
     def measure():
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(RANKS), "--sizes", "4", "--json", file.name,
-                       "--set", f"backend={backend}", "--set", "device=cpu"]
+            command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(RANKS), "--sizes", "4",
+                       "--json", file.name, "--set", f"backend={backend}", "--set", "device=cpu"]
             done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=300,
                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if done.returncode != 0:
@@ -45,5 +45,6 @@ if __name__ == "__main__":
     harness.table(figures, "LibTorch loaded", "seconds")
     ok = True
     for backend in ("gloo", "mpi"):
-        ok &= harness.verdict(f"{RANKS} ranks joined, {backend}, seconds", statistics.median(figures[f"joined, {backend}"]), LIMIT)
+        ok &= harness.verdict(f"{RANKS} ranks joined, {backend}, seconds",
+                              statistics.median(figures[f"joined, {backend}"]), LIMIT)
     sys.exit(0 if ok else 1)

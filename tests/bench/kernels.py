@@ -1,5 +1,6 @@
-"""What each hand-written kernel saves: a step of one core without it, in a changed copy of the tree, ÷ a step of this build"""
+"""What each hand-written kernel saves: the same work without it, in a changed copy of the tree, ÷ with it"""
 # needs data: fashion-mnist
+import json
 import os
 import pathlib
 import subprocess
@@ -7,37 +8,92 @@ import sys
 import tempfile
 
 import harness
+import ranking
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import extending_page
 
 NEVER = ["train.epochs=~", "train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
-# Steps: (configuration, overrides, steps before the measurement, measured steps).
-NCF = ("configs/ncf_story.yaml", ["strategy={name: single}"], 300, 1500)
-BAGGING = ("configs/bagging_fashion.yaml", ["device=cpu", "data.prefetch=0"], 100, 600)
-MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}", "optimizer={name: adam, lr: 1.0e-3}"], 3, 12)
+# Steps: (configuration, overrides, steps before the measurement, measured steps, ranks).
+NCF = ("configs/ncf_story.yaml", ["strategy={name: single}"], 300, 1500, 1)
+BAGGING = ("configs/bagging_fashion.yaml", ["device=cpu", "data.prefetch=0"], 100, 600, 1)
+MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}"], 3, 12, 1)
+CLASSES = ("configs/fashion_mlp.yaml", ["strategy={name: single}", "device=cpu"], 300, 3000, 1)
+TWO_RANKS = ("configs/mlp_25m.yaml", ["backend=gloo", "optimizer={name: sgd, lr: 1.0e-3}"], 20, 30, 2)
+RANKING = "all pairs, as tests/bench/run ranking"
+
+
+def with_option(workload, *overrides):
+    return (workload[0], [*workload[1], *overrides], *workload[2:])
+
+
 IS_SKINNY = "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n"
-SKINNY = ("core/tensors/skinny_product.cpp", IS_SKINNY, IS_SKINNY + "  return false;\n")
-# Kernel: (its step, file, lines, and the same lines without the kernel).
+SKINNY = [("core/tensors/skinny_product.cpp", IS_SKINNY, IS_SKINNY + "  return false;\n")]
+ROWS = [("core/optim/rows/row_base.h", "return table.values.is_cpu() && !paths_.tensors;",
+         "return false && table.values.is_cpu() && !paths_.tensors;")]
+DENSE = [("core/optim/dense.cpp", "  if (slot.values.is_cpu()) {\n    update_by_loop",
+          "  if (false && slot.values.is_cpu()) {\n    update_by_loop")]
+ADD = "CONVOY_VECTORISED void add(float* out, const float* a, const float* b, int64_t n) {\n"
+SUMS = [("backends/communicator/reduce.cpp", '#include "core/base/vectorised.h"\n',
+         '#include "core/base/vectorised.h"\n#include <ATen/ATen.h>\n'),
+        ("backends/communicator/reduce.cpp", ADD, ADD.replace("CONVOY_VECTORISED ", "") +
+         "  at::Tensor to = at::from_blob(out, {n});\n"
+         "  at::add_out(to, at::from_blob(const_cast<float*>(a), {n}), "
+         "at::from_blob(const_cast<float*>(b), {n}));\n  return;\n")]
+SQUARES = [("core/optim/loops.cpp", "  if (!values.is_cpu() || !native) {",
+            "  if (true || !values.is_cpu() || !native) {"),
+           ("core/optim/loops.cpp", "  HostSquareSum result;\n  if (values.scalar_type() == at::kFloat) {",
+            "  HostSquareSum result;\n  if (false && values.scalar_type() == at::kFloat) {"),
+           ("core/optim/loops.cpp", "  } else if (values.scalar_type() == at::kDouble) {\n    sum_member",
+            "  } else if (false && values.scalar_type() == at::kDouble) {\n    sum_member")]
+# Kernel: (its workload, the lines of files that it is in, and the same lines without it: LibTorch's operators instead).
 KERNELS = {
-    "products of skinny layers": (NCF, *SKINNY),
-    "the same, ten stacked MLPs": (BAGGING, *SKINNY),
-    "rows of Adam": (NCF, "core/optim/rows/row_base.h", "return table.values.is_cpu() && !paths_.tensors;",
-                     "return false && table.values.is_cpu() && !paths_.tensors;"),
-    "pairs of user and items": (NCF, "models/pairs.cpp", "  return user.is_cpu() && (dtype", "  return false && user.is_cpu() && (dtype"),
-    "relu of a sum": (NCF, "core/tensors/activation.cpp", "  if (!plain) return", "  if (!plain || true) return"),
-    "cross-entropy of few classes": (BAGGING, "core/losses/losses.cpp", "  if (plain) {", "  if (plain && false) {"),
-    "dense Adam": (MLP, "core/optim/dense.cpp", "  if (slot.values.is_cpu()) {\n    update_by_loop",
-                   "  if (false && slot.values.is_cpu()) {\n    update_by_loop"),
+    "products of skinny layers": (NCF, SKINNY),
+    "the same, ten stacked MLPs": (BAGGING, SKINNY),
+    "rows of Adam": (NCF, ROWS),
+    "rows of SGD": (with_option(NCF, "optimizer={name: sgd, lr: 0.1}"), ROWS),
+    "rows of Adagrad": (with_option(NCF, "optimizer={name: adagrad, lr: 0.01}"), ROWS),
+    "pairs of user and items": (NCF, [("models/pairs.cpp", "  return user.is_cpu() && (dtype",
+                                       "  return false && user.is_cpu() && (dtype")]),
+    "cross-entropy of few classes": (CLASSES, [("core/losses/losses.cpp", "  if (plain) {",
+                                                "  if (plain && false) {")]),
+    "dense Adam": (MLP, DENSE),
+    "dense SGD with momentum": (with_option(MLP, "optimizer={name: sgd, lr: 1.0e-3, momentum: 0.9}"), DENSE),
+    "square sums of gradients": (MLP, SQUARES),
+    "draws of dropout": (with_option(CLASSES, "model.dropout=0.1"),
+                         [("strategies/common/layers/default_layers.cpp", "  if (!state.exact) {", "  if (true) {")]),
+    "numbers from bytes": (CLASSES, [("core/data/rows.cpp", "  if (!bytes.is_cpu() ||",
+                                      "  if (true || !bytes.is_cpu() ||")]),
+    "sums of two ranks": (TWO_RANKS, SUMS),
+    "scores of all pairs": (RANKING, [("models/ncf.cpp", "return NcfScorer::of(blocks, sizes_);", "return nullptr;")]),
+    "blocks of scores below the list": (RANKING, [("core/ranking/item_ranking.cpp", "== scanned && !any_above(",
+                                                   "== scanned && false && !any_above(")]),
 }
 GATE = 1.10
 
 
 def step(convoy, workload):
-    config, overrides, warm, steps = workload
-    one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+    config, overrides, warm, steps, ranks = workload
+    cores = sorted(os.sched_getaffinity(0))[:ranks]
+    under = ["taskset", "-c", ",".join(map(str, cores))]
     more = [*NEVER, f"train.max_steps={warm + steps}", f"train.log_every={warm}", *overrides]
-    return lambda: harness.Run(config, more, ranks=1, under=one_core, convoy=convoy).step_seconds(skip=warm)
+    return lambda: harness.Run(config, more, ranks=ranks, under=under, convoy=convoy).step_seconds(skip=warm)
+
+
+def lists(convoy, folder):
+    """Returns the measurement: seconds of the top ten items of all users, without start and loading."""
+    run = folder / "run"
+    if not run.exists():
+        ranking.trained(folder, "run")
+
+    def seconds():
+        words = ["recommend", run, "--k", ranking.K, "--to", folder / "top.csv", "--force", "--json"]
+        return json.loads(ranking.command(*words, convoy=convoy)[1])["seconds"]
+    return seconds
+
+
+def measurement(convoy, workload, folder):
+    return lists(convoy, folder) if workload is RANKING else step(convoy, workload)
 
 
 def build(tree):
@@ -58,18 +114,23 @@ if __name__ == "__main__":
         tree = pathlib.Path(folder) / "tree"
         extending_page.copy_tree(tree)
         settings = extending_page.cmake_settings()
-        subprocess.run(["cmake", "-S", ".", "-B", "build", "-G", "Ninja", *settings], cwd=tree, check=True, stdout=subprocess.DEVNULL)
-        for number, (name, (workload, file, lines, without)) in enumerate(kernels.items(), 1):
+        subprocess.run(["cmake", "-S", ".", "-B", "build", "-G", "Ninja", *settings], cwd=tree, check=True,
+                       stdout=subprocess.DEVNULL)
+        for number, (name, (workload, changes)) in enumerate(kernels.items(), 1):
             harness.say(f"{name} ({number} of {len(kernels)}): builds without it")
-            text = (tree / file).read_text()
-            if text.count(lines) != 1:
-                sys.exit(f"benchmark: {file} has these lines {text.count(lines)} times:\n{lines}")
-            (tree / file).write_text(text.replace(lines, without))
+            before = {file: (tree / file).read_text() for file, _, _ in changes}
+            for file, lines, without in changes:
+                text = (tree / file).read_text()
+                if lines not in text:
+                    sys.exit(f"benchmark: {file} does not have these lines:\n{lines}")
+                (tree / file).write_text(text.replace(lines, without))
             build(tree)
-            (tree / file).write_text(text)
-            figures = harness.interleave(options.rounds, {"with": step(harness.CONVOY, workload),
-                                                          "without": step(tree / "build" / "convoy", workload)})
-            harness.table(figures, "with", "seconds a step")
-            ok &= harness.verdict(f"{name}: step without ÷ with", harness.median_ratio(figures, "without", "with"), GATE,
+            for file, text in before.items():
+                (tree / file).write_text(text)
+            figures = harness.interleave(options.rounds, {
+                "with": measurement(harness.CONVOY, workload, pathlib.Path(folder)),
+                "without": measurement(tree / "build" / "convoy", workload, pathlib.Path(folder))})
+            harness.table(figures, "with", "seconds")
+            ok &= harness.verdict(f"{name}: without ÷ with", harness.median_ratio(figures, "without", "with"), GATE,
                                   at_most=False)
     sys.exit(0 if ok else 1)

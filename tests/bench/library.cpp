@@ -1,13 +1,15 @@
-// Step times of programs that use the library, for tests/bench/ddp.py and fsdp.py:
+// Step times of programs that use the library, for tests/bench/ddp.py, fsdp.py and images.py:
 //
 //   convoy run --ranks 2 -- build/tests/bench/library mlp STEPS WARM RESULT
 //   convoy run --ranks 2 -- build/tests/bench/library gpt STEPS WARM RESULT TEXT
+//   convoy run --ranks 1 -- build/tests/bench/library text STEPS WARM RESULT TEXT
 //
 // mlp: the MLP of configs/mlp_25m.yaml through Replicas with torch::optim::SGD, 64 rows a rank. gpt: the GPT of
-// configs/gpt_fsdp.yaml, written with torch::nn, through Shards with convoy's AdamW, 16 rows in all. Rank 0 writes the
-// seconds of a step to RESULT as JSON.
+// configs/gpt_fsdp.yaml, written with torch::nn, through Shards with convoy's AdamW, 16 rows in all. text: batches of
+// 64 sequences of 1,024 bytes. Rank 0 writes the seconds of a step to RESULT as JSON.
 #include <convoy/job.h>
 #include <convoy/replicas.h>
+#include <convoy/run.h>
 #include <convoy/shards.h>
 
 #include <ATen/Functions.h>
@@ -145,13 +147,36 @@ double gpt_step(convoy::Job& job, int steps, int warm, const std::string& path) 
   });
 }
 
+// The model has one weight: the loader sets the pace.
+double text_step(convoy::Job& job, int steps, int warm, const std::string& path) {
+  constexpr int64_t rows = 64, length = 1024;
+  nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), 1e-4);
+  convoy::Replicas replicas(job, *net, sgd);
+  convoy::Run run = job.resume("runs/text", replicas);
+  convoy::ShareOptions options;
+  options.epochs = 0;
+  options.max_steps = warm + steps;
+  options.batch_size = rows;
+  options.checkpoint_every = convoy::Every::never();
+  auto share = run.share("text", {{"path", path}, {"length", std::to_string(length)}}, options);
+  auto batch = share.begin();
+  const at::Tensor one = at::ones({1, 1});
+  return timed(steps, warm, [&](int) {
+    replicas.step(net->forward(one).sum(), double(batch->rows));
+    ++batch;
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   convoy::Job job(argc, argv);
   const std::vector<std::string>& words = job.arguments();
-  TORCH_CHECK(words.size() >= 5, "usage: library mlp|gpt STEPS WARM RESULT [TEXT]");
+  TORCH_CHECK(words.size() >= 5, "usage: library mlp|gpt|text STEPS WARM RESULT [TEXT]");
   const int steps = std::stoi(words[2]), warm = std::stoi(words[3]);
-  const double seconds = words[1] == "mlp" ? mlp_step(job, steps, warm) : gpt_step(job, steps, warm, words.at(5));
+  const double seconds = words[1] == "mlp"   ? mlp_step(job, steps, warm)
+                         : words[1] == "gpt" ? gpt_step(job, steps, warm, words.at(5))
+                                             : text_step(job, steps, warm, words.at(5));
   if (job.rank() == 0) std::ofstream(words[4]) << "{\"step_seconds\": " << seconds << "}\n";
 }

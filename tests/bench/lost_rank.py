@@ -1,4 +1,4 @@
-"""One of four gloo ranks is killed: seconds until the next step is done, and until a new rank takes part; torchrun's restart"""
+"""One of four gloo ranks is killed: seconds until the next step, and until a new rank takes part; torchrun's restart"""
 import os
 import statistics
 import subprocess
@@ -9,7 +9,8 @@ import harness
 
 NCF = "configs/ncf_story.yaml"  # 12.45 M weights with two moments, which a new rank receives
 SETS = ["strategy={name: ddp}", "backend=gloo", "launch.bind=none", "launch.min_ranks=2", "launch.max_restarts=1",
-        "train.max_steps=400", "train.epochs=~", "train.batch={global: 1024}", "train.evaluate_every=never", "train.checkpoint_every=never"]
+        "train.max_steps=400", "train.epochs=~", "train.batch={global: 1024}", "train.evaluate_every=never",
+        "train.checkpoint_every=never"]
 LOST, NEW, TORCHRUN = "convoy: lost rank", "convoy: new rank", "torchrun: lost rank"
 
 
@@ -18,8 +19,9 @@ def torchrun():
     script = harness.TOP / "tests" / "bench" / "peers" / "startup.py"
     for _ in range(5):
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--standalone",
-                                   "--max-restarts", "1", str(script), "--lose-rank", folder + "/store"], timeout=180,
+            done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4",
+                                   "--standalone", "--max-restarts", "1", str(script),
+                                   "--lose-rank", folder + "/store"], timeout=180,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
         at = {words.rsplit(maxsplit=1)[0]: float(words.split()[-1]) for words in done.stdout.splitlines() if words}

@@ -15,8 +15,8 @@ DENSE_BYTES = 4 * PARAMETERS
 
 LOOP, VECTORISED, DDP, FUSED, SPARSE = "per-row loop, dense Adam", "vectorised, dense Adam", "DDP, dense Adam", \
     "DDP, fused Adam", "SparseAdam, both cores"
-MPI, CORE, FOUR, GLOO, DENSE = "convoy, 2 ranks, mpi", "convoy, one core", "convoy, 4 ranks, mpi", "convoy, 2 ranks, gloo", \
-    "convoy, one core, dense tables"
+MPI, CORE, FOUR, GLOO, DENSE = "convoy, 2 ranks, mpi", "convoy, one core", "convoy, 4 ranks, mpi", \
+    "convoy, 2 ranks, gloo", "convoy, one core, dense tables"
 BOTH = "convoy, two runs at once, one a core"
 # Known instances a second on two idle cores. If this machine runs the vectorised peer more slowly, the others' expected
 # values shrink by the same factor.
@@ -44,7 +44,8 @@ def columns():
 
 def peer(steps, *more):
     sizes = [text for name, value in SIZES.items() for text in ("--" + name, value)]
-    return lambda: harness.peer("ncf.py", "--columns", columns(), *sizes, "--steps", steps, *more)["instances_per_second"]
+    return lambda: harness.peer("ncf.py", "--columns", columns(), *sizes, "--steps", steps,
+                                *more)["instances_per_second"]
 
 
 def expected(figures):
@@ -74,12 +75,14 @@ def verdicts(figures):
 
 def epoch():
     """Measures one whole epoch by two ranks, with the time outside of training steps."""
-    run = harness.Run(CONFIG, ["backend=mpi", "train.epochs=1", "train.checkpoint_every=never", "train.resume=never"], ranks=2)
+    run = harness.Run(CONFIG, ["backend=mpi", "train.epochs=1", "train.checkpoint_every=never", "train.resume=never"],
+                      ranks=2)
     summary = run.summary
     train, evaluate = summary["train_seconds"], summary["evaluate_seconds"]
     sent = summary["bytes_sent_per_step"]
-    harness.say(f"\none epoch, two mpi ranks: {summary['samples']:,} instances in {train:.1f} s, evaluation {evaluate:.2f} s, "
-                f"{sent:,.0f} bytes a rank and step, HR@10 {summary['metrics']['hr@10']['last']:.3f}")
+    harness.say(f"\none epoch, two mpi ranks: {summary['samples']:,} instances in {train:.1f} s, "
+                f"evaluation {evaluate:.2f} s, {sent:,.0f} bytes a rank and step, "
+                f"HR@10 {summary['metrics']['hr@10']['last']:.3f}")
     ok = harness.verdict("parameters", summary["parameters"], PARAMETERS)
     ok &= harness.verdict("evaluation ÷ training", evaluate / train, 0.10, aim=0.05)
     ok &= harness.verdict("bytes sent ÷ dense gradient", sent / DENSE_BYTES, 1 / 50, aim=1 / 80)
@@ -97,7 +100,8 @@ def chart(figures, path):
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 120}" height="{height}" '
            'font-family="sans-serif" font-size="12">',
            '<rect width="100%" height="100%" fill="white"/>',
-           '<text x="8" y="18" font-weight="bold">NeuMF of 12.5 M parameters on two cores: instances a second, logarithmic</text>']
+           '<text x="8" y="18" font-weight="bold">NeuMF of 12.5 M parameters on two cores: instances a second, '
+           'logarithmic</text>']
     for power in range(int(math.log10(low)), int(math.log10(high)) + 1):
         x = at(10 ** power)
         out.append(f'<line x1="{x:.1f}" y1="28" x2="{x:.1f}" y2="{height - 22}" stroke="#ddd"/>'
@@ -134,7 +138,8 @@ if __name__ == "__main__":
     }
     convoy(1, "auto", 2, 1, "strategy={name: single}")()  # creates the columns
     if options.only is not None:
-        contestants = {name: measure for name, measure in contestants.items() if any(part in name for part in options.only)}
+        contestants = {name: measure for name, measure in contestants.items()
+                       if any(part in name for part in options.only)}
         figures = harness.interleave(options.rounds, contestants)
         for name, values in figures.items():
             harness.say(f"{name:34s}{harness.spread(values)}")

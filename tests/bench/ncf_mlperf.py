@@ -1,4 +1,4 @@
-"""NCF in the shapes of MLPerf 0.5 on ML-20M, samples a second of training on two cores: against PyTorch with SparseAdam"""
+"""NCF in the shapes of MLPerf 0.5 on ML-20M, training samples a second on two cores: against PyTorch with SparseAdam"""
 import statistics
 import sys
 
@@ -17,7 +17,8 @@ SETTINGS = ["train.evaluate_every=never", "train.checkpoint_every=never", "train
 
 def convoy(steps, warm, *more, ranks=2):
     def measure():
-        run = harness.Run(CONFIG, [*SETTINGS, f"train.max_steps={steps + warm}", f"train.log_every={warm}", *more], ranks=ranks)
+        run = harness.Run(CONFIG, [*SETTINGS, f"train.max_steps={steps + warm}", f"train.log_every={warm}", *more],
+                          ranks=ranks)
         if run.summary["parameters"] != PARAMETERS:
             sys.exit(f"benchmark: {run.summary['parameters']} parameters, not {PARAMETERS}")
         return BATCH * WIDTH / run.step_seconds(skip=warm)
@@ -32,8 +33,8 @@ def peer(steps):
     sizes = [text for name, value in SIZES.items() for text in ("--" + name, value)]
 
     def measure():
-        figures = harness.peer("ncf.py", "--columns", columns(), *sizes, *SHAPE, "--batch", BATCH, "--sparse", "--warm", 3,
-                               "--steps", steps)
+        figures = harness.peer("ncf.py", "--columns", columns(), *sizes, *SHAPE, "--batch", BATCH, "--sparse",
+                               "--warm", 3, "--steps", steps)
         # convoy has two layers with one bias instead of the first layer, so the numbers of parameters are equal.
         if figures["parameters"] != PARAMETERS:
             sys.exit(f"benchmark: the peer has {figures['parameters']} parameters, not {PARAMETERS}")
@@ -43,13 +44,15 @@ def peer(steps):
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__).parse_args()
-    contestants = {SPARSE: peer(20), OURS: convoy(40, 10), ONE: convoy(40, 10, "strategy={name: single}", "launch.threads=2", ranks=1)}
+    contestants = {SPARSE: peer(20), OURS: convoy(40, 10),
+                   ONE: convoy(40, 10, "strategy={name: single}", "launch.threads=2", ranks=1)}
     convoy(2, 1)()  # makes the columns
     figures = harness.interleave(options.rounds, contestants)
     harness.table(figures, SPARSE, "samples a second")
     rate = statistics.median(figures[OURS])
     for name, published in PUBLISHED.items():
-        harness.say(f"{name}: {published:,.0f} samples/s published; convoy here {rate:,.0f}, {rate / published:.4f} of that")
+        harness.say(f"{name}: {published:,.0f} samples/s published; convoy here {rate:,.0f}, "
+                    f"{rate / published:.4f} of that")
     harness.say(f"a core: convoy {rate / 2:,.0f} samples/s, Intel {PUBLISHED['Intel 2018, 56 cores'] / 56:,.0f}")
     ok = harness.verdict(f"{OURS} ÷ {SPARSE}", harness.median_ratio(figures, OURS, SPARSE), 1.5, at_most=False, aim=2.5)
     harness.say(f"  aim: 0.25 M samples/s, 10 × Intel's rate a core: {rate / 1e6:.3f} M")

@@ -1,4 +1,4 @@
-"""NeuMF on MovieLens-100K after 20 epochs, two mpi ranks, three seeds: HR@10 and NDCG@10 of dense and sparse embeddings"""
+"""NeuMF on MovieLens-100K after 20 epochs, two mpi ranks, three seeds: HR@10, NDCG@10 of dense and sparse embeddings"""
 # needs data: movielens
 import statistics
 import sys
@@ -21,7 +21,8 @@ if __name__ == "__main__":
             if name == "dense":
                 loader.append(share)
             harness.say(f"seed {seed}, {name:5s}: HR@10 {hits[name][-1]:.4f}  NDCG@10 {gains[name][-1]:.4f}  "
-                        f"{summary['samples_per_second']:,.0f} instances/s  loader {100 * share:.1f} % of {summary['train_seconds']:.1f} s")
+                        f"{summary['samples_per_second']:,.0f} instances/s  "
+                        f"loader {100 * share:.1f} % of {summary['train_seconds']:.1f} s")
     harness.say(f"\n{'':15s}mean [min … max]; a published-quality dense Adam reaches 0.632 ± 0.007 and 0.363 ± 0.004")
     ok = True
     for metric, values, least, worst in (("HR@10", hits, 0.617, 0.61), ("NDCG@10", gains, 0.350, 0.345)):

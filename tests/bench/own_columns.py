@@ -1,4 +1,4 @@
-"""CSV file of 3.6 million rows and 24 columns, two ranks: time from launch to the first step, parsed and from the cache"""
+"""CSV file of 3.6 million rows and 24 columns, two ranks: time from launch to first step, parsed and from the cache"""
 import pathlib
 import random
 import shutil
@@ -20,7 +20,8 @@ data:
   columns: {{user: visitor, item: page, time: at, context: [{context}]}}
   evaluate: {{users: 20000}}
 optimizer: {{name: adam, lr: 1.0e-3}}
-train: {{epochs: 1, max_steps: 1, batch: {{per_rank: 256}}, evaluate_every: never, checkpoint_every: never, resume: never}}
+train: {{epochs: 1, max_steps: 1, batch: {{per_rank: 256}}, evaluate_every: never, checkpoint_every: never, \
+resume: never}}
 strategy: {{name: ddp}}
 launch: {{ranks: 2, cores_per_rank: 1}}
 """
@@ -33,7 +34,8 @@ def write_csv(path, rows):
     with open(path, "w") as file:
         file.write("visitor,page,at," + ",".join(f"c{i}" for i in range(CONTEXT)) + "\n")
         for begin in range(0, rows, 100000):
-            file.write("".join(f"u{draw.randrange(USERS)},p{draw.randrange(ITEMS)},{1600000000 + row},{contexts[row % 5000]}\n"
+            file.write("".join(f"u{draw.randrange(USERS)},p{draw.randrange(ITEMS)},{1600000000 + row},"
+                               f"{contexts[row % 5000]}\n"
                                for row in range(begin, min(begin + 100000, rows))))
 
 
@@ -50,7 +52,8 @@ if __name__ == "__main__":
             write_csv(folder / name, rows)
             (folder / name).with_suffix(".yaml").write_text(
                 CONFIG.format(path=folder / name, context=", ".join(f"c{i}" for i in range(CONTEXT))))
-        harness.say(f"{(folder / 'all.csv').stat().st_size / 1e6:.0f} MB of CSV written in {time.monotonic() - begin:.0f} s")
+        harness.say(f"{(folder / 'all.csv').stat().st_size / 1e6:.0f} MB of CSV written in "
+                    f"{time.monotonic() - begin:.0f} s")
         figures = {"few rows": [], "parsed": [], "cached": []}
         for number in range(options.rounds):
             for cache in folder.glob("*.cache.safetensors"):
@@ -58,7 +61,8 @@ if __name__ == "__main__":
             first_step(folder / "few.yaml")
             for name, config in (("few rows", "few.yaml"), ("parsed", "all.yaml"), ("cached", "all.yaml")):
                 figures[name].append(first_step(folder / config))
-            harness.say(f"round {number + 1}: " + "  ".join(f"{name} {values[-1]:.2f} s" for name, values in figures.items()))
+            harness.say(f"round {number + 1}: " + "  ".join(f"{name} {values[-1]:.2f} s"
+                                                            for name, values in figures.items()))
     finally:
         shutil.rmtree(folder)
     few, parsed, cached = (statistics.median(figures[name]) for name in figures)

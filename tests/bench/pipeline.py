@@ -1,4 +1,4 @@
-"""Step of a GPT of 3.3 M parameters by two stages, 8 micro-batches of 2: 1F1B against PyTorch's, and against its formula"""
+"""Step of a GPT of 3.3 M parameters by two stages, 8 micro-batches of 2: 1F1B against PyTorch's, and its formula"""
 # needs data: text
 import sys
 

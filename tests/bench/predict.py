@@ -46,8 +46,8 @@ def write_rows(path, rows, seed):
 
 def shell(words, cores):
     command = ["taskset", "-c", cores, *map(str, words)]
-    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=900, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=900,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
 
@@ -72,12 +72,14 @@ def main():
         folder = pathlib.Path(name)
         write_rows(folder / "train.csv", TRAINED, 1)
         write_rows(folder / "new.csv", options.rows, 2)
-        (folder / "run.yaml").write_text(CONFIG.format(folder=folder, contexts=", ".join(f"c{i}" for i in range(CONTEXTS))))
+        (folder / "run.yaml").write_text(CONFIG.format(folder=folder,
+                                                       contexts=", ".join(f"c{i}" for i in range(CONTEXTS))))
         shell([harness.CONVOY, "run", folder / "run.yaml", "--output", folder / "run"], cores)
         shell([harness.CONVOY, "export", folder / "run", "--to", folder / "weights"], cores)
         # Numbers of ids follow their first appearance in the training file.
         lines = [line.split(",", 2) for line in (folder / "train.csv").read_text().splitlines()[1:]]
-        ids = {"user_id": list(dict.fromkeys(line[0] for line in lines)), "item_id": list(dict.fromkeys(line[1] for line in lines))}
+        ids = {"user_id": list(dict.fromkeys(line[0] for line in lines)),
+               "item_id": list(dict.fromkeys(line[1] for line in lines))}
         (folder / "ids.json").write_text(json.dumps(ids))
 
         def convoy():
@@ -97,7 +99,8 @@ def main():
 
         figures = harness.interleave(options.rounds, {PEER: peer, "convoy predict": convoy})
         harness.table(figures, PEER, f"seconds for {options.rows} rows")
-        harness.say("last round of the peer: " + ", ".join(f"{what} {parts[what]:.2f} s" for what in ("read", "compute", "write")))
+        harness.say("last round of the peer: " + ", ".join(f"{what} {parts[what]:.2f} s"
+                                                           for what in ("read", "compute", "write")))
         worst = compare(folder / "ours.csv", folder / "theirs.csv")
         ok = harness.verdict("largest difference of a prediction", worst, 1e-5)
         ratio = harness.median_ratio(figures, "convoy predict", PEER)

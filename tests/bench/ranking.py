@@ -1,4 +1,4 @@
-"""All pairs of 6,040 users and 3,706 items by NeuMF of RecBole's size, and a top-10 file: against brute force in PyTorch"""
+"""All pairs of 6,040 users and 3,706 items by NeuMF of RecBole's size, and a top-10 file: against PyTorch"""
 import json
 import pathlib
 import shutil
@@ -28,12 +28,14 @@ LARGE_USERS = 300  # about a minute; more users take longer and no more memory
 OURS, PEER = "convoy recommend", "brute force, PyTorch"
 
 
-def command(*words, timeout=600):
-    line = [str(harness.CONVOY), *map(str, words)]
+def command(*words, timeout=600, convoy=harness.CONVOY):
+    line = [str(convoy), *map(str, words)]
     start = time.perf_counter()
-    done = subprocess.run(line, cwd=harness.TOP, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(line, cwd=harness.TOP, timeout=timeout, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        sys.exit(f"benchmark: {' '.join(line)}\nended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        sys.exit(f"benchmark: {' '.join(line)}\nended with {done.returncode}:\n"
+                 f"{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return time.perf_counter() - start, done.stdout
 
 
@@ -61,7 +63,8 @@ class Contest:
         return seconds
 
     def arguments(self):
-        return ["--weights", self.work / "weights" / "model.safetensors", "--columns", columns(), "--users", USERS, "--k", K]
+        return ["--weights", self.work / "weights" / "model.safetensors", "--columns", columns(),
+                "--users", USERS, "--k", K]
 
     def brute_force(self):
         start = time.perf_counter()
@@ -82,22 +85,25 @@ if __name__ == "__main__":
     figures = harness.interleave(options.rounds, {OURS: contest.recommend, PEER: contest.brute_force})
     harness.table(figures, PEER, "seconds, program and all")
     inside, peer_inside = contest.inside, contest.peer_inside
-    harness.say(f"without start and loading: convoy {harness.spread(inside)} s, PyTorch {harness.spread(peer_inside)} s; "
+    harness.say(f"without start and loading: convoy {harness.spread(inside)} s, "
+                f"PyTorch {harness.spread(peer_inside)} s; "
                 f"{USERS * ITEMS / statistics.median(inside) / 1e6:.1f} M pairs a second")
     lists = contest.check()
-    harness.say(f"{lists['lists']} lists, {lists['equal']} equal in every place to a ranking in float64, {lists['wrong']} wrong; the "
-                "others swap scores that are equal within rounding")
+    harness.say(f"{lists['lists']} lists, {lists['equal']} equal in every place to a ranking in float64, "
+                f"{lists['wrong']} wrong; the others swap scores that are equal within rounding")
     large = trained(work, "large", *LARGE)
     users = work / "users.csv"
     users.write_text("user\n" + "".join(f"{user}\n" for user in range(LARGE_USERS)))
     seconds, text = command("recommend", large, "--k", K, "--users", users, "--to", work / "large.csv", "--json")
     memory = json.loads(text)["memory_growth"]
-    harness.say(f"1,000,000 items, {LARGE_USERS} users: {seconds:.1f} s, {memory / 2**20:.0f} MiB beside model and data")
+    harness.say(f"1,000,000 items, {LARGE_USERS} users: {seconds:.1f} s, "
+                f"{memory / 2**20:.0f} MiB beside model and data")
     shutil.rmtree(work)
     ok = harness.verdict("seconds, program and all", statistics.median(figures[OURS]), 6, aim=3)
     ok &= harness.verdict("time ÷ brute force, without start and loading",
                           statistics.median([a / b for a, b in zip(inside, peer_inside)]), 0.7, aim=0.4)
-    ok &= harness.verdict("time ÷ brute force, programs and all", harness.median_ratio(figures, OURS, PEER), 0.7, aim=0.4)
+    ok &= harness.verdict("time ÷ brute force, programs and all", harness.median_ratio(figures, OURS, PEER), 0.7,
+                          aim=0.4)
     ok &= harness.verdict("wrong lists", lists["wrong"], 0)
     ok &= harness.verdict("MiB in addition to the model, 1 million items", memory / 2**20, 256)
     sys.exit(0 if ok else 1)

@@ -7,7 +7,8 @@ ALONE, PEER = "torch, one rank", "torch DDP"
 
 
 def torch_ddp(how, options):
-    return lambda: harness.peer("resnet.py", "--how", how, "--steps", options.steps, "--warm", options.warm)["step_seconds"]
+    return lambda: harness.peer("resnet.py", "--how", how, "--steps", options.steps,
+                                "--warm", options.warm)["step_seconds"]
 
 
 def convoy(strategy, options, *overrides, ranks=None):

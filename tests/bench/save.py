@@ -1,4 +1,4 @@
-"""Checkpoints of NCF's 150 MB of weights and moments: stall, steps during a write, write rate against dd, memory of a load"""
+"""Saving NCF's 150 MB of weights and moments: stall, steps during a write, write rate against dd, memory of a load"""
 import json
 import multiprocessing
 import os
@@ -55,7 +55,8 @@ def checkpoint_seconds(summary):
 
 
 def memcpy(count, size):
-    """Returns the seconds of a copy of `size` bytes by each of `count` processes at once, with memory that is in use."""
+    """Returns the seconds of a copy of `size` bytes by each of `count` processes at once, with memory that is in
+    use."""
     def copy(ready, results):
         source, target = numpy.ones(size, numpy.uint8), numpy.zeros(size, numpy.uint8)
         ready.wait()
@@ -90,8 +91,9 @@ class Stall:
         first = 2 * every - min(every - 1, 400)
         last = min(first + 999, every * saves - 1)
         self.traced = last // every - (first - 1) // every
-        self.sets = overrides + ["train.checkpoint_async=true", "train.keep_last=1", f"train.checkpoint_every={every} steps",
-                                 f"train.max_steps={every * saves}", f"profile.steps={first}-{last}"]
+        self.sets = overrides + ["train.checkpoint_async=true", "train.keep_last=1",
+                                 f"train.checkpoint_every={every} steps", f"train.max_steps={every * saves}",
+                                 f"profile.steps={first}-{last}"]
         self.part = self.ranks = None
 
     def measure(self):
@@ -113,14 +115,16 @@ class Stall:
 def stalls(folder, rounds):
     ok = True
     for name, overrides in (("dense tables", DENSE), ("sparse tables", SPARSE)):
-        probe = folder.run("probe", overrides + ["train.max_steps=60", "train.log_every=1", "train.checkpoint_every=never"], 2)
+        probe = folder.run("probe",
+                           overrides + ["train.max_steps=60", "train.log_every=1", "train.checkpoint_every=never"], 2)
         stall = Stall(folder, overrides, 1 / statistics.median(step_times(probe)[20:]))
         folder.forget(probe)
         figures = {"stall of a save": [], "memcpy": []}
         for number in range(rounds):
             figures["stall of a save"].append(stall.measure())
             figures["memcpy"].append(stall.reference())
-            harness.say(f"round {number + 1}/{rounds}: " + "  ".join(f"{key} {values[-1]:.4g}" for key, values in figures.items()))
+            harness.say(f"round {number + 1}/{rounds}: " + "  ".join(f"{key} {values[-1]:.4g}"
+                                                                     for key, values in figures.items()))
         harness.table(figures, "memcpy", f"{name}, {stall.part / 1e6:.0f} MB of a rank: seconds")
         ok &= harness.verdict(f"stall of a save ÷ memcpy of the rank's part, {name}",
                               harness.median_ratio(figures, "stall of a save", "memcpy"), 1.5, aim=1.1)
@@ -128,8 +132,9 @@ def stalls(folder, rounds):
 
 
 def steps_during_writes(folder, rounds):
-    """A write takes longer than the steps between two saves, so each save waits for the one before it: a write is in flight
-    during every step. While no rank waits, convoy writes 500 MB a second at most (core/checkpoint/checkpoint.cpp)."""
+    """A write takes longer than the steps between two saves, so each save waits for the one before it: a write is in
+    flight during every step. While no rank waits, convoy writes 500 MB a second at most
+    (core/checkpoint/checkpoint.cpp)."""
     sets = DENSE + ["strategy={name: single}", "launch.cores_per_rank=1", "launch.bind=none", "train.max_steps=101",
                     "train.keep_last=1", "train.checkpoint_async=true"]
 
@@ -139,14 +144,15 @@ def steps_during_writes(folder, rounds):
             times = step_times(output)[5:]
             waited = checkpoint_seconds(folder.summary(output))
             if every != "never" and waited < 0.2 * sum(times):
-                harness.say(f"  the saves took {waited:.2f} s of {sum(times):.2f} s of steps: writes may have ended early")
+                harness.say(f"  the saves took {waited:.2f} s of {sum(times):.2f} s of steps: "
+                            "writes may have ended early")
             folder.forget(output)
             return statistics.median(times)
         return steps
     figures = harness.interleave(rounds, {"other steps": measure("never"), "steps during a write": measure("16 steps")})
     harness.table(figures, "other steps", "seconds a step")
-    return harness.verdict("steps during a write ÷ other steps", harness.median_ratio(figures, "steps during a write", "other steps"),
-                           1.10, aim=1.03)
+    return harness.verdict("steps during a write ÷ other steps",
+                           harness.median_ratio(figures, "steps during a write", "other steps"), 1.10, aim=1.03)
 
 
 def write_rates(folder, rounds):
@@ -154,16 +160,17 @@ def write_rates(folder, rounds):
     source.write_bytes(os.urandom(STATE))
 
     def dd():
-        done = subprocess.run(["dd", f"if={source}", f"of={target}", "bs=1M", "conv=fsync"], check=True, capture_output=True,
-                              text=True, env={**os.environ, "LC_ALL": "C"})
+        done = subprocess.run(["dd", f"if={source}", f"of={target}", "bs=1M", "conv=fsync"], check=True,
+                              capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         seconds = float(done.stderr.rsplit(" copied, ", 1)[1].split()[0])
         target.unlink()
         return STATE / seconds / 1e6
 
     def convoy():
         count = 5
-        output = folder.run("rate", DENSE + ["strategy={name: single}", "train.checkpoint_async=false", "train.keep_last=9",
-                                             f"train.max_steps={2 * count}", "train.checkpoint_every=2 steps"], 1)
+        output = folder.run("rate",
+                            DENSE + ["strategy={name: single}", "train.checkpoint_async=false", "train.keep_last=9",
+                                     f"train.max_steps={2 * count}", "train.checkpoint_every=2 steps"], 1)
         seconds = checkpoint_seconds(folder.summary(output))
         folder.forget(output)
         return count * STATE / seconds / 1e6
@@ -176,8 +183,10 @@ def write_rates(folder, rounds):
 def load_memory(folder, rounds):
     """Peak of a process that loads, above one that begins anew with the same model and data."""
     ok = True
-    for name, sets, sharded in (("fsdp", DENSE, "strategy={name: fsdp}"), ("sharded tables", SPARSE, "model.rows=sharded")):
-        four = folder.run("four", sets + [sharded, "train.max_steps=10", "train.checkpoint_every=10 steps", "launch.bind=none"], 4)
+    for name, sets, sharded in (("fsdp", DENSE, "strategy={name: fsdp}"),
+                                ("sharded tables", SPARSE, "model.rows=sharded")):
+        four = folder.run("four", sets + [sharded, "train.max_steps=10", "train.checkpoint_every=10 steps",
+                                          "launch.bind=none"], 4)
         manifest = json.loads((folder.newest(four) / "manifest.json").read_text())
         files = [file["bytes"] for file_name, file in manifest["files"].items() if file_name.startswith("rank-")]
         alone = sets + ["strategy={name: single}", "train.checkpoint_every=never"]
@@ -188,11 +197,13 @@ def load_memory(folder, rounds):
             peaks = [folder.summary(output)["ranks"][0]["peak_resident_bytes"] for output in (one, fresh)]
             folder.forget(one, fresh)
             over.append((peaks[0] - peaks[1]) / max(files))
-            harness.say(f"round {number + 1}/{rounds}, {name}: peak {peaks[0] / 1e6:.0f} MB, without a load {peaks[1] / 1e6:.0f} MB; "
-                        f"{len(manifest['entries'])} pieces of {sum(files) / 1e6:.0f} MB, largest file {max(files) / 1e6:.0f} MB")
+            harness.say(f"round {number + 1}/{rounds}, {name}: peak {peaks[0] / 1e6:.0f} MB, "
+                        f"without a load {peaks[1] / 1e6:.0f} MB; "
+                        f"{len(manifest['entries'])} pieces of {sum(files) / 1e6:.0f} MB, "
+                        f"largest file {max(files) / 1e6:.0f} MB")
         folder.forget(four)
-        ok &= harness.verdict(f"loading four ranks' {name} on one: peak beyond that without a load ÷ one of the four slices",
-                              statistics.median(over), 1.0)
+        ok &= harness.verdict(f"loading four ranks' {name} on one: "
+                              "peak beyond that without a load ÷ one of the four slices", statistics.median(over), 1.0)
     return ok
 
 

@@ -13,7 +13,8 @@ import tempfile
 
 import harness
 
-SETS = ["train.epochs=10", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1", "backend=gloo"]
+SETS = ["train.epochs=10", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.cores_per_rank=1",
+        "backend=gloo"]
 RUNS = 8  # of either side in a round
 
 
@@ -21,7 +22,8 @@ def measured(convoy, sets, ranks):
     """CPU seconds of one run with all its processes, by rusage."""
     def measure():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        overrides = [*SETS, f"strategy.name={'ddp' if ranks > 1 else 'single'}", *(text.format(folder=folder) for text in sets)]
+        overrides = [*SETS, f"strategy.name={'ddp' if ranks > 1 else 'single'}",
+                     *(text.format(folder=folder) for text in sets)]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         harness.convoy_run(convoy, "configs/ncf_ddp.yaml", folder / "run", overrides, ranks)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -33,9 +35,11 @@ def measured(convoy, sets, ranks):
 if __name__ == "__main__":
     parser = harness.arguments(__doc__, rounds=5)
     parser.add_argument("--baseline", help="build folder of an earlier commit")
-    parser.add_argument("--ranks", type=int, default=2, help="a rank alone does not wait for cores that others use (default %(default)s)")
+    parser.add_argument("--ranks", type=int, default=2,
+                        help="a rank alone does not wait for cores that others use (default %(default)s)")
     options = parser.parse_args()
-    off = (pathlib.Path(options.baseline) / "convoy", []) if options.baseline else (harness.CONVOY, ["log.tensorboard=false"])
+    off = ((pathlib.Path(options.baseline) / "convoy", []) if options.baseline else
+           (harness.CONVOY, ["log.tensorboard=false"]))
     contestants = {
         "on": measured(harness.CONVOY, ["log.prometheus={folder}/ncf.prom"], options.ranks),
         "off": measured(*off, options.ranks),
@@ -53,6 +57,7 @@ if __name__ == "__main__":
     ratios = [on / without for on, without in zip(seconds["on"], seconds["off"])]
     for name, values in seconds.items():
         harness.say(f"{name}: {statistics.median(values):.2f} s of CPU time, {min(values):.2f} to {max(values):.2f}")
-    harness.say(f"ratio of each round: {', '.join(f'{ratio:.4f}' for ratio in ratios)}; spread {max(ratios) - min(ratios):.4f}")
+    harness.say(f"ratio of each round: {', '.join(f'{ratio:.4f}' for ratio in ratios)}; "
+                f"spread {max(ratios) - min(ratios):.4f}")
     ok = harness.verdict("added CPU time, percent", 100 * (statistics.median(ratios) - 1), 1.0)
     sys.exit(0 if ok else 1)

@@ -52,8 +52,10 @@ def on_hosts(count, *words):
         common = [harness.CONVOY, "run", harness.TOP / "configs/tiny/startup.yaml", "--output", folder / "run",
                   "--set", "backend=gloo", "--set", "launch.bind=none", "--set", "launch.ranks=2",
                   "--set", f"launch.remote_shell=[{simulated_hosts.HOSTS},rsh]"]
-        nodes = [subprocess.Popen(simulated_hosts.on(f"nodea{number + 1}", *common, *(word.format(node=number) for word in words)),
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in range(count)]
+        nodes = [subprocess.Popen(simulated_hosts.on(f"nodea{number + 1}", *common,
+                                                     *(word.format(node=number) for word in words)),
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                 for number in range(count)]
         for node in nodes:
             said = node.communicate(timeout=120)[0]
             if node.returncode != 0:
@@ -68,7 +70,8 @@ def node_start(options):
     with simulated_hosts.hosts(2):
         figures = harness.interleave(options.rounds, {
             "--hosts": on_hosts(1, "--hosts", "nodea1,nodea2"),
-            "a convoy on each node": on_hosts(2, "--nodes", "2", "--node-rank", "{node}", "--rendezvous", "nodea1:29713"),
+            "a convoy on each node": on_hosts(2, "--nodes", "2", "--node-rank", "{node}",
+                                              "--rendezvous", "nodea1:29713"),
         })
     harness.table(figures, "--hosts", "seconds")
     more = [node - hosts for node, hosts in zip(figures["a convoy on each node"], figures["--hosts"])]
@@ -83,8 +86,8 @@ if __name__ == "__main__":
         sys.exit(0 if node_start(options) else 1)
     convoy("gloo")()  # warm the disk cache for all
     torchrun()
-    figures = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"), "convoy mpi": convoy("mpi")},
-                                 reference="torchrun", 
+    figures = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"),
+                                                  "convoy mpi": convoy("mpi")}, reference="torchrun",
                                  expected=lambda this: KNOWN_TORCHRUN * max(1, this[ALONE] / KNOWN_ALONE))
     harness.table(figures, "torchrun", "seconds")
     harness.say(f"torchrun's known figure on idle cores: {KNOWN_TORCHRUN} s; {ALONE}: {KNOWN_ALONE} s")

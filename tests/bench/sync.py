@@ -52,11 +52,13 @@ def measured(config, metric, sets, seeds):
 
 
 def table(title, label, rows):
-    lines = [f"**{title}**", "", f"| agreed on | every | {label} half-way | {label} at the end | training, s | samples/s | sent a step, KiB |",
+    lines = [f"**{title}**", "",
+             f"| agreed on | every | {label} half-way | {label} at the end | training, s | samples/s | "
+             "sent a step, KiB |",
              "|---|---|---|---|---|---|---|"]
     for row in rows:
-        lines.append(f"| {row['kind']} | {row['every']} | {row['half']:.4f} | {row['value']:.4f} | {row['seconds']:.1f} | "
-                     f"{row['rate']:,.0f} | {row['bytes'] / 1024:.1f} |")
+        lines.append(f"| {row['kind']} | {row['every']} | {row['half']:.4f} | {row['value']:.4f} | "
+                     f"{row['seconds']:.1f} | {row['rate']:,.0f} | {row['bytes'] / 1024:.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +74,8 @@ def plot(title, label, rows, path):
     for panel, (axis, pick) in enumerate((("share of the samples", 0), ("seconds of training", 1))):
         x0, most = left + panel * (width + gap), max(point[pick] for _, line in points for point in line)
         body.append(f'<rect x="{x0}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#999"/>')
-        body.append(f'<text x="{x0 + width / 2 - 50}" y="{top + height + 32}" font-size="11">{axis} (to {most:.3g})</text>')
+        body.append(f'<text x="{x0 + width / 2 - 50}" y="{top + height + 32}" font-size="11">'
+                    f'{axis} (to {most:.3g})</text>')
         body.append(f'<text x="{x0 - 45}" y="{top + 10}" font-size="10">{high:.3f}</text>')
         body.append(f'<text x="{x0 - 45}" y="{top + height}" font-size="10">{low:.3f}</text>')
         for row, line in points:
@@ -83,9 +86,11 @@ def plot(title, label, rows, path):
     for place, (kind, colour) in enumerate(colours.items()):
         body.append(f'<text x="{left + 150 * place}" y="{top + height + 55}" font-size="11" fill="{colour}">{kind} '
                     '(thicker: every 4, 16, 64)</text>' if place == 0 else
-                    f'<text x="{left + 90 + 150 * place}" y="{top + height + 55}" font-size="11" fill="{colour}">{kind}</text>')
+                    f'<text x="{left + 90 + 150 * place}" y="{top + height + 55}" font-size="11" '
+                    f'fill="{colour}">{kind}</text>')
     size = f'width="{2 * width + gap + left + 20}" height="{top + height + 70}"'
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n' + "\n".join(body) + "\n</svg>\n")
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n' + "\n".join(body) +
+                    "\n</svg>\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""c10d alone: all_reduce of processes on a core or GPU each, timed as `convoy bench` does. Prints {bytes: microseconds}."""
+"""c10d alone: all_reduce of processes on a core or GPU each, timed as `convoy bench` does. Prints {bytes:
+microseconds}."""
 import argparse
 import datetime
 import json

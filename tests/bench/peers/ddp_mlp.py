@@ -1,4 +1,5 @@
-"""The peer of `tests/bench/run ddp` and `gpu`: PyTorch's DistributedDataParallel over Gloo or NCCL, same MLP; prints JSON."""
+"""The peer of `tests/bench/run ddp` and `gpu`: PyTorch's DistributedDataParallel over Gloo or NCCL, same MLP; prints
+JSON."""
 import argparse
 import os
 import statistics
@@ -56,7 +57,8 @@ def train(rank, options, port, results):
         times.append(time.perf_counter() - start)
     if rank == 0:
         timed = times[options.warm:]
-        results.put({"step_seconds": sum(timed) / len(timed), "median": statistics.median(timed), "parameters": parameters})
+        results.put({"step_seconds": sum(timed) / len(timed), "median": statistics.median(timed),
+                     "parameters": parameters})
     dist.barrier()
     dist.destroy_process_group()
 

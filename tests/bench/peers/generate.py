@@ -1,5 +1,5 @@
-"""The peer of `tests/bench/run generate`: the GPT of peers/gpt.py, one token at a time with a cache of keys and values in PyTorch;
-prints JSON."""
+"""The peer of `tests/bench/run generate`: the GPT of peers/gpt.py, one token at a time with a cache of keys and values
+in PyTorch; prints JSON."""
 import argparse
 import json
 import time
@@ -20,8 +20,9 @@ class Decoder:
         self.tokens, self.positions = at("wte.weight"), at("wpe.weight")
         linear = lambda name: (at(f"{name}.weight").t().contiguous(), at(f"{name}.bias"))  # Conv1D stores [in, out]
         norm = lambda name: (at(f"{name}.weight"), at(f"{name}.bias"))
-        self.blocks = [dict(norm1=norm(f"h.{i}.ln_1"), qkv=linear(f"h.{i}.attn.c_attn"), projection=linear(f"h.{i}.attn.c_proj"),
-                            norm2=norm(f"h.{i}.ln_2"), up=linear(f"h.{i}.mlp.c_fc"), down=linear(f"h.{i}.mlp.c_proj"))
+        self.blocks = [dict(norm1=norm(f"h.{i}.ln_1"), qkv=linear(f"h.{i}.attn.c_attn"),
+                            projection=linear(f"h.{i}.attn.c_proj"), norm2=norm(f"h.{i}.ln_2"),
+                            up=linear(f"h.{i}.mlp.c_fc"), down=linear(f"h.{i}.mlp.c_proj"))
                        for i in range(self.layers)]
         self.norm = norm("ln_f")
         self.dim = self.tokens.shape[1]
@@ -37,7 +38,8 @@ class Decoder:
             cache[0, :, :, t:t + 1], cache[1, :, :, t:t + 1] = k, v
             attended = F.scaled_dot_product_attention(q, cache[0, :, :, :t + 1], cache[1, :, :, :t + 1])
             h = h + F.linear(attended.reshape(1, self.dim), *block["projection"])
-            h = h + F.linear(F.gelu(F.linear(F.layer_norm(h, (self.dim,), *block["norm2"]), *block["up"])), *block["down"])
+            h = h + F.linear(F.gelu(F.linear(F.layer_norm(h, (self.dim,), *block["norm2"]), *block["up"])),
+                             *block["down"])
         return F.linear(F.layer_norm(h, (self.dim,), *self.norm), self.tokens)[0]
 
     def generate(self, prompt, count, temperature):

@@ -1,6 +1,8 @@
-"""The peer of `tests/bench/run pipeline`, `fsdp` and `data_parallel`: the GPT of configs/gpt_single.yaml in PyTorch; prints JSON.
+"""The peer of `tests/bench/run pipeline`, `fsdp` and `data_parallel`: the GPT of configs/gpt_single.yaml in PyTorch;
+prints JSON.
 
---how alone | compiled | ddp | fully_shard | 1f1b. One core and one thread a rank, Gloo between ranks; AdamW fused where the peer can."""
+--how alone | compiled | ddp | fully_shard | 1f1b. One core and one thread a rank, Gloo between ranks; AdamW fused where
+the peer can."""
 import argparse
 import math
 import statistics
@@ -28,7 +30,8 @@ class Transformer(nn.Module):
 
     def forward(self, h):
         batch, length, dim = h.shape
-        q, k, v = self.qkv(self.attention_norm(h)).view(batch, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.attention_norm(h)).view(
+            batch, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, dim)
         h = h + self.dropout(self.projection(attended))
         return h + self.dropout(self.down(F.gelu(self.up(self.mlp_norm(h)))))
@@ -162,7 +165,8 @@ def train(rank, options, port, results):
     times = []
     for _ in range(options.warm + options.steps):
         begin = time.perf_counter()
-        at = torch.randint(len(text) - options.length - 1, (rows, 1), generator=generator) + torch.arange(options.length + 1)
+        at = (torch.randint(len(text) - options.length - 1, (rows, 1), generator=generator) +
+              torch.arange(options.length + 1))
         sequences = text[at].long()
         step(sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous())
         times.append(time.perf_counter() - begin)

@@ -1,4 +1,5 @@
-"""The peer of `tests/bench/run predict`: pandas reads and writes the CSV, PyTorch computes the NCF of a convoy export; prints JSON."""
+"""The peer of `tests/bench/run predict`: pandas reads and writes the CSV, PyTorch computes the NCF of a convoy export;
+prints JSON."""
 import argparse
 import json
 import time
@@ -56,7 +57,8 @@ def main():
     frame["prediction"] = torch.cat(parts).numpy()
     frame.to_csv(options.to, index=False)
     done = time.perf_counter()
-    print(json.dumps({"seconds": done - start, "read": read - start, "compute": computed - read, "write": done - computed}))
+    print(json.dumps({"seconds": done - start, "read": read - start, "compute": computed - read,
+                      "write": done - computed}))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The peer of `tests/bench/run ranking`: brute force in PyTorch over exported weights: scores of all pairs in blocks, then
-torch.topk; writes the lists as CSV, or checks a CSV of convoy's against scores in float64; prints JSON."""
+"""The peer of `tests/bench/run ranking`: brute force in PyTorch over exported weights: scores of all pairs in blocks,
+then torch.topk; writes the lists as CSV, or checks a CSV of convoy's against scores in float64; prints JSON."""
 import argparse
 import csv
 import json

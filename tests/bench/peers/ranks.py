@@ -9,7 +9,8 @@ import torch.multiprocessing as mp
 
 
 def run(train, options):
-    """Runs train(rank, options, port, results) in options.ranks processes, and prints as JSON what one puts into results."""
+    """Runs train(rank, options, port, results) in options.ranks processes, and prints as JSON what one puts into
+    results."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

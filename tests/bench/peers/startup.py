@@ -1,5 +1,6 @@
-"""The peer of `tests/bench/run startup` and `lost_rank`: under torchrun, a script that imports torch, joins Gloo and does one
-DDP step. With --lose-rank FILE the first attempt of rank 1 ends after it by SIGKILL, and the others begin a second step."""
+"""The peer of `tests/bench/run startup` and `lost_rank`: under torchrun, a script that imports torch, joins Gloo and
+does one DDP step. With --lose-rank FILE the first attempt of rank 1 ends after it by SIGKILL, and the others begin a
+second step."""
 import os
 import signal
 import sys

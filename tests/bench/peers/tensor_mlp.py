@@ -1,4 +1,5 @@
-"""The peer of `tests/bench/run tensor`: PyTorch's tensor parallel over Gloo on the same MLP, a core a rank; prints JSON."""
+"""The peer of `tests/bench/run tensor`: PyTorch's tensor parallel over Gloo on the same MLP, a core a rank; prints
+JSON."""
 import argparse
 import time
 
@@ -19,7 +20,8 @@ def train(rank, options, port, results):
     model = nn.Sequential(*layers[:-1])
     if options.ranks > 1:
         # In pairs: the first leaves its output sharded, the second takes it sharded and sums.
-        plan = {str(2 * i): ColwiseParallel() if i % 2 == 0 else RowwiseParallel() for i in range(len(options.sizes) - 1)}
+        plan = {str(2 * i): ColwiseParallel() if i % 2 == 0 else RowwiseParallel()
+                for i in range(len(options.sizes) - 1)}
         parallelize_module(model, init_device_mesh("cpu", (options.ranks,)), plan)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     generator = torch.Generator().manual_seed(1)  # all ranks see the same rows
@@ -30,7 +32,8 @@ def train(rank, options, port, results):
         begin = step % 4 * options.batch
         start = time.perf_counter()
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(data[begin:begin + options.batch]), target[begin:begin + options.batch]).backward()
+        nn.functional.cross_entropy(model(data[begin:begin + options.batch]),
+                                    target[begin:begin + options.batch]).backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
     if rank == 0:
