@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Prints docs/api.md: the comments and the public declarations of include/convoy/*.h and of Communicator, as they are in
-the headers."""
+"""Prints docs/api.md: the comments and the public declarations of include/convoy/*.h and of Communicator, as they are
+in the headers."""
 import pathlib
 import re
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
-ORDER = ["convoy.h", "job.h", "mpi.h", "trained.h", "replicas.h", "shards.h", "run.h", "share.h", "load.h", "model_of.h", "plugin.h",
-         "core/communicator.h"]
+ORDER = ["convoy.h", "job.h", "mpi.h", "trained.h", "replicas.h", "shards.h", "run.h", "share.h", "load.h",
+         "model_of.h", "plugin.h", "core/communicator.h"]
 
 INTRODUCTION = """# API of the C++ library
 

@@ -47,11 +47,14 @@ seam='take what it needs through core/strategy.h, core/communicator.h or core/mo
 layer 'core/' 'core' "core knows no folder but itself: move the shared part into core, or $seam"
 layer 'backends/' 'core|backends' "siblings meet only in core: $seam"
 layer 'strategies/' 'core|strategies' "siblings meet only in core: $seam"
-layer 'strategies/plans/' 'core|strategies/plans' 'plans are part of convoy, which links no other code of strategies: move \
-the shared part into strategies/plans or core/base'
+layer 'strategies/plans/' 'core|strategies/plans' \
+  "plans are part of convoy, which links no other code of strategies: move the shared part into strategies/plans or \
+core/base"
 layer 'models/' 'core|models' "siblings meet only in core: $seam"
-layer 'api/' 'core|backends|strategies|models|api|convoy' 'the library is below the programs: move the shared part into core or api'
-layer 'include/' 'core|convoy' 'a public header shows core and other public headers only: hide the rest behind a pointer'
+layer 'api/' 'core|backends|strategies|models|api|convoy' \
+  'the library is below the programs: move the shared part into core or api'
+layer 'include/' 'core|convoy' \
+  'a public header shows core and other public headers only: hide the rest behind a pointer'
 layer 'launch/' 'core|backends|strategies|models|api|convoy|launch' 'the program does not depend on its tests'
 layer 'docs/' 'convoy' 'an example shows what a stranger can include: <convoy/…> only'
 
@@ -132,7 +135,9 @@ ordered() {
     }
     index($1, top "/") != 1 { next }
     { file = $1; sub(/:[0-9]+$/, "", file); mine = level_of(file); own = place }
-    NF == 1 && mine == 0 { print $1, "is in a folder without a place in the order; add it to " top "_order in cmake/layering.sh" }
+    NF == 1 && mine == 0 {
+      print $1, "is in a folder without a place in the order; add it to " top "_order in cmake/layering.sh"
+    }
     NF == 1 || mine == 0 || index($3, top "/") != 1 || $3 ~ /^launch\/(cli|rank)\// { next }
     { other = level_of($3) }
     other > mine {
@@ -155,7 +160,8 @@ done
 while read -r where kind target; do
   complain "$where" "includes $target, and this header is installed; declare what you need and include $target in a \
 source, as core/base/json.h does"
-done < <(grep -F -f <(sed '/^$/d; s/$/:/' <<<"$known") <<<"$includes" | grep -E " [<\"] (nlohmann|yaml-cpp|spdlog|fmt|asio|CLI)" || true)
+done < <(grep -F -f <(sed '/^$/d; s/$/:/' <<<"$known") <<<"$includes" |
+  grep -E " [<\"] (nlohmann|yaml-cpp|spdlog|fmt|asio|CLI)" || true)
 
 while read -r where kind target; do
   [[ $target =~ ^(backends|models)/(catalogue/catalogue|registry)\.h$|^strategies/(plans/catalogue|registry)\.h$ ]] ||
@@ -166,7 +172,8 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 
 # One regular expression for all folders and files of cmake/without_libtorch, and for all of launch. The loop below
 # leaves out launch/rank.
-without=$(grep -v '^#' "$rules/without_libtorch" | sed -E 's/\./\\./g; s|\*|[^/:]*|g; /cpp$/!s|$|/|; /cpp$/s|$|:|' | paste -sd'|')'|launch/'
+without=$(grep -v '^#' "$rules/without_libtorch" |
+  sed -E 's/\./\\./g; s|\*|[^/:]*|g; /cpp$/!s|$|/|; /cpp$/s|$|:|' | paste -sd'|')'|launch/'
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \
 tensors into a file of its own"
@@ -183,7 +190,9 @@ done < <(awk -v without="^($without)" '
   { file = $1; sub(/:[0-9]+$/, "", file); target = $3; sub(/^convoy\//, "include/convoy/", target) }
   $3 ~ /^(torch|ATen|c10|caffe2)\// { if (!(file in way)) { way[file] = $3; queue[++last] = file } next }
   $2 == "\"" { users[target] = users[target] " " file }
-  $2 == "\"" && file ":" ~ without && file !~ /^launch\/rank\// && target !~ without { line[++lines] = $0; of[lines] = target }
+  $2 == "\"" && file ":" ~ without && file !~ /^launch\/rank\// && target !~ without {
+    line[++lines] = $0; of[lines] = target
+  }
   END {
     for (next_one = 1; next_one <= last; ++next_one) {
       count = split(users[queue[next_one]], all, " ")
@@ -208,17 +217,21 @@ owned() {
   done < <(grep -vE "^($2)" <<<"$includes" | grep -E " [<\"] ($1)" || true)
 }
 
-backend_tests='include/convoy/mpi\.h|docs/examples/embedded_mpi/|tests/backends/|tests/conformance/|tests/support/|tests/bench/'
+backend_tests='include/convoy/mpi\.h|docs/examples/embedded_mpi/|tests/backends/|tests/conformance/|tests/support/'
+backend_tests+='|tests/bench/'
 owned 'mpi\.h|nccl\.h|gloo/|torch/csrc/distributed/|torch/csrc/cuda/nccl' "backends/|$backend_tests" \
   'communication belongs to backends/: use core/communicator.h'
 owned '(ATen|c10|torch|torch/csrc)/cuda|cuda' 'backends/cuda/|tests/backends/|tests/conformance/|tests/bench/' \
   'only backends/cuda/module links the CUDA half of LibTorch: add a file there, and load it through backends/registry.h'
-owned 're2/' 'core/(base/name_pattern|data/formats/text_splitter)\.cpp' 'expressions are compiled in two places: use core/base/name_pattern.h, or core/data/formats/text_splitter.h'
+owned 're2/' 'core/(base/name_pattern|data/formats/text_splitter)\.cpp' \
+  'expressions are compiled in two places: use core/base/name_pattern.h, or core/data/formats/text_splitter.h'
 owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config) knows YAML'
-owned 'spdlog/|fmt/' 'core/base/log\.cpp' 'only core/base/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/base/log.h'
+owned 'spdlog/|fmt/' 'core/base/log\.cpp' \
+  'only core/base/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/base/log.h'
 owned 'hwloc' 'launch/' 'only launch reads the machine: use core/base/plan.h'
 owned 'CLI/' 'launch/' 'only launch reads the command line'
-owned 'ncurses' 'launch/farm/monitor/screen\.cpp' 'only launch/farm/monitor/screen.cpp draws on terminals: use launch/farm/monitor/run_view.h'
+owned 'ncurses' 'launch/farm/monitor/screen\.cpp' \
+  'only launch/farm/monitor/screen.cpp draws on terminals: use launch/farm/monitor/run_view.h'
 owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use core/control/channel.h'
 
 # --- only strategies/ names strategies ----------------------------------------------------------------------------
@@ -232,7 +245,8 @@ if [ -n "$names" ]; then
   while IFS=: read -r file line text; do
     complain "$file:$line" "names a strategy: ${text#"${text%%[![:space:]]*}"} — ask the strategy (core/strategy.h) or \
 its catalogue instead; if the string has nothing to do with the strategy, give the strategy another name"
-  done < <(grep -nP "^(?:'\"'|\"(?!\(?(?:$names)\)?\")(?:[^\"\\\\]|\\\\.)*\"|/(?!/)|[^\"/])*+\"\(?(?:$names)\)?\"" "${files[@]}" |
+  done < <(grep -nP "^(?:'\"'|\"(?!\(?(?:$names)\)?\")(?:[^\"\\\\]|\\\\.)*\"|/(?!/)|[^\"/])*+\"\(?(?:$names)\)?\"" \
+    "${files[@]}" |
     grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' |
     grep -vP "^launch/(farm|report)/(?!.*(?:strategy|\"\(?(?:$others)\)?\"))" || true)
 fi
@@ -240,14 +254,15 @@ fi
 # --- size and shape -----------------------------------------------------------------------------------------------
 
 while read -r lines file; do
-  [ "$file" = total ] || [ "$lines" -le 600 ] || complain "$file:1" "$lines lines; past 400 it is usually two ideas: split it"
+  [ "$file" = total ] || [ "$lines" -le 600 ] ||
+    complain "$file:1" "$lines lines; past 400 it is usually two ideas: split it"
 done < <(wc -l "${files[@]}")
 
 mapfile -t product < <(printf '%s\n' "${files[@]}" | grep -E '^(core|backends|strategies|models|api|include|launch)/')
 if [ ${#product[@]} -gt 0 ]; then
   while read -r count folder; do
-    [ "$count" -le 30 ] || complain "$folder/:1" "$count sources in one folder; past 30 nobody finds a file: divide it by \
-what the files do"
+    [ "$count" -le 30 ] ||
+      complain "$folder/:1" "$count sources in one folder; past 30 nobody finds a file: divide it by what the files do"
   done < <(printf '%s\n' "${product[@]}" | sed 's|/[^/]*$||' | sort | uniq -c)
 
   # A header and its source count together. Stubs, registries, the file that holds the version, interfaces of core and a
@@ -255,8 +270,10 @@ what the files do"
   while read -r lines module; do
     [ "$lines" -ge 25 ] || complain "$module:1" "$lines lines, header and source together; merge it with the file that \
 uses it most"
-  done < <(wc -l "${product[@]}" | awk '$2 != "total" { name = $2; sub(/\.[a-z]+$/, "", name); n[name] += $1; f[name] = $2 }
-             END { for (name in n) print n[name], f[name] }' | grep -vE '/(no_[a-z]+|registry|version|vectorised)\.|^[0-9]+ include/|^[0-9]+ core/[a-z_]+\.h$' | sort -k2)
+  done < <(wc -l "${product[@]}" |
+    awk '$2 != "total" { name = $2; sub(/\.[a-z]+$/, "", name); n[name] += $1; f[name] = $2 }
+         END { for (name in n) print n[name], f[name] }' |
+    grep -vE '/(no_[a-z]+|registry|version|vectorised)\.|^[0-9]+ include/|^[0-9]+ core/[a-z_]+\.h$' | sort -k2)
 
   # Two classes with one name in one namespace: the linker takes functions of either for both.
   while read -r name file; do
@@ -278,21 +295,27 @@ uses it most"
   while IFS=: read -r file line text; do
     class=$(sed -E 's/.*cast<(const )?([A-Za-z0-9_]*).*/\2/' <<<"$text")
     [[ $file == *.cpp && -n $class ]] && grep -qE "^(class|struct) $class( |$)" "$file" && continue
-    complain "$file:$line" "casts to an interface: $(sed -n "${line}{s/^ *//;p}" "$file"); let the seam return it from a \
-method, as Strategy::capabilities does"
-  done < <(grep -noP 'dynamic_(pointer_)?cast\b(?!\s*<(const )?((torch|c10)::|(LayerModule|CannotExecute)[*&>])).{0,99}' \
+    complain "$file:$line" "casts to an interface: $(sed -n "${line}{s/^ *//;p}" "$file"); let the seam return it from \
+a method, as Strategy::capabilities does"
+  done < <(grep -noP \
+    'dynamic_(pointer_)?cast\b(?!\s*<(const )?((torch|c10)::|(LayerModule|CannotExecute)[*&>])).{0,99}' \
     "${product[@]}" /dev/null || true)
 
   # typeid with a static_cast is the same cast. One file compares the classes of LibTorch's optimizers.
   while IFS=: read -r file line text; do
-    complain "$file:$line" "asks for the class of an object ($text); let the seam return what you need from a method, as \
-Strategy::capabilities does"
-  done < <(grep -noE '\b(typeid|type_index|type_info)\b' "${product[@]}" /dev/null | grep -v '^core/optim/torch_optimizer\.cpp:' || true)
+    complain "$file:$line" "asks for the class of an object ($text); let the seam return what you need from a method, \
+as Strategy::capabilities does"
+  done < <(grep -noE '\b(typeid|type_index|type_info)\b' "${product[@]}" /dev/null |
+    grep -v '^core/optim/torch_optimizer\.cpp:' || true)
 fi
 
+# Scripts without a suffix start with #!.
+mapfile -t scripts < <(find check quickstart cmake docs packaging tests tools -type f \
+  \( -name '*.py' -o -name '*.sh' -o -name '*.sbatch' -o ! -name '*.*' -exec grep -qm1 '^#!' {} \; \) \
+  -print 2>/dev/null | sort)
 while IFS=: read -r file line text; do
   complain "$file:$line" "more than 120 columns; break the line"
-done < <(LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${files[@]}" /dev/null || true)
+done < <(LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${files[@]}" ${scripts[@]+"${scripts[@]}"} /dev/null || true)
 
 # --- comments -----------------------------------------------------------------------------------------------------
 
@@ -308,7 +331,8 @@ done < <({
 # Identifiers match as whole words and with their case; phrases, which have a blank, match in any case.
 words=cmake/banned_words
 if [ -f $words ]; then
-  mapfile -t searched < <(printf '%s\n' "${product[@]}"; find docs -name '*.md' ! -name glossary.md ! -name config.md 2>/dev/null || true)
+  mapfile -t searched < <(printf '%s\n' "${product[@]}"
+    find docs -name '*.md' ! -name glossary.md ! -name config.md 2>/dev/null || true)
   identifiers=$(grep -E '^[A-Za-z_]+ -> ' $words | sed 's/ -> .*//' | paste -sd'|')
   phrases=$(grep -E '^[^#].* .* -> ' $words | sed 's/ -> .*//' | paste -sd'|')
   better() { grep -iE "^$1 -> " $words | head -1 | sed 's/.* -> //'; }

@@ -78,7 +78,8 @@ def faults(top):
             if not file.exists():
                 yield f"{where}: {target}: there is no such file"
             elif page.is_relative_to(docs) and not file.is_relative_to(docs):
-                yield f"{where}: {target}: is outside of docs, so the site has no such page; write the name without a link"
+                yield (f"{where}: {target}: is outside of docs, so the site has no such page; "
+                       "write the name without a link")
             elif anchor and file.suffix == ".md" and anchor not in anchors(file):
                 there = ", ".join(sorted(anchors(file)))
                 yield f"{where}: {target}: that page has no heading with this anchor; it has {there}"

@@ -105,7 +105,8 @@ install_packages() {
   command -v apt-get >/dev/null ||
     stop "missing here, by their Debian names: $missing" "install what your system calls them, then start again"
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null && sudo -n true 2>/dev/null || stop "missing system packages; type this, then start again:" "  sudo $line"
+    command -v sudo >/dev/null && sudo -n true 2>/dev/null ||
+      stop "missing system packages; type this, then start again:" "  sudo $line"
     sudo='sudo -n'
   fi
   # A machine that never fetched the lists of packages has none. A machine with old lists requests files that no longer
@@ -115,7 +116,8 @@ install_packages() {
     quietly .deps/log/apt-update.log $sudo apt-get update -q
   fi
   size=$(LC_ALL=C $sudo apt-get install --no-install-recommends --assume-no $missing 2>&1 |
-    sed -n 's/^Need to get \(.*\) of archives.*/\1 to fetch/p; s/^After this operation, \(.*\) of additional disk space.*/\1 on disk/p' |
+    sed -n -e 's/^Need to get \(.*\) of archives.*/\1 to fetch/p' \
+      -e 's/^After this operation, \(.*\) of additional disk space.*/\1 on disk/p' |
     paste -sd, | sed 's/,/, /') || true
   say "packages: installing ${missing% } (${size:-size unknown})"
   quietly .deps/log/apt-install.log $sudo env DEBIAN_FRONTEND=noninteractive \
@@ -134,7 +136,8 @@ offer_packages() {
   local missing
   missing=$(missing_packages "$1")
   [ -n "$missing" ] || return 0
-  if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; } && (install_packages "$1"); then
+  if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; } &&
+    (install_packages "$1"); then
     return 0
   fi
   say "$2: missing here, by their Debian names: ${missing% }"
@@ -168,7 +171,8 @@ install_torch() {
   fi
   say "LibTorch: installing torch $torch_version into $venv ($torch_download to fetch, $torch_installed on disk;" \
     "to use one that you have, set Torch_DIR)"
-  [ "$(free_gigabytes)" -ge 8 ] || stop "this needs 8 GB of free disk while it unpacks; there are $(free_gigabytes) here"
+  [ "$(free_gigabytes)" -ge 8 ] ||
+    stop "this needs 8 GB of free disk while it unpacks; there are $(free_gigabytes) here"
   make_venv
   # Temporary space next to the destination: /tmp is often a small memory disk.
   rm -rf .deps/tmp
@@ -183,7 +187,8 @@ install_torch() {
 missing_cuda_headers() {
   "$1" - "${Torch_DIR:-}" 2>/dev/null <<'PYTHON'
 import importlib.util, pathlib, re, sys
-root = re.sub(r"/share/cmake/Torch/?$", "", sys.argv[1]) or importlib.util.find_spec("torch").submodule_search_locations[0]
+root = (re.sub(r"/share/cmake/Torch/?$", "", sys.argv[1]) or
+        importlib.util.find_spec("torch").submodule_search_locations[0])
 site = pathlib.Path(root).parent
 for header in site.glob("nvidia/*/include/cuda_runtime.h"):
     if not all((header.parent / needed).exists() for needed in ("crt/host_config.h", "nv/target")):
@@ -201,7 +206,8 @@ install_cuda_headers() {
   say "CUDA: the headers of $release that NCCL's want (3 MB to fetch, 19 MB on disk), into $cuda_headers"
   make_venv
   quietly .deps/log/pip-cuda-headers.log $venv/bin/python3 -m pip install --disable-pip-version-check \
-    --progress-bar off --no-deps --target $cuda_headers --upgrade "nvidia-cuda-crt==$release.*" "nvidia-cuda-cccl==$release.*"
+    --progress-bar off --no-deps --target $cuda_headers --upgrade \
+    "nvidia-cuda-crt==$release.*" "nvidia-cuda-cccl==$release.*"
 }
 
 make_venv() {

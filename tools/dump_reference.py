@@ -5,8 +5,8 @@
     dump_reference(model, batch, lambda: F.cross_entropy(model(batch["tokens"]).logits.flatten(0, 1),
                                                          batch["target"].flatten()), "reference")
 
-`batch` has the fields of convoy's data set (docs/data.md). The loss is the mean over rows or tokens. Dropout is off, and
-batch norm uses the batch.
+`batch` has the fields of convoy's data set (docs/data.md). The loss is the mean over rows or tokens. Dropout is off,
+and batch norm uses the batch.
 """
 import os
 import torch

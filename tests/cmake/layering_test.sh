@@ -22,14 +22,17 @@ refuses() {
 mkdir -p "$tree"/{core/config,strategies/plans,launch/rank,launch/farm}
 printf '#include "core/base/plan.h"\nint single();\n' >"$tree/strategies/plans/single.cpp"
 printf '#include <yaml-cpp/yaml.h>\n' >"$tree/core/config/reader.cpp"
-printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\nint a = 4 / 2;  // "single"\n' >"$tree/launch/main.cpp"
+printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\nint a = 4 / 2;  // "single"\n' \
+  >"$tree/launch/main.cpp"
 printf 'int pipeline();\n' >"$tree/strategies/plans/pipeline.cpp"
-printf 'auto* layer = dynamic_cast<const LayerModule*>(&module);\n// Often, "offset"\n// of all\n' >"$tree/core/layer.cpp"
+printf 'auto* layer = dynamic_cast<const LayerModule*>(&module);\n// Often, "offset"\n// of all\n' \
+  >"$tree/core/layer.cpp"
 printf '%s\n' 'class Mine : public Base {};' 'auto mine = std::dynamic_pointer_cast<Mine>(base);' '// Whatever it is.' \
   'auto linear = std::dynamic_pointer_cast<torch::nn::LinearImpl>(module);' >"$tree/core/mine.cpp"
 printf '#include <ATen/ATen.h>\n' >"$tree/launch/rank/rank.cpp"
 printf 'line["pipeline"] = name;\n' >"$tree/launch/farm/farm.cpp"
-printf 'namespace convoy {\nclass Known {\n};\nnamespace detail {\nclass Other {\n};\n}  // namespace detail\n}  // namespace convoy\n' >"$tree/core/known.h"
+printf '%s\n' 'namespace convoy {' 'class Known {' '};' 'namespace detail {' 'class Other {' '};' \
+  '}  // namespace detail' '}  // namespace convoy' >"$tree/core/known.h"
 filler=$(printf '// 1\n%.0s' {1..30})
 for file in strategies/plans/{single,pipeline}.cpp core/{config/reader,layer,mine}.cpp core/known.h \
   launch/{main,rank/rank,farm/farm}.cpp; do
@@ -90,9 +93,11 @@ refuses core/a.cpp 'auto* layer = dynamic_cast<LayerModuleX*>(&module);' 'casts 
 refuses core/a.cpp 'f(dynamic_cast<LayerModule*>(a), dynamic_cast<HeldOutEvaluation*>(b));' 'casts to an interface'
 refuses launch/a.cpp '#include "strategies/replicas/catalogue.h"' 'names its classes'
 refuses core/a.cpp 'auto* held = dynamic_cast<' 'casts to an interface'
-refuses core/a.cpp 'if (typeid(strategy) == typeid(Ensemble)) held = static_cast<Ensemble*>(&strategy);' 'asks for the class'
+refuses core/a.cpp 'if (typeid(strategy) == typeid(Ensemble)) held = static_cast<Ensemble*>(&strategy);' \
+  'asks for the class'
 refuses core/a.cpp 'std::type_index(info)' 'asks for the class'
-refuses core/a.h "$(printf 'struct Held {\n};\nHeld* held(Base* base) { return dynamic_cast<Held*>(base); }')" 'casts to' 3
+refuses core/a.h "$(printf 'struct Held {\n};\nHeld* held(Base* base) { return dynamic_cast<Held*>(base); }')" \
+  'casts to' 3
 refuses core/a.cpp '// Of the rows.' 'start it with its subject'
 refuses core/a.cpp 'int rows;  // Of a batch' 'start it with its subject'
 refuses core/a.cpp 'int rows;  // of a batch' 'start it with its subject'
@@ -106,6 +111,9 @@ refuses launch/farm/a.cpp 'line["pipeline"] = "single";' 'names a strategy'
 refuses launch/a.cpp 'const double half = a / b; if (name == "single") return;' 'names a strategy'
 refuses launch/a.cpp 'join("runs/a", "single");' 'names a strategy'
 refuses tests/a.cpp "// $(printf 'x%.0s' {1..130})" 'more than 120 columns'
+for script in tests/a.py tests/support/a tools/a.sh check; do
+  refuses $script "#!$(printf 'x%.0s' {1..130})" 'more than 120 columns'
+done
 refuses core/a.inc '#include <ATen/ATen.h>' 'rename it to core/a.h or core/a.cpp'
 refuses core/a.hpp '#pragma once' 'rename it to core/a.h or core/a.cpp'
 refuses backends/cuda/a.cu 'int a;' 'rename it'
@@ -121,7 +129,8 @@ mkdir -p "$tree/core/data"
 printf '#include <ATen/ATen.h>\n%s' "$filler" >"$tree/core/batch.h"
 printf '#include "core/batch.h"\n%s' "$filler" >"$tree/core/data/loader.h"
 refuses core/config/a.cpp '#include "core/data/loader.h"' 'through core/batch.h -> ATen/ATen.h'
-refuses launch/job/a.cpp '#include "core/batch.h"' 'includes core/batch.h, which includes LibTorch (through ATen/ATen.h)'
+refuses launch/job/a.cpp '#include "core/batch.h"' \
+  'includes core/batch.h, which includes LibTorch (through ATen/ATen.h)'
 refuses strategies/plans/a.cpp '#include "core/data/loader.h"' 'which includes LibTorch'
 printf '#include "core/data/loader.h"\n%s' "$filler" >"$tree/core/trainer.cpp"
 "$layering" "$tree" || { echo "LibTorch in a folder that may include it is refused"; status=1; }

@@ -14,15 +14,16 @@ device: cpu
 model: {{name: mlp, hidden: [16]}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
 optimizer: {{name: adam, lr: 0.01}}
-train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: {checkpoint},
+train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, \
+checkpoint_every: {checkpoint},
         log_every: {log_every}}}
 launch: {{grace: {grace}s, failure_grace: {grace}s, heartbeat: {heartbeat}s, collective: {collective}s}}
 """
 
 
 def common(steps, checkpoint, log_every):
-    return COMMON.format(steps=steps, checkpoint=checkpoint, log_every=log_every, grace=_faults.GRACE, heartbeat=_faults.HEARTBEAT,
-                         collective=_faults.COLLECTIVE)
+    return COMMON.format(steps=steps, checkpoint=checkpoint, log_every=log_every, grace=_faults.GRACE,
+                         heartbeat=_faults.HEARTBEAT, collective=_faults.COLLECTIVE)
 
 
 class Farm(_faults.Run):

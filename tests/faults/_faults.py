@@ -1,4 +1,5 @@
-"""Common code of the fault scripts: a run with faults by `--inject`, the time until it ends, and a check for leftovers."""
+"""Common code of the fault scripts: a run with faults by `--inject`, the time until it ends, and a check for
+leftovers."""
 import concurrent.futures
 import contextlib
 import json
@@ -25,7 +26,8 @@ device: cpu
 model: {{name: mlp, hidden: [16]}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
 optimizer: {{name: sgd, lr: 0.01}}
-train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: {checkpoint},
+train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, \
+checkpoint_every: {checkpoint},
         log_every: 1}}
 strategy: {strategy}
 backend: {backend}
@@ -96,8 +98,8 @@ class Run:
         if program:
             line[line.index(str(runs.CONVOY))] = str(program)
         with open(self.folder / "console", "w") as console:
-            self.process = runs.subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(**environment), stdout=console,
-                                                 stderr=runs.subprocess.STDOUT)
+            self.process = runs.subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(**environment),
+                                                 stdout=console, stderr=runs.subprocess.STDOUT)
         return self
 
     def console(self):
@@ -193,7 +195,8 @@ class Run:
         left = self.marked()
         self.check(code is None or ended == code, f"exit {ended}, expected {code}")
         self.check(self.failed_at is not None, "the fault did not happen")
-        self.check(0 <= now - self.failed_at <= within, f"took {now - self.failed_at:.2f} s to end, at most {within} allowed")
+        self.check(0 <= now - self.failed_at <= within,
+                   f"took {now - self.failed_at:.2f} s to end, at most {within} allowed")
         self.clean(left)
         summary = runs.summary(self.output)
         if kind is None:
@@ -203,7 +206,8 @@ class Run:
         failure = summary["failure"]
         self.check(failure["cause"] == kind, f"cause {failure['cause']}, expected {kind}")
         self.check(rank is None or failure["rank"] == rank, f"rank {failure['rank']}, expected {rank}")
-        self.check((failure["signal"] or None) == signal_number, f"signal {failure['signal']}, expected {signal_number}")
+        self.check((failure["signal"] or None) == signal_number,
+                   f"signal {failure['signal']}, expected {signal_number}")
         self.check(step is None or failure["step"] == step, f"step {failure['step']}, expected {step}")
         for words in says:
             self.check(words in failure["message"], f"the message lacks '{words}'")
@@ -242,7 +246,8 @@ class Run:
 
 
 def swept(folder, run):
-    """Checks that the next run of the same user removes leftovers of a killed mpirun: old ones that no process holds."""
+    """Checks that the next run of the same user removes leftovers of a killed mpirun: old ones that no process
+    holds."""
     sessions = list(run.temporary.glob("ompi.*/pid.*"))
     # A process looks ended before the last of its threads has freed its memory.
     runs.wait_for(lambda: len(run.segments()) == len(shared_memory() - run.memory_before), 5, "unused segments")

@@ -7,7 +7,8 @@ import sys
 import _faults
 from _faults import runs
 
-# Use a mount namespace, so that the file system ends with it; copy results out of it. `while_full`: commands of the shell.
+# Use a mount namespace, so that the file system ends with it; copy results out of it. `while_full`: commands of the
+# shell.
 SCRIPT = """
 disk=$1 seen=$2 while_full=$3; shift 3
 mount -t tmpfs -o size=24m convoy-test "$disk" || exit 200
@@ -65,15 +66,16 @@ def lost_rank(folder):
     """The others need room for the files of their positions: the attempt ends, and the next one begins with space."""
     kill = f'kill -9 "$(echo {RANKS} | cut -d" " -f2)"; sleep 2; rm "$disk/filler"'
     run, summary = filled(folder, "a full disk, min_ranks", kill, 0, steps=4000, ranks=3,
-                          sets=["launch.min_ranks=1", "launch.max_restarts=3", "launch.backoff=4s", "train.log_every=1000000",
-                                "train.on_save_error=continue", "log.tensorboard=false"])
+                          sets=["launch.min_ranks=1", "launch.max_restarts=3", "launch.backoff=4s",
+                                "train.log_every=1000000", "train.on_save_error=continue", "log.tensorboard=false"])
     causes = [attempt["failure"]["cause"] for attempt in summary["attempts"]]
     run.check(summary["status"] == "done" and causes and set(causes) == {"io"}, f"attempts that ended by {causes}")
     print(f"{run.title}: {summary['attempts'][0]['failure']['message'][-150:]}")
 
 
 with runs.workspace() as folder:
-    tried = runs.subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", str(folder)], capture_output=True, text=True)
+    tried = runs.subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", str(folder)], capture_output=True,
+                                text=True)
     if tried.returncode:
         print(f"skipped: {tried.stderr.strip()}")
         sys.exit(77)

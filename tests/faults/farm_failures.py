@@ -53,7 +53,8 @@ with runs.workspace() as folder:
     farm.check({entry["status"] for entry in summary["pipelines"]} == {"done"}, f"{summary['pipelines']}")
     for name, time in before.items():
         farm.check((farm.pipeline(name) / "summary.json").stat().st_mtime_ns == time, f"{name} was repeated")
-        farm.check(len(farm.journal(name, "started")) == len([e for e in starts if e["pipeline"] == name]) or name == "well",
+        farm.check(len(farm.journal(name, "started")) == len([e for e in starts if e["pipeline"] == name]) or
+                   name == "well",
                    f"{name} was started again")
     for name in ("killed", "throws", "leaves", "hangs"):
         farm.equals_alone(name)

@@ -13,7 +13,8 @@ FOR_EVER = 5000000  # steps
 
 with runs.workspace() as folder:
     farm = _farm.Farm(folder, {"short": "priority: 1, config: {train: {max_steps: 20}}", "long": "retries: 1",
-                               "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}, train: {max_steps: 500}}"},
+                               "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}, "
+                                       "train: {max_steps: 500}}"},
                       "long/orphan@step=3", steps=FOR_EVER, checkpoint="250 steps", title="farm killed").start()
     farm.wait_for_event("short", "done")
     farm.wait_for_step("long", 400)

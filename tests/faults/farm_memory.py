@@ -82,7 +82,8 @@ with runs.workspace() as folder:
         "plain": "config: {seed: 1}",
         "mapping": f"config: {{data: {table}, train: {{batch: {{global: 32768}}}}}}",
         "greedy": "retries: 3, config: {model: {name: mlp, hidden: [6000, 6000]}}",
-    }, f"mapping/sleep:3s@step={HELD}", title="memory", steps=STEPS, strategy=f"  memory: {LIMIT} MB\n  max_parallel: 2\n").start()
+    }, f"mapping/sleep:3s@step={HELD}", title="memory", steps=STEPS,
+                      strategy=f"  memory: {LIMIT} MB\n  max_parallel: 2\n").start()
     watch = Watch(farm.wait_for_event("greedy", "started")["pid"])
     farm.wait_for_event("greedy", "failed")
     runs.wait_for(lambda: watch.gone, 10, "the end of greedy's processes")

@@ -22,7 +22,8 @@ config:
 def added(farm, name, priority, preempt):
     lines = (farm.text.replace("name: farm", f"name: {name}").replace(f"max_steps: {FOR_EVER}", "max_steps: 30")
              + "strategy: single").splitlines()
-    return URGENT.format(name=name, priority=priority, preempt=preempt) + "\n".join(f"  {line}" for line in lines) + "\n"
+    return (URGENT.format(name=name, priority=priority, preempt=preempt) +
+            "\n".join(f"  {line}" for line in lines) + "\n")
 
 
 with runs.workspace() as folder:

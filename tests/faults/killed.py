@@ -13,17 +13,20 @@ def in_all_reduce(folder, backend, fault, victim, number, under=(), more=()):
     # The other rank is late, so that the killed one surely waits in a collective.
     run = _faults.Run(folder, backend, *more, f"sleep:0.5s:rank={1 - victim}@step={STEP}",
                       f"{fault}:rank={victim}@collective={STEP}", title=f"{'mpirun, ' if under else ''}{backend}")
-    run.start(under=under).ends(128 + number, within=_faults.within(under or backend == "mpi"), kind="signal", rank=victim, signal_number=number,
-                                step=STEP, says=[f"rank {victim}", f"signal {number}", f"step {STEP}"])
+    run.start(under=under).ends(128 + number, within=_faults.within(under or backend == "mpi"), kind="signal",
+                                rank=victim, signal_number=number, step=STEP,
+                                says=[f"rank {victim}", f"signal {number}", f"step {STEP}"])
     step, collective = run.state(victim)
-    run.check(step == STEP and "all_reduce" in collective.replace("-", "_"), f"it waited in '{collective}' of step {step}")
+    run.check(step == STEP and "all_reduce" in collective.replace("-", "_"),
+              f"it waited in '{collective}' of step {step}")
     if fault == "segv":
         run.check("backtrace" in run.log(victim) and "SEGV" in run.log(victim), "no backtrace in the victim's log")
 
 
 def elsewhere(folder, backend, strategy, fault, victim, step):
     run = _faults.Run(folder, backend, fault, strategy=strategy, title=backend)
-    run.start().ends(137, within=_faults.within(backend == "mpi"), kind="signal", rank=victim, signal_number=9, step=step)
+    run.start().ends(137, within=_faults.within(backend == "mpi"), kind="signal", rank=victim, signal_number=9,
+                     step=step)
 
 
 def in_save(folder, backend):

@@ -28,7 +28,8 @@ def ended(run, code, words, kind=None):
         run.check(word in console, f"nothing is said of '{word}'")
     summary = runs.summary(run.output)
     if kind is not None:
-        run.check(summary is not None and summary["status"] == "failed" and summary["exit_code"] == code, "another summary")
+        run.check(summary is not None and summary["status"] == "failed" and summary["exit_code"] == code,
+                  "another summary")
         run.check(summary["failure"]["cause"] == kind, f"cause {summary['failure']['cause']}, expected {kind}")
     else:
         run.check(summary is None or summary["status"] != "running", "the summary says running")
@@ -67,7 +68,8 @@ def file_size(folder):
 def address_space(folder):
     # In this order, too little for a thread of convoy, LibTorch's libraries, its work before main(), and the model.
     for megabytes in (41, 300, 1500, 2500):
-        run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
+        run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"],
+                          **SINGLE)
         run.start(under=limited(f"--as={megabytes}000000"))
         ended(run, 71, ["out of memory", "RLIMIT_AS"])
     # Too little for some part of a rank's start. The line that reports the failure names the limit.
@@ -100,7 +102,8 @@ def threads(folder):
         return print("threads: skipped, as only root can become a user without other processes")
     stranger = ["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups"]
     if subprocess.run([*stranger, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        return print("threads: skipped, as other users may not read this machine's libraries, maybe because of the mode of /")
+        return print("threads: skipped, as other users may not read this machine's libraries, "
+                     "maybe because of the mode of /")
     os.chmod(folder, 0o1777)
     for most in (4, 9):
         run = _faults.Run(folder, "gloo", title=f"{most} threads")
@@ -123,7 +126,8 @@ def shorter_file(folder, title, **how):
                        bytes(i & 1 for i in range(rows)))
     backend = how.pop("backend", "auto")
     run = _faults.Run(folder, backend, title=f"a mapped file becomes shorter: {title}",
-                      sets=[f"data={{name: table, path: {data}, target_path: {target}, evaluate: {{fraction: 0.01}}}}"], **how)
+                      sets=[f"data={{name: table, path: {data}, target_path: {target}, evaluate: {{fraction: 0.01}}}}"],
+                      **how)
     run.start()
     runs.wait_for(lambda: run.output.joinpath("metrics.jsonl").exists(), 60, "the training")
     os.truncate(data, 4096)
@@ -160,7 +164,8 @@ def locked_file(folder):
 
 
 def own_memory_group():
-    """Returns (folder of a new cgroup that limits memory, the file with the limit), or nothing if none can be created."""
+    """Returns (folder of a new cgroup that limits memory, the file with the limit), or nothing if none can be
+    created."""
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for mount, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):

@@ -37,7 +37,8 @@ def missing_with_agent(folder, halted):
     run.failed_at = time.time()
     run.start(CONVOY_RANK="0", CONVOY_LOCAL_RANK="0", **where)
     other = runs.subprocess.Popen(
-        runs.command(run.config, run.output), cwd=runs.TOP, stdout=runs.subprocess.DEVNULL, stderr=runs.subprocess.STDOUT,
+        runs.command(run.config, run.output),
+        cwd=runs.TOP, stdout=runs.subprocess.DEVNULL, stderr=runs.subprocess.STDOUT,
         env=runs.environment(**{_faults.MARK: run.identity, "CONVOY_RANK": "1", "CONVOY_LOCAL_RANK": "1", **where}))
     if halted:
         time.sleep(_faults.RENDEZVOUS / 2)
@@ -45,7 +46,8 @@ def missing_with_agent(folder, halted):
     code = run.process.wait(timeout=60)
     took = time.time() - run.failed_at
     expected, limit = (110, _faults.RENDEZVOUS / 2 + _faults.HEARTBEAT + 3) if halted else (75, _faults.RENDEZVOUS + 1)
-    run.check(code == expected and took <= limit, f"exit {code} after {took:.1f} s, expected {expected} within {limit} s")
+    run.check(code == expected and took <= limit,
+              f"exit {code} after {took:.1f} s, expected {expected} within {limit} s")
     other.send_signal(signal.SIGCONT)
     code = other.wait(timeout=_faults.RENDEZVOUS)
     run.check(code in (75, expected), f"rank 1's convoy ended with {code}")

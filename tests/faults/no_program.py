@@ -10,7 +10,8 @@ from _faults import runs
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
         for code in (127, 126):
-            run = _faults.Run(folder, backend, title=f"{backend}: convoy-rank {'missing' if code == 127 else 'not executable'}")
+            run = _faults.Run(folder, backend,
+                              title=f"{backend}: convoy-rank {'missing' if code == 127 else 'not executable'}")
             programs = run.folder / "bin"
             programs.mkdir()
             shutil.copy(runs.CONVOY, programs)

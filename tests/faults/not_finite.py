@@ -12,8 +12,8 @@ cores = sorted(os.sched_getaffinity(0))
 
 
 def stops(folder, backend, strategy, rank, block, ranks=2, sets=()):
-    run = _faults.Run(folder, backend, f"nan:rank={rank}:block={block}@step={STEP}", strategy=strategy, ranks=ranks, sets=sets,
-                      checkpoint="1 step", title=f"{backend}, {strategy}")
+    run = _faults.Run(folder, backend, f"nan:rank={rank}:block={block}@step={STEP}", strategy=strategy, ranks=ranks,
+                      sets=sets, checkpoint="1 step", title=f"{backend}, {strategy}")
     run.start().ends(70, within=2 + _faults.GRACE, kind="training", step=STEP, says=["finite"])
     steps = [int(folder.name.split("-")[1]) for folder in (run.output / "checkpoints").glob("step-*")]
     run.check(steps and max(steps) <= STEP, f"checkpoints of steps {steps} were written")
@@ -29,7 +29,8 @@ with runs.workspace() as folder:
             stops(folder, backend, f"{{name: fsdp, shard: {shard}}}", 1, 0)
         stops(folder, backend, "{name: hybrid, mesh: {data: 2, pipeline: 2}, micro_batches: 4}", 3, 1, 4)
         stops(folder, backend, "{name: hybrid, mesh: {data: 2, tensor: 2}}", 2, 0, 4)
-        stops(folder, backend, "{name: hybrid, mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, micro_batches: 4}", 1, 1, 4)
+        stops(folder, backend, "{name: hybrid, mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, micro_batches: 4}",
+              1, 1, 4)
     stops(folder, "mpi", "{name: ddp}", 1, 0)
     if len(cores) > 1:
         devices = f"devices: ['cores:{cores[0]}', 'cores:{cores[-1]}']"

@@ -11,8 +11,8 @@ PIPELINE = "{name: pipeline, micro_batches: 4}"
 
 
 def throws(folder, backend, rank, block, name, strategy="{name: ddp}", ranks=2, under=(), more=(), sets=()):
-    run = _faults.Run(folder, backend, *more, f"throw:rank={rank}:block={block}@step={STEP}", strategy=strategy, ranks=ranks,
-                      sets=sets, title=f"{'mpirun, ' if under else ''}{backend}, {strategy}")
+    run = _faults.Run(folder, backend, *more, f"throw:rank={rank}:block={block}@step={STEP}", strategy=strategy,
+                      ranks=ranks, sets=sets, title=f"{'mpirun, ' if under else ''}{backend}, {strategy}")
     run.start(under=under).ends(70, within=_faults.within(under), kind="training", rank=rank, step=STEP,
                                 says=["the exception that", f"block {block} ({name}), forward, step {STEP}"])
 
@@ -48,12 +48,14 @@ with runs.workspace() as folder:
     if len(cores) > 1:
         devices = f"devices: ['cores:{cores[0]}', 'cores:{cores[1]}']"
         alone = ["launch.cores_per_rank=auto", "launch.ranks=auto"]
-        throws(folder, "auto", 0, 1, "output", f"{{name: model_parallel, {devices}, micro_batches: 4}}", ranks=1, sets=alone)
+        throws(folder, "auto", 0, 1, "output", f"{{name: model_parallel, {devices}, micro_batches: 4}}", ranks=1,
+               sets=alone)
         throws(folder, "auto", 1, 0, "hidden.0", f"{{name: data_parallel, {devices}}}", ranks=1, sets=alone)
         # In a process of several ranks only a crash shows the rank.
         replicas = {"strategy": f"{{name: data_parallel, {devices}}}", "ranks": 1, "sets": alone}
         run = _faults.Run(folder, "auto", f"segv:rank=1@step={STEP}", title="a process of two ranks", **replicas)
-        run.start().ends(139, within=_faults.within(), kind="signal", rank=1, signal_number=11, step=STEP, says=["rank 1 on"])
+        run.start().ends(139, within=_faults.within(), kind="signal", rank=1, signal_number=11, step=STEP,
+                         says=["rank 1 on"])
         run = _faults.Run(folder, "auto", f"kill:rank=1@step={STEP}", title="a process of two ranks", **replicas)
         run.start().ends(137, within=_faults.within(), kind="signal", signal_number=9,
                          says=["the process of ranks 0-1", "; rank 0: ", f"; rank 1: loader, step {STEP}"])

@@ -42,7 +42,8 @@ def never_meets_others(folder, backend, rank):
     run = _faults.Run(folder, backend, f"loop:rank={rank}@join", rendezvous=_faults.RENDEZVOUS / 2,
                       title=f"{backend}: the others wait")
     run.start()
-    says = [f"rank {rank} has not joined within", f"logs/rank{rank}.log"] if backend == "gloo" else [f"rank {rank} has been"]
+    says = ([f"rank {rank} has not joined within", f"logs/rank{rank}.log"] if backend == "gloo" else
+            [f"rank {rank} has been"])
     run.ends(75, within=_faults.within(limit=_faults.RENDEZVOUS / 2 + 1), kind="rendezvous", rank=rank,
              says=[*says, "launch.rendezvous"])
 

@@ -22,7 +22,8 @@ def recovers(folder, backend, fault, code, expected):
     run.check(ended == 0, f"exit {ended}")
     run.clean()
     summary = runs.summary(run.output)
-    run.check(summary["status"] == "done" and summary["failure"] is None and summary["attempt"] == 1, "not done by the second")
+    run.check(summary["status"] == "done" and summary["failure"] is None and summary["attempt"] == 1,
+              "not done by the second")
     (first,) = summary["attempts"]
     run.check(first["attempt"] == 0 and first["exit_code"] == code and first["failure"]["step"] == 25
               and first["checkpoint"] == 20, f"the first attempt's end: {first}")

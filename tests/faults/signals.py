@@ -116,11 +116,13 @@ def ends_it(folder, name):
     run.signal(run.process.pid, number(name))
     run.check(run.process.wait(timeout=5) == -number(name), "it did not end by the signal")
     runs.wait_for(lambda: not run.marked(), 3, f"{run.title}: all gone")
-    seen = runs.subprocess.run([runs.CONVOY, "top", run.output, "--once"], stdout=runs.subprocess.PIPE, text=True).stdout
+    seen = runs.subprocess.run([runs.CONVOY, "top", run.output, "--once"], stdout=runs.subprocess.PIPE,
+                               text=True).stdout
     run.check("gone" in seen and "ended without a result" in seen, f"top says {seen}")
     run.sets = ["train.max_steps=3"]
     again = run.start()
-    run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not continue")
+    run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done",
+              "it does not continue")
 
 
 def at_once_under_mpirun(folder, *names):
@@ -177,7 +179,8 @@ def under_mpirun(folder, name, to):
     run = started(folder, f"SIG{name} to {to} under mpirun", under=_faults.MPIRUN)
     pids = run.ranks()
     convoys = [runs.parent(pid) for pid in pids]
-    for pid in {"mpirun": [run.process.pid], "the convoy of rank 1": convoys[1:], "all": [run.process.pid, *convoys]}[to]:
+    for pid in {"mpirun": [run.process.pid], "the convoy of rank 1": convoys[1:],
+                "all": [run.process.pid, *convoys]}[to]:
         with contextlib.suppress(ProcessLookupError):
             run.signal(pid, number(name))
     # mpirun kills all processes a second after its TERM, and does not wait for their children.

@@ -56,7 +56,8 @@ def late(folder, backend, fault, rank, under=()):
               "the other does not wait")
     frames = [frame for stack in summary["failure"]["stacks"] if stack["rank"] == rank for frame in stack["frames"]]
     run.check(any("Injector::" in frame for frame in frames), f"the stack does not show where it is: {frames}")
-    run.check(run.console().count(f"warning: rank {rank} has not reached all-reduce") == 1, "not one warning at half of it")
+    run.check(run.console().count(f"warning: rank {rank} has not reached all-reduce") == 1,
+              "not one warning at half of it")
 
 
 def slow(folder, backend, rank):
@@ -66,7 +67,8 @@ def slow(folder, backend, rank):
     code = runs.end(run.process, 60)
     run.check(code == 0, f"exit {code}")
     said = [line for line in run.console().splitlines() if "has not reached" in line]
-    run.check(len(said) == 1 and f"rank {rank} has not reached all-reduce" in said[0] and f"step {STEP}" in said[0], f"{said}")
+    run.check(len(said) == 1 and f"rank {rank} has not reached all-reduce" in said[0] and f"step {STEP}" in said[0],
+              f"{said}")
     run.clean()
     print(f"{run.title}: one warning, and done")
 
@@ -103,7 +105,8 @@ def lingers(folder, backend):
     plugin = runs.BUILD / "tests" / "libplugin_wrong.so"
     run = _faults.Run(folder, backend, title=f"{backend}: ranks that do not exit", steps=STEP,
                       checkpoint=f"{STEP} steps",
-                      sets=["launch.max_restarts=2", f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: 1000}}"])
+                      sets=["launch.max_restarts=2",
+                            f"model={{plugin: {plugin}, name: wrong, over: nothing, stays: 1000}}"])
     run.start()
     runs.wait_for(lambda: (run.output / "checkpoints" / "latest").exists(), 60, "the last checkpoint")
     run.failed_at = time.time()

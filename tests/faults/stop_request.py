@@ -13,8 +13,9 @@ PATIENT = ["mpirun", "--mca", "odls_base_sigkill_timeout", str(PATIENCE), *_faul
 
 
 def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
-    run = _faults.Run(folder, backend, title=f"{backend}: {signal.Signals(number).name} to "
-                      f"{'the convoy of rank ' + str(to_rank) if to_rank is not None else 'mpirun' if under else 'convoy'}")
+    run = _faults.Run(
+        folder, backend, title=f"{backend}: {signal.Signals(number).name} to "
+        f"{'the convoy of rank ' + str(to_rank) if to_rank is not None else 'mpirun' if under else 'convoy'}")
     run.start(under=under)
     pids = run.ranks()
     run.training(20)
@@ -46,7 +47,8 @@ def at_once(folder, backend):
 
 def twice(folder, backend):
     # The sleeping rank prevents the others from stopping; the grace period has not passed.
-    run = _faults.Run(folder, backend, "sleep:60s:rank=1@step=20", sets=["launch.grace=30s"], title=f"{backend}: asked twice")
+    run = _faults.Run(folder, backend, "sleep:60s:rank=1@step=20", sets=["launch.grace=30s"],
+                      title=f"{backend}: asked twice")
     run.start()
     run.happened()
     run.process.send_signal(signal.SIGTERM)

@@ -104,8 +104,8 @@ CASES = [
     dict(title="null block", code=78, words=[MODEL, "block 0 (only): the model returned null"], mistake="null block"),
     dict(title="name in two lines", code=78, words=[MODEL, r"names a block 'on\x0aly'; a name has no control"],
          mistake="name in two lines"),
-    dict(title="layer in two lines", code=78, words=[r"a tensor is named 'only.lin\x0aear.weight'; a name has no control"],
-         mistake="layer in two lines"),
+    dict(title="layer in two lines", code=78,
+         words=[r"a tensor is named 'only.lin\x0aear.weight'; a name has no control"], mistake="layer in two lines"),
     dict(title="field in two lines", code=78, words=["data: ", r"names a field 'fie\x0ald'; a name has no control"],
          data=own_data("field in two lines")),
     dict(title="no blocks", code=78, words=[MODEL, "the model has 0 blocks"], mistake="no blocks"),
@@ -132,8 +132,9 @@ CASES = [
     dict(title="option of another type", code=78, words=["model.mistake: is \"option of another type\"",
          "Options::integer"],
          mistake="option of another type"),
-    dict(title="no such loss", code=78, words=[MODEL, "Model::default_loss returns 'cross_entrpy', which does not exist",
-         "did you mean cross_entropy?"],
+    dict(title="no such loss", code=78,
+         words=[MODEL, "Model::default_loss returns 'cross_entrpy', which does not exist",
+                "did you mean cross_entropy?"],
          mistake="no such loss"),
     dict(title="a loss called 5", code=78, words=[".yaml:5:14: loss.name: unknown loss '5'"], loss="5"),
     dict(title="null loss", code=78, words=["loss.name: ", "the factory of the loss 'null_loss' returned null"],
@@ -154,8 +155,8 @@ CASES = [
          mistake="no such field"),
     dict(title="no fields", code=78, words=["no field 'features'; this data set gives no fields; use another"],
          data=own_data("no fields")),
-    dict(title="examples throws", code=70, words=["failed: rank 0 on ", "model mistaken, its examples, step 0: no target"],
-         mistake="examples throws"),
+    dict(title="examples throws", code=70,
+         words=["failed: rank 0 on ", "model mistaken, its examples, step 0: no target"], mistake="examples throws"),
     dict(title="no output", code=70, words=["failed: rank 0 on ",
          "block 0 (only), forward, step 0: returned no tensor"],
          mistake="no output"),
@@ -180,8 +181,9 @@ CASES = [
     dict(title="no graph in an ensemble", code=70, words=["step 0: it has no graph"], mistake="detached",
          strategy=ENSEMBLE),
     *[dict(title=f"a loss that counts nothing, {ranks} ranks", code=78,
-           words=["no gradient for 2 parameters in the first update", "the loss uncounted_loss had the weight 0 in every "
-                  "batch of epoch 1: nothing was trained"], loss="uncounted_loss", strategy=strategy, ranks=ranks)
+           words=["no gradient for 2 parameters in the first update",
+                  "the loss uncounted_loss had the weight 0 in every batch of epoch 1: nothing was trained"],
+           loss="uncounted_loss", strategy=strategy, ranks=ranks)
       for strategy, ranks in (("{name: single}", 1), (DDP, 2))],
     dict(title="an own loss with options", code=0, words=[], mistake="own loss", without=["no gradient"]),
     *[dict(title=f"an unused layer under {strategy}", code=0, words=["no gradient for 2 parameters in the first update",
@@ -208,8 +210,8 @@ CASES = [
     dict(title="metric by rank in an ensemble", code=76, words=["rank 0: loss, of_rank_0", "rank 1: loss, of_rank_1"],
          mistake="metric by rank", strategy="{name: ensemble, members: 2, how: processes}", ranks=2),
     # On several ranks.
-    *[dict(title=f"{mistake or loss} under ddp", code=code, words=words, mistake=mistake or "none", loss=loss, strategy=DDP,
-           ranks=2)
+    *[dict(title=f"{mistake or loss} under ddp", code=code, words=words, mistake=mistake or "none", loss=loss,
+           strategy=DDP, ranks=2)
       for mistake, loss, code, words in (
           ("model throws", "", 70, ["model mistaken, its constructor, threw: cannot be built"]),
           ("block throws", "", 70, ["block 0 (only), its constructor, threw: no such block"]),
@@ -224,7 +226,8 @@ CASES = [
 def without_contents(folder):
     """Data that cannot be compared with the checkpoint's: a resume warns."""
     config = folder / "silent.yaml"
-    config.write_text(CONFIG.format(library=LIBRARY, mistake="none", data=own_data("none"), more="", strategy=DDP, ranks=2))
+    config.write_text(CONFIG.format(library=LIBRARY, mistake="none", data=own_data("none"), more="", strategy=DDP,
+                                    ranks=2))
     runs.run(config, folder / "silent", ["train.checkpoint_every=1 epoch"])
     runs.run(config, folder / "silent-on", [f"train.resume={folder / 'silent'}", "train.epochs=2"])
     message = (folder / "silent-on" / "logs" / "rank0.log").read_text()

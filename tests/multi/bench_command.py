@@ -39,7 +39,8 @@ def check_table(done, sizes, factor, title):
         runs.check(int(wrong) == 0 and float(time) > 0, f"{title}: {size} {wrong} {time}")
         if int(size) >= 65536:  # below that, the columns' three digits are too few
             runs.check(abs(float(algorithm) - int(size) / float(time) / 1e3) < 0.02 * float(algorithm) + 0.002, title)
-            runs.check(abs(float(bus) - factor * float(algorithm)) < 0.02 * float(bus) + 0.002, f"{title}: {algorithm} {bus}")
+            runs.check(abs(float(bus) - factor * float(algorithm)) < 0.02 * float(bus) + 0.002,
+                       f"{title}: {algorithm} {bus}")
     runs.check("every element was right" in done.stdout, done.stdout)
 
 
@@ -59,12 +60,15 @@ with runs.workspace() as work:
     # The documented form, over two backends, and the rows for programs.
     for backend in ("gloo", "mpi"):
         file = work / f"{backend}.json"
-        done = bench(work, "all_reduce", "--ranks", 2, "--sizes", "1K-4K,100000", "--json", file, sets=[f"backend={backend}"])
+        done = bench(work, "all_reduce", "--ranks", 2, "--sizes", "1K-4K,100000", "--json", file,
+                     sets=[f"backend={backend}"])
         check_table(done, [1024, 2048, 4096, 100000], 1, backend)
         printed = json.loads(file.read_text())
-        runs.check(printed["backend"] == backend and printed["ranks"] == 2 and len(printed["placement"]) == 2, f"{printed}")
+        runs.check(printed["backend"] == backend and printed["ranks"] == 2 and len(printed["placement"]) == 2,
+                   f"{printed}")
         for row, shown in zip(printed["rows"], figures(done.stdout)):
-            runs.check(row["bytes"] == int(shown[0]) and abs(1e6 * row["seconds"] - float(shown[3])) < 0.01, f"{row} {shown}")
+            runs.check(row["bytes"] == int(shown[0]) and abs(1e6 * row["seconds"] - float(shown[3])) < 0.01,
+                       f"{row} {shown}")
             runs.check(row["seconds_least"] <= row["seconds"] <= row["seconds_most"], f"{row}")
         runs.check("rank  host  device" in done.stderr, f"placement as of any run:\n{done.stderr}")
         file.unlink()
@@ -95,7 +99,8 @@ with runs.workspace() as work:
 
     # A dead rank ends the job with a message; a run with a request to stop leaves nothing.
     for sign, code in ((signal.SIGTERM, 143), (None, 137)):
-        process = subprocess.Popen(line("all_reduce", "--ranks", 2, "--sizes", ",".join(["64K"] * 2000), sets=["backend=gloo"]),
+        process = subprocess.Popen(line("all_reduce", "--ranks", 2, "--sizes", ",".join(["64K"] * 2000),
+                                        sets=["backend=gloo"]),
                                    cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env=runs.environment(OMP_NUM_THREADS="1"))
         for printed in process.stdout:

@@ -39,7 +39,8 @@ data:
   columns: {{user: visitor, item: page, time: at, user_features: [east, north]}}
   item_features: {{path: {folder}/pages.csv}}
 optimizer: {{name: adam, lr: 1.0e-2}}
-train: {{epochs: 1, batch: {{global: 64}}, checkpoint_every: never}}  # later epochs also train ids that are negatives only
+train: {{epochs: 1, batch: {{global: 64}}, checkpoint_every: never}}  # later epochs also train ids that are \
+negatives only
 strategy: {{name: ddp}}
 launch: {{ranks: 2, cores_per_rank: 1}}
 """
@@ -104,8 +105,8 @@ with runs.workspace() as folder:
     # Another text, and the tokens in a different order, with the numbers of the checkpoint; a new token has none.
     (folder / "story.txt").write_text("the cat sat on the mat & " * 180)
     on = [f"train.resume={folder / 'gpt'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
-    runs.refused("another text", 78, ["is not the data that"], runs.command(folder / "gpt.yaml", folder / "other-text", on),
-                 within=30)
+    runs.refused("another text", 78, ["is not the data that"],
+                 runs.command(folder / "gpt.yaml", folder / "other-text", on), within=30)
     (folder / "words.json").write_text('["mat ", "sat ", "on ", "cat ", "the ", " ", "?"]')
     done = runs.run(folder / "gpt.yaml", folder / "allowed-text", [*on, "data.changed=allow"])
     runs.check(done["metrics"]["loss"]["last"] < 0.5, f"tokens have other numbers: {done['metrics']}")
@@ -133,7 +134,8 @@ with runs.workspace() as folder:
     (folder / "colours" / "red").rename(folder / "colours" / "amber")  # a different number for every class
     on = [f"train.resume={folder / 'convnet'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
     runs.refused("a renamed class", 78,
-                 ["convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"],
+                 ["convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint",
+                  "'red' is missing"],
                  runs.command(folder / "convnet.yaml", folder / "renamed", on), within=30)
     runs.run(folder / "convnet.yaml", folder / "still-renamed", [*on, "data.changed=allow"], expect=78)
     # Blue is the first class by name. Without it, red and green keep their numbers of the checkpoint.

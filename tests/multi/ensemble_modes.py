@@ -36,7 +36,8 @@ def refusals(folder):
                      runs.command(CONFIG, folder / metric, sets), within=20)
         runs.check(not (folder / metric).exists(), f"{metric}: a run was started")
     runs.refused("no rows", 78, ["strategy.early_stop.metric", "no rows to evaluate on"],
-                 runs.command(CONFIG, folder / "no", ["data.evaluate_rows=0", "strategy.early_stop.patience=1"]), within=20)
+                 runs.command(CONFIG, folder / "no", ["data.evaluate_rows=0", "strategy.early_stop.patience=1"]),
+                 within=20)
     # With folds members are also evaluated on their held-out rows.
     folds = ["strategy.samples={folds: 4}", "strategy.how=stacked", "train.epochs=1"]
     watched = [*folds, "strategy.early_stop={patience: 1, metric: out_of_fold_accuracy}"]
@@ -88,10 +89,11 @@ with runs.workspace() as folder:
         whole = runs.run(CONFIG, folder / f"whole-{title}", sets, under=bound[0])
         runs.run(CONFIG, folder / title, sets, inject=["kill@step=8"], expect=None, under=bound[0])
         moved = runs.run(CONFIG, folder / title, sets, under=bound[1])
-        runs.check(whole["world_size"] == moved["world_size"] == ranks, f"{title}: {moved['world_size']} after the resume")
+        runs.check(whole["world_size"] == moved["world_size"] == ranks,
+                   f"{title}: {moved['world_size']} after the resume")
         runs.check(close(members(moved), members(whole)), f"{title}: {members(moved)}, {members(whole)}")
-        copied = runs.run(CONFIG, folder / f"from-{title}", [*sets, f"train.resume={folder / title}", "train.epochs=30"],
-                          under=bound[1])
+        copied = runs.run(CONFIG, folder / f"from-{title}",
+                          [*sets, f"train.resume={folder / title}", "train.epochs=30"], under=bound[1])
         runs.check(copied["world_size"] == ranks, f"{title}: {copied['world_size']} in a new folder")
 
     one = runs.run(CONFIG, folder / "one", [*SETS, "train.epochs=1"], ranks=1)["ways"]

@@ -61,14 +61,17 @@ with runs.workspace() as folder:
     runs.check(re.split("  +", header)[1:] == titles and "0  " in sent, text)
     runs.check(len(re.findall(" [µm]?s( |$)", step)) == 5 and "— " not in step, text)
     runs.check("ddp: sparse embeddings send " in text and "ddp, sharded rows: sparse embeddings send " in text, text)
-    advised = [title for title in titles[1:] if re.search(f"(take |[;:,] |^){title}(:| on| would)", text.splitlines()[-1])]
+    advised = [title for title in titles[1:]
+               if re.search(f"(take |[;:,] |^){title}(:| on| would)", text.splitlines()[-1])]
     runs.check(advised == ([] if rough in text else titles[1:]), f"advised on {advised}:\n{text}")
     # The text gives the whole reason for each table: even on eight ranks, the touched rows are far fewer bytes than the
     # table.
     for ranks in (2, 4, 8):
-        text = " ".join(explain("--ranks", ranks, "--set", "model.rows=auto", of=runs.TOP / "configs" / "ncf_story.yaml").split())
+        text = " ".join(explain("--ranks", ranks, "--set", "model.rows=auto",
+                                of=runs.TOP / "configs" / "ncf_story.yaml").split())
         for table in ("user.weight (211261 × 40)", "item.weight (100000 × 40)"):
-            runs.check(f"embedding.{table}: sparse embedding, since it is large; a rank's share of a batch looks up about " in text and
+            runs.check(f"embedding.{table}: sparse embedding, since it is large; "
+                       "a rank's share of a batch looks up about " in text and
                        re.search("gather those that others touch, [0-9.]+ KiB a step", text), f"{ranks} ranks:\n{text}")
     text = explain("--ranks", 2, "--set", "strategy.name=pipeline")
     runs.check("F0.0" in text and "stage 1 on rank 1" in text and "idle:" in text, text)
@@ -132,16 +135,18 @@ with runs.workspace() as folder:
 
     for norm, said in {"local": "each rank's share", "sync": "the rows of all ranks"}.items():
         done = subprocess.run([str(runs.CONVOY), "explain", "configs/resnet_cifar_shape.yaml", "--ranks", "2", "--set",
-                               "strategy.name=ddp", "--set", f"strategy.batch_norm={norm}"], cwd=runs.TOP, timeout=60, text=True,
-                              env=runs.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                               "strategy.name=ddp", "--set", f"strategy.batch_norm={norm}"], cwd=runs.TOP, timeout=60,
+                              text=True, env=runs.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         runs.check(done.returncode == 0 and f"batch norm: over {said}" in done.stdout, done.stdout)
 
     # A GPT of 10 G parameters on 1,024 GPUs: no tensor of it is made.
     hosts = ",".join(f"node{i}" for i in range(128))
     large = ["--set", "model.layers=48", "--set", "model.dim=4096", "--set", "model.heads=32", "--set",
-             "data={name: synthetic, kind: tokens, rows: 1000, vocabulary: 50000, length: 2048}", "--set", "device=auto",
-             "--set", "launch.ranks=auto", "--set", "launch.cores_per_rank=auto", "--topology", TOPOLOGIES / "dgx.xml", "--hosts", hosts]
-    script = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT); "
+             "data={name: synthetic, kind: tokens, rows: 1000, vocabulary: 50000, length: 2048}",
+             "--set", "device=auto", "--set", "launch.ranks=auto", "--set", "launch.cores_per_rank=auto",
+             "--topology", TOPOLOGIES / "dgx.xml", "--hosts", hosts]
+    script = ("import resource, subprocess, sys; "
+              "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT); "
               "used = resource.getrusage(resource.RUSAGE_CHILDREN); sys.stdout.buffer.write(done.stdout); "
               "print(done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)")
 
@@ -166,8 +171,8 @@ with runs.workspace() as folder:
 
     # A comparison does not measure a model of this size, and prints the reason.
     text = explain("--ranks", 2, "--compare", "single,ddp", *large[:8], of=runs.TOP / "configs" / "gpt_ddp.yaml")
-    runs.check("too large for a quick measurement: one block of each kind needs " in text and "add --calibrate" in text and
-               "predicted step" not in text, text)
+    runs.check("too large for a quick measurement: one block of each kind needs " in text and
+               "add --calibrate" in text and "predicted step" not in text, text)
 
     # On 1,024 ranks, no strategy lists them one by one.
     many = ["--topology", TOPOLOGIES / "dgx.xml", "--hosts", hosts]
@@ -221,11 +226,14 @@ with runs.workspace() as folder:
     time.sleep(0.2)
     describing.send_signal(signal.SIGUSR1)
     told = [describing.stderr.readline() for _ in range(2)]
-    runs.check(told[0].startswith("convoy-stack {") and "convoy-rank+0x" in told[0] and told[1] == "convoy-stack null\n", f"{told}")
-    runs.check(describing.communicate("no configuration")[1] != "" and describing.returncode not in (0, None), "nothing was wrong")
+    runs.check(told[0].startswith("convoy-stack {") and "convoy-rank+0x" in told[0] and
+               told[1] == "convoy-stack null\n", f"{told}")
+    runs.check(describing.communicate("no configuration")[1] != "" and describing.returncode not in (0, None),
+               "nothing was wrong")
 
     # A measured zero is known: no layer of this model is sharded.
-    text = explain("--ranks", 2, "--set", "strategy.name=tensor_parallel", of=runs.TOP / "configs" / "tiny" / "convnet.yaml")
+    text = explain("--ranks", 2, "--set", "strategy.name=tensor_parallel",
+                   of=runs.TOP / "configs" / "tiny" / "convnet.yaml")
     runs.check("not measured" not in text and "≥" not in text and "nothing that 2 ranks could shard" in text, text)
 
     # Two ranks that mpirun binds to one core: reported, and corrected on request.
@@ -233,7 +241,8 @@ with runs.workspace() as folder:
         mpirun = ["mpirun", "-n", "2", "--bind-to", "none", "taskset", "-c", str(cores[0])]
         short = ["strategy.name=ddp", "train.max_steps=2", "train.epochs=1", "backend=gloo"]
         for bind, said in {"core": True, "convoy": False}.items():
-            done = subprocess.run(runs.command(config, folder / bind / "m", [*short, f"launch.bind={bind}"], under=mpirun),
+            done = subprocess.run(runs.command(config, folder / bind / "m", [*short, f"launch.bind={bind}"],
+                                               under=mpirun),
                                   cwd=runs.TOP, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT)
             runs.check(done.returncode == 0, done.stdout)

@@ -1,4 +1,5 @@
-"""Step times of large models: explain measures one block of each kind with two rows and scales. Compared with whole steps."""
+"""Step times of large models: explain measures one block of each kind with two rows and scales. Compared with whole
+steps."""
 # labels: slow
 # timeout: 900
 import pathlib
@@ -17,7 +18,8 @@ UNITS = {"s": 1, "ms": 1e-3, "µs": 1e-6}
 
 def predicted_step(model, keys, *arguments, cwd):
     """Returns seconds for `single`; --calibrate measures the whole model."""
-    line = [str(runs.CONVOY), "explain", str(runs.TOP / "configs" / "tiny" / f"{model}.yaml"), "--compare", "single", *arguments]
+    line = [str(runs.CONVOY), "explain", str(runs.TOP / "configs" / "tiny" / f"{model}.yaml"), "--compare", "single",
+            *arguments]
     for key in [*keys, "train.batch.global=8"]:
         line += ["--set", key]
     done = subprocess.run(line, cwd=cwd, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,

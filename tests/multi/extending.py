@@ -42,4 +42,5 @@ with runs.workspace() as work:
                 runs.check(re.search(rf"^  {added} ", output, re.M), f"{PAGE}: `convoy list` lacks {added}")
     runs.check(runs.summary(work / "run")["status"] == "done", "the plugin's run is done")
     page = run("the reference page has all", ["build/convoy", "list", "--markdown"], tree)
-    runs.check("### backend: store" in page and "| `scale` | number, above 0 |" in page, "the reference page lacks names")
+    runs.check("### backend: store" in page and "| `scale` | number, above 0 |" in page,
+               "the reference page lacks names")

@@ -27,8 +27,8 @@ def close(a, b, tolerance=1e-4):
 def graphs(folder, strategy, ranks):
     losses = {}
     for graph in ("never", "always", "auto"):
-        done = runs.run(CONFIG, folder / f"{strategy}-{graph}", [*SETS, f"strategy={{name: {strategy}, graph: {graph}}}"],
-                        ranks=ranks)
+        done = runs.run(CONFIG, folder / f"{strategy}-{graph}",
+                        [*SETS, f"strategy={{name: {strategy}, graph: {graph}}}"], ranks=ranks)
         losses[graph] = done["metrics"]["loss"]["last"]
         runs.check(close(losses[graph], losses["never"]), f"{strategy}: {losses}")
         told = {rank.get("graph") for rank in done["ranks"]}
@@ -40,14 +40,16 @@ def graphs(folder, strategy, ranks):
 
 def streams(folder):
     one = runs.run(CONFIG, folder / "stacked", [*SETS, "precision=fp64", "strategy.how=stacked"], ranks=1)
-    shared = runs.run(CONFIG, folder / "threads", [*SETS, "precision=fp64", "strategy.how=threads", "backend=local"], ranks=4)
+    shared = runs.run(CONFIG, folder / "threads", [*SETS, "precision=fp64", "strategy.how=threads", "backend=local"],
+                      ranks=4)
     for mine, other in zip(shared["metrics"]["loss"]["members"], one["metrics"]["loss"]["members"]):
         runs.check(close(mine, other, 1e-9), f"on streams {mine}, as a stack {other}")
     print("four threads on one GPU or more: the same members")
 
 
 def outgrows(folder):
-    large = {"name": "large", "gpus": 1, "gpu_memory": "64 MB", "config": {"model": {"name": "mlp", "hidden": [20000, 20000]}}}
+    large = {"name": "large", "gpus": 1, "gpu_memory": "64 MB",
+             "config": {"model": {"name": "mlp", "hidden": [20000, 20000]}}}
     small = {"name": "small", "gpus": 1, "gpu_memory": "64 MB", "share": 0.5, "config": {}}
     large["share"] = 0.5
     base = json.loads(json.dumps({

@@ -1,4 +1,5 @@
-"""Data and models larger than any memory end with a separate exit code and advice, before and after a rank has started."""
+"""Data and models larger than any memory end with a separate exit code and advice, before and after a rank has
+started."""
 import pathlib
 import sys
 

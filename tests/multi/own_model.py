@@ -23,7 +23,8 @@ def shell(page, script, folder):
 
 
 def plugin(page, name, cmake, source, yaml, folder, steps):
-    """Builds the plugin. The pages name `build/convoy` in the folder $CONVOY; the plugin's build folder is another one."""
+    """Builds the plugin. The pages name `build/convoy` in the folder $CONVOY; the plugin's build folder is another
+    one."""
     mine = folder / name
     mine.mkdir(mode=0o755)
     (folder / "build").symlink_to(runs.BUILD)

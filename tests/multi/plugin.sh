@@ -11,7 +11,8 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 
 cp -r "$CONVOY_SOURCE/docs/examples/plugin" "$work/mine"
 cd "$work/mine"
-cmake -S . -B build -G Ninja -Dconvoy_DIR="$CONVOY_BUILD" >"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail configuring; }
+cmake -S . -B build -G Ninja -Dconvoy_DIR="$CONVOY_BUILD" >"$work/cmake.log" 2>&1 ||
+  { cat "$work/cmake.log"; fail configuring; }
 cmake --build build >"$work/build.log" 2>&1 || { cat "$work/build.log"; fail building; }
 chmod go-w build build/libmine.so
 
@@ -42,7 +43,8 @@ strategy: {name: ddp}
 launch: {ranks: 2}
 backend: gloo
 END
-"$convoy" verify one.yaml --steps 5 >"$work/one.log" 2>&1 || { cat "$work/one.log"; fail "verify with a single target"; }
+"$convoy" verify one.yaml --steps 5 >"$work/one.log" 2>&1 ||
+  { cat "$work/one.log"; fail "verify with a single target"; }
 
 expect() {  # code, words, arguments…
   local code=$1 words=$2 got=0

@@ -23,7 +23,8 @@ with runs.workspace() as folder:
     runs.refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
     runs.refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
     runs.refused("no command", 64, [], [str(runs.CONVOY)])
-    runs.refused("unknown command", 64, ["'practise'", "run", "explain", "list"], [str(runs.CONVOY), "practise", "x.yaml"])
+    runs.refused("unknown command", 64, ["'practise'", "run", "explain", "list"],
+                 [str(runs.CONVOY), "practise", "x.yaml"])
     runs.refused("mistyped command", 64, ["did you mean list?"], [str(runs.CONVOY), "lst"])
     runs.refused("help", 0, ["optimizer ", "convoy list config"], [str(runs.CONVOY), "run", "--help"])
     runs.refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])
@@ -40,19 +41,22 @@ with runs.workspace() as folder:
         runs.refused("a port that is taken", 75, [f"port {port}", "launch.port: auto"],
                      runs.command(config, folder / "port", [f"launch.port={port}"]))
         summary = runs.summary(folder / "port")
-        runs.check(summary["status"] == "failed" and summary["exit_code"] == 75 and summary["failure"]["cause"] == "rendezvous", f"{summary}")
+        runs.check(summary["status"] == "failed" and summary["exit_code"] == 75 and
+                   summary["failure"]["cause"] == "rendezvous", f"{summary}")
     # A plugin's mistakes are reported at the key that names it, by convoy or by convoy-rank, which loads it.
     library = folder / "none.so"
     named = [f"model={{plugin: {library}}}"]
     expected = f"--set {named[0]}: model.plugin: plugin {library}: "
     runs.refused("no such plugin", 78, [expected, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
-    runs.refused("a plugin that is not a library", 78, [expected, "cannot be loaded"], runs.command(config, new, named), within=3)
+    runs.refused("a plugin that is not a library", 78, [expected, "cannot be loaded"], runs.command(config, new, named),
+                 within=3)
     # A model of convoy with a library: its options are checked after the library is loaded.
     for more in ([], ["loss=5"], ["data=7"]):
         runs.refused("a plugin that is no library, for gpt", 78,
                      ["--set model.plugin=/etc/passwd: model.plugin: plugin /etc/passwd: ", "cannot be loaded"],
-                     runs.command(runs.TOP / "configs" / "tiny" / "gpt.yaml", new, [*more, "model.plugin=/etc/passwd"]), within=3)
+                     runs.command(runs.TOP / "configs" / "tiny" / "gpt.yaml", new, [*more, "model.plugin=/etc/passwd"]),
+                     within=3)
     runs.refused("a loss called 5", 78, ["--set loss=5: loss: unknown loss '5'"], runs.command(config, new, ["loss=5"]))
     plugins = folder / "plugins.yaml"
     plugins.write_text(config.read_text() + f"plugins: [{library}]\n")
@@ -74,11 +78,13 @@ with runs.workspace() as folder:
     for title, words, file, sets in (
         ("a vocabulary that is not there", ["data.vocabulary: "], tokens, [text % "4, vocabulary: none.json"]),
         ("a text that is too short", ["data.length: is 12"], tokens, [text % 12]),
-        ("a text that the vocabulary cannot spell", ["data.vocabulary: ", "story.txt: byte 2 (value 101) begins no token"], tokens,
+        ("a text that the vocabulary cannot spell",
+         ["data.vocabulary: ", "story.txt: byte 2 (value 101) begins no token"], tokens,
          [text % f"4, vocabulary: {folder}/words"]),
         ("a token for the unknown that is none", ["data.unknown: is '?'"], tokens,
          [text % f"4, vocabulary: {folder}/words, unknown: '?'"]),
-        ("a further pipeline for a farm", ["urgent.yaml:9:", "config: ", "convoy add RUN "], runs.TOP / "configs" / "urgent.yaml", []),
+        ("a further pipeline for a farm", ["urgent.yaml:9:", "config: ", "convoy add RUN "],
+         runs.TOP / "configs" / "urgent.yaml", []),
         ("no images", ["data.path: ", "holds no images"], runs.TOP / "configs" / "resnet_cifar_shape.yaml",
          [f"data={{name: images, path: {folder}/images}}"]),
         ("rows for another model", ["gpt.yaml:6:", "model.name: is gpt, which takes rows of tokens"], tokens,
@@ -89,16 +95,18 @@ with runs.workspace() as folder:
          ["data.transforms=[{name: shift, pixels: 8}]"]),
         ("a key of an axis that is not there", ["strategy.shard: "], config,
          ["strategy={name: hybrid, mesh: {data: 2}, shard: optimizer}"]),
-        ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
+        ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config,
+         [*ddp, "strategy.loss_scale.initial=8"]),
     ):
         runs.refused(title, 78, words, runs.command(file, new, sets))
     # Facts about sparse embeddings that only the model's blocks determine: their weight decay, and layers tied to them.
     ranking = runs.TOP / "configs" / "tiny" / "ncf.yaml"
     for title, words, file, sets in (
-        ("weight decay of a table's group", ["optimizer.groups.0.weight_decay: is 0.1", "embedding.user.weight"], ranking,
-         ["model.rows=true", "optimizer.groups=[{match: embedding.user, weight_decay: 0.1}]"]),
+        ("weight decay of a table's group", ["optimizer.groups.0.weight_decay: is 0.1", "embedding.user.weight"],
+         ranking, ["model.rows=true", "optimizer.groups=[{match: embedding.user, weight_decay: 0.1}]"]),
         ("weight decay of a table in no group", ["optimizer.weight_decay: is 0.1", "embedding.item.weight"], ranking,
-         ["model.rows=true", "optimizer.weight_decay=0.1", "optimizer.groups=[{match: embedding.user, weight_decay: 0}]"]),
+         ["model.rows=true", "optimizer.weight_decay=0.1",
+          "optimizer.groups=[{match: embedding.user, weight_decay: 0}]"]),
         ("a table that is tied", ["model.rows: is sharded", "is tied to embedding.tokens.weight"], tokens,
          ["model.rows=sharded"]),
     ):
@@ -107,7 +115,8 @@ with runs.workspace() as folder:
     runs.refused("a column of context twice", 78, ["data.columns.context.2: is hour for a second time"],
                  runs.command(ranking, new, [columns]))
     runs.refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
-    runs.refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
+    runs.refused("half of mpirun's variables", 78,
+                 ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
                  runs.command(config, new), OMPI_COMM_WORLD_RANK="0")
     runs.refused("cores without a list", 78, ["launch.cores: needs launch.bind: list"],
                  runs.command(config, new, ["launch.cores=[0]"]))
@@ -123,15 +132,17 @@ with runs.workspace() as folder:
     # mpirun itself is slow: the test only checks that the error is printed once.
     text = runs.refused("unknown key under mpirun", 78, ["optimzer"], runs.command(bad, new, under=mpirun), within=10)
     runs.check(text.count("bad.yaml:8:1") == 1, f"said once under mpirun:\n{text}")
-    runs.refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun), within=10)
-    runs.refused("local under mpirun", 78, ["local", "mpirun"], runs.command(config, new, [*ddp, "backend=local"], under=mpirun),
+    runs.refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun),
                  within=10)
+    runs.refused("local under mpirun", 78, ["local", "mpirun"],
+                 runs.command(config, new, [*ddp, "backend=local"], under=mpirun), within=10)
     runs.refused("mpirun as root", 75, ["OMPI_ALLOW_RUN_AS_ROOT=1"] if os.geteuid() == 0 else [],
                  runs.command(config, folder / "root", [*ddp, "backend=mpi"], 2), within=5,
                  OMPI_ALLOW_RUN_AS_ROOT="0") if os.geteuid() == 0 else None
     many = ["launch.cores_per_rank=auto", "backend=mpi", *ddp]
     runs.refused("too few slots", 75, ["OMPI_MCA_rmaps_base_oversubscribe=1", "backend=gloo"],
-                 runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
+                 runs.command(config, folder / "slots", many, cores + 1), within=5,
+                 OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
     # Files that others placed or may place in a run folder, and special files.
@@ -165,8 +176,8 @@ with runs.workspace() as folder:
     folder.chmod(0o755)  # no other user could reach it before
     # The folder is refused only if other users can reach it. On some machines they cannot even enter /.
     if all(parent.stat().st_mode & 0o011 for parent in shared.parents):
-        runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
-                     runs.command(config, nested))
+        runs.refused("a run folder that others may replace", 77,
+                     [f"every user may write {shared} ", f"chmod o-w {shared}"], runs.command(config, nested))
         runs.check(not nested.exists(), "a refused run leaves its folder")
     shared.chmod(0o1777)
     nested.mkdir()

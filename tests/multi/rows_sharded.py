@@ -16,9 +16,10 @@ with runs.workspace() as work:
         # Shares of 34, 33 and 33 rows, a step that ends an accumulation early, clipping.
         sets = ["model.rows=sharded", f"backend={backend}", "strategy.sync.every=2", "optimizer.clip_norm=0.5"]
         words = [str(runs.CONVOY), "verify", str(CONFIG), "--ranks", str(ranks), "--steps", "9"]
-        done = subprocess.run(words + [word for item in sets for word in ("--set", item)], cwd=runs.TOP, timeout=60, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=runs.environment())
-        runs.check(done.returncode == 0 and "agree" in done.stdout, f"verify over {backend}: {done.returncode}\n{done.stdout}")
+        done = subprocess.run(words + [word for item in sets for word in ("--set", item)], cwd=runs.TOP, timeout=60,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=runs.environment())
+        runs.check(done.returncode == 0 and "agree" in done.stdout,
+                   f"verify over {backend}: {done.returncode}\n{done.stdout}")
 
     # Two ranks, then three with rows, then one with dense embeddings: each resumes from the checkpoint of the previous
     # one.
@@ -32,8 +33,10 @@ with runs.workspace() as work:
         done.append(runs.run(CONFIG, output, [*common, *sets, *before], ranks=ranks))
         before = [f"train.resume={runs.newest_checkpoint(output)}"]
     first, second, third = done
-    runs.check(first["parameters"] == whole["parameters"] > TABLES, f"{first['parameters']}, whole {whole['parameters']}")
-    runs.check((first["steps"], second["steps"], third["steps"]) == (10, 20, 40), f"{first['steps']}, {second['steps']} and {third['steps']} steps")
+    runs.check(first["parameters"] == whole["parameters"] > TABLES,
+               f"{first['parameters']}, whole {whole['parameters']}")
+    runs.check((first["steps"], second["steps"], third["steps"]) == (10, 20, 40),
+               f"{first['steps']}, {second['steps']} and {third['steps']} steps")
     losses = [one["metrics"]["loss"]["last"] for one in (third, whole)]
     runs.check(abs(losses[0] - losses[1]) < 2e-3, f"loss {losses[0]} of three layouts, {losses[1]} of one")
 

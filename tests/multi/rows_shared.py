@@ -26,7 +26,8 @@ def shared_by(summary):
 def norms(folder):
     """Returns the norms of logged steps. Ranks with shared tables exchange the norm only in those."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["gradient_norm"] for line in lines if line["kind"] == "train" and "gradient_norm" in line}
+    return {line["step"]: line["gradient_norm"] for line in lines
+            if line["kind"] == "train" and "gradient_norm" in line}
 
 
 def accumulated(work):
@@ -39,8 +40,10 @@ def accumulated(work):
 
 def same_norms(title, one, other):
     mine, theirs = norms(one), norms(other)
-    runs.check(sorted(mine) == [1, 4, 8, 12, 16, 20, 24, 28, 30] and sorted(mine) == sorted(theirs), f"{title}: {mine} {theirs}")
-    far = {step: (norm, theirs[step]) for step, norm in mine.items() if not 0 < abs(norm) or abs(norm / theirs[step] - 1) > 1e-5}
+    runs.check(sorted(mine) == [1, 4, 8, 12, 16, 20, 24, 28, 30] and sorted(mine) == sorted(theirs),
+               f"{title}: {mine} {theirs}")
+    far = {step: (norm, theirs[step]) for step, norm in mine.items() if not 0 < abs(norm) or
+           abs(norm / theirs[step] - 1) > 1e-5}
     runs.check(not far, f"{title}: other norms: {far}")
 
 
@@ -51,14 +54,15 @@ def same(title, one, other):
 def verified(title, ranks, sets):
     words = [str(runs.CONVOY), "verify", str(CONFIG), "--ranks", str(ranks), "--steps", "9"]
     sets = ["model.rows=true", "strategy.sync.every=2", "optimizer.clip_norm=0.5", *sets]
-    done = subprocess.run(words + [word for item in sets for word in ("--set", item)], cwd=runs.TOP, timeout=60, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=runs.environment())
+    done = subprocess.run(words + [word for item in sets for word in ("--set", item)], cwd=runs.TOP, timeout=60,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=runs.environment())
     runs.check(done.returncode == 0 and "agree" in done.stdout, f"{title}: {done.returncode}\n{done.stdout}")
 
 
 def on_hosts(title, hosts, output, sets):
-    line = sim.on("nodea1", *runs.command(CONFIG, output, [*SHORT, "launch.bind=none", "launch.cores_per_rank=1", RSH, *sets]),
-                     "--hosts", hosts)
+    line = sim.on("nodea1",
+                  *runs.command(CONFIG, output, [*SHORT, "launch.bind=none", "launch.cores_per_rank=1", RSH, *sets]),
+                  "--hosts", hosts)
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     runs.check(done.returncode == 0, f"{title}: exit {done.returncode}\n{done.stdout[-3000:]}")
@@ -77,7 +81,8 @@ with runs.workspace() as work:
         shared, apart = work / f"shared{number}", work / f"apart{number}"
         summary = runs.run(CONFIG, shared, [*SHORT, *sets], ranks=ranks)
         runs.check(shared_by(summary) == [ranks] * ranks, f"{sets}: shared by {shared_by(summary)}")
-        runs.check(shared_by(runs.run(CONFIG, apart, [*SHORT, *sets, *APART], ranks=ranks)) == [1] * ranks, f"{sets}: not apart")
+        runs.check(shared_by(runs.run(CONFIG, apart, [*SHORT, *sets, *APART], ranks=ranks)) == [1] * ranks,
+                   f"{sets}: not apart")
         same(f"{sets} on {ranks} ranks", shared, apart)
         # The ranks copied the shared embeddings together. Without sharing, each rank copied its embeddings.
         runs.check(len(saves(shared)) == 2 and saves(shared) == saves(apart), f"{sets} on {ranks} ranks: other saves")
@@ -90,12 +95,14 @@ with runs.workspace() as work:
     for number, sets in enumerate([[], APART]):
         before, again = work / f"before{number}", work / f"again{number}"
         runs.run(CONFIG, before, [*SHORT, "train.max_steps=10", "backend=gloo"], ranks=2)
-        runs.run(CONFIG, again, [*SHORT, *sets, "backend=gloo", f"train.resume={runs.newest_checkpoint(before)}"], ranks=2)
+        runs.run(CONFIG, again, [*SHORT, *sets, "backend=gloo", f"train.resume={runs.newest_checkpoint(before)}"],
+                 ranks=2)
         same(f"resumed {sets}", again, work / "shared0")
 
     with sim.hosts(2):
         two = work / "two_hosts"
-        runs.check(shared_by(on_hosts("two hosts", "nodea1:2,nodea2:2", two, [])) == [2] * 4, "two hosts: not by two each")
+        runs.check(shared_by(on_hosts("two hosts", "nodea1:2,nodea2:2", two, [])) == [2] * 4,
+                   "two hosts: not by two each")
         copies = work / "two_hosts_apart"
         on_hosts("two hosts with copies", "nodea1:2,nodea2:2", copies, APART)
         same("two hosts", two, copies)

@@ -29,7 +29,8 @@ with runs.workspace() as work:
     path = work / "ddp" / "metrics.jsonl"
     good = path.read_text()
     lines = [json.loads(line) for line in good.splitlines()]
-    for change, word in ((lambda record: record["metrics"].update(loss=record["metrics"]["loss"] * 1.001), "above 0.0001"),
+    for change, word in ((lambda record: record["metrics"].update(loss=record["metrics"]["loss"] * 1.001),
+                          "above 0.0001"),
                          (lambda record: record["metrics"].update(loss="nan"), "above 0.0001"),
                          (lambda record: record["metrics"].pop("loss"), "lacks steps [4]")):
         changed = json.loads(json.dumps(lines))

@@ -18,8 +18,8 @@ def fsdp(shard, *more):
 
 def refused(folder, words, *sets, ranks=2):
     output = folder / "never"
-    done = subprocess.run(runs.command(CONFIG, output, sets, ranks), cwd=runs.TOP, env=runs.environment(), text=True, timeout=60,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(runs.command(CONFIG, output, sets, ranks), cwd=runs.TOP, env=runs.environment(), text=True,
+                          timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     runs.check(done.returncode == 78, f"exit {done.returncode}, expected 78\n{done.stdout}")
     for word in words:
         runs.check(word in done.stdout, f"no '{word}' in\n{done.stdout}")
@@ -68,9 +68,11 @@ with runs.workspace() as folder:
     runs.check(skipped[0] == 1 and skipped[-1] < 12, f"fp16: skipped updates {skipped}")
 
     for what in ("parameters", "diloco"):
-        new = refused(folder, ["strategy.sync.what", f"is {what}: ", "shard one copy"], "strategy.name=fsdp", f"strategy.sync.what={what}")
+        new = refused(folder, ["strategy.sync.what", f"is {what}: ", "shard one copy"], "strategy.name=fsdp",
+                      f"strategy.sync.what={what}")
     new = refused(folder, ["strategy.shard", "'params'", "parameters"], "strategy.name=fsdp", "strategy.shard=params")
     new = refused(folder, ["strategy.recompute", "none, blocks"], "strategy.name=fsdp", "strategy.recompute=all")
-    new = refused(folder, ["recompute", "'blocks.7'", "did you mean blocks."], "strategy.name=fsdp", "strategy.recompute=[blocks.7]")
+    new = refused(folder, ["recompute", "'blocks.7'", "did you mean blocks."], "strategy.name=fsdp",
+                  "strategy.recompute=[blocks.7]")
     runs.check(not new.exists(), "a folder was made although nothing started")
     print("shards on ranks: equal to one rank")

@@ -20,14 +20,15 @@ with runs.workspace() as folder:
                 other = many["metrics"][name]["last"]
                 runs.check(abs(other - value["last"]) <= 1e-9 * max(1.0, abs(value["last"])),
                            f"{model}, {ranks} ranks: {name} {other}, one rank {value['last']}")
-        runs.check(one["tokens"] == (10 * one["samples"] if model == "gpt" else None), f"{model}: tokens {one['tokens']}")
+        runs.check(one["tokens"] == (10 * one["samples"] if model == "gpt" else None),
+                   f"{model}: tokens {one['tokens']}")
         print(f"{model}: 1, 2 and 3 ranks agree on", one["metrics"])
 
     # A completed run is never repeated, nor overwritten.
     mlp = TINY / "mlp.yaml"
     written = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
-    done = runs.subprocess.run(runs.command(mlp, folder / "mlp1", SETS), cwd=runs.TOP, env=runs.environment(), timeout=60,
-                               stdout=runs.subprocess.PIPE, text=True)
+    done = runs.subprocess.run(runs.command(mlp, folder / "mlp1", SETS), cwd=runs.TOP, env=runs.environment(),
+                               timeout=60, stdout=runs.subprocess.PIPE, text=True)
     runs.check(done.returncode == 0 and "already done" in done.stdout, f"an equal configuration: {done}")
     now = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
     runs.check(now == written, "a completed run was written to")

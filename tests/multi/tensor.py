@@ -58,15 +58,18 @@ with runs.workspace() as folder:
 
     verified("verify", 0, ["agree", "tensor 2"], gpt, [*TENSOR, "strategy.sequence_parallel=true"], 2)
     wrong = [*TENSOR, f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so"]
-    verified("verify of a wrong plugin", 1, ["differ: first after step 1", "centred."], TINY / "plugin_wrong.yaml", wrong, 2)
+    verified("verify of a wrong plugin", 1, ["differ: first after step 1", "centred."], TINY / "plugin_wrong.yaml",
+             wrong, 2)
     verified("verify of a correct plugin", 0, ["agree"], TINY / "plugin_wrong.yaml", [*wrong, "model.over=rows"], 2)
 
     refused("heads", ["model.heads", "4", "3 ranks"], gpt, TENSOR, 3)
     refused("sequences", ["data.length", "12", "8 ranks", "sequence_parallel: false"], gpt,
             [*TENSOR, "strategy.sequence_parallel=true", "model.heads=8", "model.dim=16", "data.length=12"], 8)
-    refused("heads of dim", ["model.dim", "16", "3 heads"], gpt, ["strategy.name=single", "model.heads=3", "model.dim=16"], None)
+    refused("heads of dim", ["model.dim", "16", "3 heads"], gpt,
+            ["strategy.name=single", "model.heads=3", "model.dim=16"], None)
     refused("mesh", ["strategy.mesh", "= 4 ranks, but there are 3"], gpt, [MESH], 3)
-    refused("sizes", ["model", "hidden.0.linear has 16 outputs", "3 ranks"], TINY / "mlp.yaml", [*TENSOR, "model.hidden=[16, 9]"], 3, within=2.5)
+    refused("sizes", ["model", "hidden.0.linear has 16 outputs", "3 ranks"], TINY / "mlp.yaml",
+            [*TENSOR, "model.hidden=[16, 9]"], 3, within=2.5)
     refused("sizes of a mesh", ["model", "hidden.2.linear has 9 outputs"], TINY / "mlp.yaml",
             ["strategy={name: hybrid, mesh: {data: 2, tensor: 2}}", "model.hidden=[16, 16, 9]"], 4, within=2.5)
 

@@ -33,7 +33,8 @@ def nothing_left(folder, title):
 def verified(folder, title, code, words, config, sets=(), within=60, environment=(), **options):
     start = time.monotonic()
     done = subprocess.run(line(config, sets, **options), cwd=folder, timeout=120, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env=runs.environment(TMPDIR=str(folder / "tmp"), **dict(environment)))
+                          stderr=subprocess.STDOUT,
+                          env=runs.environment(TMPDIR=str(folder / "tmp"), **dict(environment)))
     took = time.monotonic() - start
     runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
     for word in words:
@@ -49,7 +50,8 @@ with runs.workspace() as work:
     mlp, wrong = TINY / "mlp.yaml", TINY / "plugin_wrong.yaml"
     unequal = "no step had uneven shares"
     verified(work, "a single step", 0, ["agree", unequal, "--steps 2 or more", "at least 4 rows"], mlp, DDP, steps=1)
-    text = verified(work, "a single step with uneven shares", 0, ["agree"], mlp, [*DDP, "train.batch.global=37"], steps=1)
+    text = verified(work, "a single step with uneven shares", 0, ["agree"], mlp, [*DDP, "train.batch.global=37"],
+                    steps=1)
     runs.check(unequal not in text, f"19 and 18 rows are uneven shares:\n{text}")
     text = verified(work, "an epoch that ends with one row for two ranks", 0, ["agree"], mlp,
                     [*DDP, "data.rows=41", "train.batch.global=40"])
@@ -76,12 +78,12 @@ with runs.workspace() as work:
     # Rounding differs, so the result depends on the tolerance.
     verified(work, "no tolerance for rounding", 1, ["differ: first after step"], mlp, DDP, tolerance="1e-300")
 
-    text = verified(work, "members of an ensemble", 0, ["agree", "one run for each of 3 members", "output.linear.bias@member2"],
-                    TINY / "ensemble.yaml", ["strategy.members=3", "strategy.lr=[0.001, 0.002, 0.004]",
-                                             "strategy.samples={folds: 3}"])
+    text = verified(work, "members of an ensemble", 0,
+                    ["agree", "one run for each of 3 members", "output.linear.bias@member2"], TINY / "ensemble.yaml",
+                    ["strategy.members=3", "strategy.lr=[0.001, 0.002, 0.004]", "strategy.samples={folds: 3}"])
     runs.check("optimizer.eps raised" in text, text)
-    verified(work, "members that end early in training", 0, ["agree", "one run for each of 2 members"], TINY / "ensemble.yaml",
-             ["strategy.members=2", "strategy.early_stop={patience: 1, metric: loss}"], steps=2)
+    verified(work, "members that end early in training", 0, ["agree", "one run for each of 2 members"],
+             TINY / "ensemble.yaml", ["strategy.members=2", "strategy.early_stop={patience: 1, metric: loss}"], steps=2)
 
     verified(work, "a plugin that is right here", 0, ["agree"], wrong, WRONG)
     text = verified(work, "a plugin that is wrong", 1, ["differ: first after step 1: the gradient of centred."], wrong,
@@ -93,7 +95,8 @@ with runs.workspace() as work:
     mean = [f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so", "model.over=nothing", "loss=mean_cross_entropy"]
     words = ["the loss is no sum over rows: ", " with weight 1", "never a mean"]
     verified(work, "a mean over ranks' rows", 1, ["differ: first after step 3", *words], wrong, [*DDP, *mean])
-    verified(work, "a mean over micro-batches", 1, ["differ: the loss is no sum", *words], wrong, ["strategy={name: pipeline, micro_batches: 2}", *mean])
+    verified(work, "a mean over micro-batches", 1, ["differ: the loss is no sum", *words], wrong,
+             ["strategy={name: pipeline, micro_batches: 2}", *mean])
     # Ranks that do not divide the rows show no difference either, and the loss is wrong for them too.
     for name, ranks in (("single", None), ("tensor_parallel", 2), ("ensemble, members: 2", 1)):
         verified(work, f"a mean under {name}", 1, ["differ: the loss is no sum", *words], wrong,
@@ -111,14 +114,15 @@ with runs.workspace() as work:
     verified(work, "batch norm of a rank's share", 1, ["differ", "strategy.batch_norm=sync compares"], images,
              [*small, "strategy.batch_norm=local"], steps=1)
     for tolerance in ("nan", "0", "-1", "inf"):
-        text = verified(work, f"a tolerance of {tolerance}", 64, [f"is {tolerance}, must be a number above 0"], mlp, DDP, within=1.5,
-                        tolerance=tolerance)
+        text = verified(work, f"a tolerance of {tolerance}", 64, [f"is {tolerance}, must be a number above 0"], mlp,
+                        DDP, within=1.5, tolerance=tolerance)
         runs.check(len(text) < 400, text)
     verified(work, "a farm", 78, ["farm.yaml:", "strategy: describes several runs", "file of its own", "pipeline.yaml"],
              runs.TOP / "configs" / "farm.yaml", within=1.5, ranks=None)
     verified(work, "rows that stay behind", 78, ["optimizer.lazy"], runs.TOP / "configs" / "tiny" / "ncf.yaml",
              [*DDP, "model.rows=true", "optimizer.lazy=true"], within=1.5)
-    verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
+    verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"],
+             within=1.5)
     verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
     verified(work, "inside a launcher", 64, ["type `convoy verify` without it"], mlp, DDP, within=1.5, ranks=None,
              environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost",

@@ -25,11 +25,12 @@ with runs.workspace() as folder:
     for strategy, ranks in STRATEGIES:
         for backend in ("gloo", "mpi"):
             start = time.monotonic()
-            line = [str(runs.CONVOY), "verify", str(GPT), "--steps", "10", "--ranks", str(ranks), "--tolerance", "1e-12"]
+            line = [str(runs.CONVOY), "verify", str(GPT), "--steps", "10", "--ranks", str(ranks),
+                    "--tolerance", "1e-12"]
             for item in [*TRAINING, f"strategy={strategy}", f"backend={backend}", "launch.threads=1"]:
                 line += ["--set", item]
-            done = subprocess.run(line, cwd=folder, env=runs.environment(TMPDIR=str(folder / "tmp")), timeout=180, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            done = subprocess.run(line, cwd=folder, env=runs.environment(TMPDIR=str(folder / "tmp")), timeout=180,
+                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             runs.check(done.returncode == 0, f"{strategy} over {backend}: exit {done.returncode}\n{done.stdout}")
             for word in ("agree", "precision fp64", backend, f"on {ranks} ranks"):
                 runs.check(word in done.stdout, f"{strategy} over {backend}: no '{word}' in\n{done.stdout}")

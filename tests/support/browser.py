@@ -28,9 +28,10 @@ class Page:
             os.dup2(ours, 3)
             os.dup2(theirs, 4)
 
-        words = [PROGRAM, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={self.folder}", "--disable-gpu",
-                 "--hide-scrollbars", "--no-first-run", "--disable-extensions", "--disable-background-networking",
-                 "--disable-component-update", "--disable-dev-shm-usage", "about:blank"]
+        words = [PROGRAM, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
+                 "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
+                 "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+                 "about:blank"]
         if os.getuid() == 0:
             words.insert(1, "--no-sandbox")  # Chromium refuses its sandbox for root; it opens only our own file
         self.process = subprocess.Popen(words, preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
-"""A remote shell whose command is no descendant of convoy, as with ssh. The end of the shell ends the command's standard
-input, and nothing else. `serve` plays sshd in the test; as a program this file is the shell:
+"""A remote shell whose command is no descendant of convoy, as with ssh. The end of the shell ends the command's
+standard input, and nothing else. `serve` plays sshd in the test; as a program this file is the shell:
   detached_shell.py SOCKET HOST COMMAND..."""
 import json
 import os
@@ -26,7 +26,8 @@ def answer(connection, shell):
 
 
 def serve(path, shell):
-    """Runs the command of each connection to `path` by `shell`, in threads. Returns the value of launch.remote_shell."""
+    """Runs the command of each connection to `path` by `shell`, in threads. Returns the value of
+    launch.remote_shell."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()

@@ -14,8 +14,8 @@ HIDDEN = ("CLI", "yaml-cpp", "spdlog", "asio", "nlohmann")
 
 def shell(line, cwd=None, timeout=400, expect=0, **extra):
     """Runs a command line; returns its output after checking the exit code."""
-    done = subprocess.run([str(word) for word in line], cwd=cwd, env=runs.environment(**extra), timeout=timeout, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([str(word) for word in line], cwd=cwd, env=runs.environment(**extra), timeout=timeout,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     runs.check(done.returncode == expect,
                f"{' '.join(map(str, line))}\nexit {done.returncode}, expected {expect}:\n{done.stdout[-4000:]}")
     return done.stdout
@@ -74,8 +74,8 @@ def includes(header, prefix):
     """Compiles a header alone against the installation; returns the files that it includes."""
     torch = torch_root()
     line = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-H", "-include", header,
-            "-I", prefix / "include", "-isystem", torch / "include", "-isystem", torch / "include/torch/csrc/api/include",
-            "/dev/null"]
+            "-I", prefix / "include", "-isystem", torch / "include",
+            "-isystem", torch / "include/torch/csrc/api/include", "/dev/null"]
     if header.name == "mpi.h":
         line[1:1] = [*shell(["mpicxx", "--showme:compile"]).split(), "-DOMPI_SKIP_MPICXX"]
     listed = [text.lstrip(".").strip() for text in shell(line).splitlines() if text.startswith(".")]

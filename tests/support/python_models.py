@@ -11,7 +11,8 @@ class Conv1D(nn.Module):
 
     def __init__(self, inputs, outputs):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs) * 0.2), nn.Parameter(torch.randn(outputs) * 0.1)
+        self.weight, self.bias = (nn.Parameter(torch.randn(inputs, outputs) * 0.2),
+                                  nn.Parameter(torch.randn(outputs) * 0.1))
 
     def forward(self, x):
         return x @ self.weight + self.bias

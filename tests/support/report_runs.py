@@ -24,8 +24,9 @@ def farm(work):
 def breakdown(wall, ranks):
     rows = []
     for rank in range(ranks):
-        shares = {"start_up": 0.02, "data": 0.03, "forward": 0.25, "backward": 0.4, "communication": 0.1 * (1 + rank) / ranks,
-                  "waiting": 0.1 * (ranks - 1 - rank) / ranks, "update": 0.06, "evaluation": 0.03, "checkpoint": 0.01}
+        shares = {"start_up": 0.02, "data": 0.03, "forward": 0.25, "backward": 0.4,
+                  "communication": 0.1 * (1 + rank) / ranks, "waiting": 0.1 * (ranks - 1 - rank) / ranks,
+                  "update": 0.06, "evaluation": 0.03, "checkpoint": 0.01}
         shares["other"] = 1 - sum(shares.values())
         rows.append({"rank": rank, **{name: wall * share for name, share in shares.items()}})
     return {"wall_s": wall, "ranks": rows}
@@ -38,10 +39,11 @@ def summary(name, steps, more=()):
     return {"status": "done", "exit_code": 0, "name": name, "strategy": "ddp", "backend": "gloo", "world_size": 2,
             "ranks": [{"rank": rank, "host": "node0", "peak_resident_bytes": 3 << 28} for rank in range(2)],
             "parameters": 12453873, "epochs": 20.0, "steps": steps, "samples": steps * 256, "train_seconds": wall,
-            "samples_per_second": 64000.0, "startup_seconds": 1.5, "evaluate_seconds": 3.0, "attempt": 0, "attempts": [],
-            "placement": placement, "breakdown": breakdown(wall, 2), "failure": None,
+            "samples_per_second": 64000.0, "startup_seconds": 1.5, "evaluate_seconds": 3.0, "attempt": 0,
+            "attempts": [], "placement": placement, "breakdown": breakdown(wall, 2), "failure": None,
             "topology": [{"host": "node0", "memory_bytes": 1 << 35, "gpus": [],
-                          "nodes": [{"socket": 0, "numa": 0, "threads": "0-3"}, {"socket": 0, "numa": 1, "threads": "4-7"}]}],
+                          "nodes": [{"socket": 0, "numa": 0, "threads": "0-3"},
+                                    {"socket": 0, "numa": 1, "threads": "4-7"}]}],
             "metrics": {"accuracy": {"last": 0.9, "best": 0.93, "best_step": steps // 2}},
             "config": {"name": name, "seed": 1, "model": {"name": "mlp", "hidden": [64]}, "data": {"name": "digits"},
                        "optimizer": {"name": "adam", "lr": 1e-3}, "train": {"batch": {"global": 256}}}, **dict(more)}
@@ -66,12 +68,14 @@ def records(points, number, draw):
         step, seconds = 10 * i, 0.04 * i * (1 + 0.05 * number)
         record = {"kind": "train", "step": step, "epoch": 1 + i * 20 // points, "seconds": seconds,
                   "samples_per_second": 256 * step / seconds, "remaining_seconds": 9.5,
-                  "learning_rate": 1e-3 * (1 + number) * (1 - 0.5 * i / points), "gradient_norm": abs(draw.gauss(1, 0.3)),
+                  "learning_rate": 1e-3 * (1 + number) * (1 - 0.5 * i / points),
+                  "gradient_norm": abs(draw.gauss(1, 0.3)),
                   "metrics": {"loss": 0.7 * math.exp(-3 * i / points) + 0.2 + draw.gauss(0, 0.02)}}
         yield record
         if i % (points // 20) == 0:
             value = (0.9 + 0.003 * number) * (1 - math.exp(-5 * i / points))
-            yield {**record, "kind": "evaluate", "metrics": {"accuracy": value, "loss": record["metrics"]["loss"] + 0.02}}
+            yield {**record, "kind": "evaluate",
+                   "metrics": {"accuracy": value, "loss": record["metrics"]["loss"] + 0.02}}
 
 
 def many(folder, count, points):

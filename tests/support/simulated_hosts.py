@@ -17,7 +17,8 @@ def _up(tool, variable, count):
     folder = tempfile.mkdtemp(prefix="convoy-place-", dir="/tmp")  # short, because paths of sockets are short
     os.chmod(folder, 0o755)  # munge's folder is readable by all users
     os.environ[variable] = f"{folder}/at"
-    done = subprocess.run([tool, "up", str(count)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run([tool, "up", str(count)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=120)
     if done.returncode == 77:
         print(f"skipped: {done.stdout.strip()}")
         sys.exit(77)

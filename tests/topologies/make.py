@@ -29,7 +29,8 @@ class Machine:
         self.index += 1
         sets = {}
         if units is not None:
-            sets = {"cpuset": mask(units), "complete_cpuset": mask(units), "nodeset": mask(nodes), "complete_nodeset": mask(nodes)}
+            sets = {"cpuset": mask(units), "complete_cpuset": mask(units), "nodeset": mask(nodes),
+                    "complete_nodeset": mask(nodes)}
         told = {"type": type_name, **{k: v for k, v in attributes.items() if k == "os_index"}, **sets,
                 "gp_index": str(self.index), **{k: v for k, v in attributes.items() if k != "os_index"}}
         text = " ".join(f'{key}="{value}"' for key, value in told.items())
@@ -53,8 +54,9 @@ class Machine:
         if uuid:
             inside = [self.object("OSDev", None, None, [[f'<info name="NVIDIAUUID" value="{uuid}"/>']], name="nvml",
                                   subtype="NVML", osdev_type="1"),
-                      self.object("OSDev", None, None, [[f'<info name="CUDAGlobalMemorySize" value="{memory // 1024}"/>']],
-                                  name="cuda", subtype="CUDA", osdev_type="5")]
+                      self.object("OSDev", None, None,
+                                  [[f'<info name="CUDAGlobalMemorySize" value="{memory // 1024}"/>']], name="cuda",
+                                  subtype="CUDA", osdev_type="5")]
         return self.object("PCIDev", None, None, inside, pci_busid=f"0000:{bus:02x}:00.0",
                            pci_type=f"{kind} [{vendor}] [0000:0000] a1", pci_link_speed="0.000000")
 
@@ -62,12 +64,13 @@ class Machine:
         self.index += 1
         units, nodes = mask(self.units), mask(self.nodes)
         may = mask(allowed) if allowed is not None else units
-        head = (f'<object type="Machine" os_index="0" cpuset="{units}" complete_cpuset="{units}" allowed_cpuset="{may}" '
+        head = (f'<object type="Machine" os_index="0" cpuset="{units}" complete_cpuset="{units}" '
+                f'allowed_cpuset="{may}" '
                 f'nodeset="{nodes}" complete_nodeset="{nodes}" allowed_nodeset="{nodes}" gp_index="{self.index}">')
         body = [f'  <info name="HostName" value="{self.host}"/>', *("  " + line for part in inside for line in part)]
-        self.path.write_text("\n".join(['<?xml version="1.0" encoding="UTF-8"?>', '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
-                                        '<topology version="2.0">', *("  " + line for line in [head, *body, "</object>"]),
-                                        "</topology>", ""]))
+        self.path.write_text("\n".join(['<?xml version="1.0" encoding="UTF-8"?>',
+                                        '<!DOCTYPE topology SYSTEM "hwloc2.dtd">', '<topology version="2.0">',
+                                        *("  " + line for line in [head, *body, "</object>"]), "</topology>", ""]))
 
 
 def package(machine, index, first_core, cores, threads, all_cores, devices=(), memory=64 * GIB, nodes=1, first_node=0):
@@ -105,7 +108,8 @@ def numa4():
     machine = Machine("numa4", "epyc")
     # As on some boards, the first GPU by address is attached to the last node.
     gpus = {1: [(3, machine.gpu(0x21, uuid(0xA0), 24 * GIB))], 0: [(1, machine.gpu(0x81, uuid(0xA1), 24 * GIB))]}
-    machine.write([package(machine, socket, 8 * socket, 8, 1, 16, gpus[socket], 32 * GIB, 2, 2 * socket) for socket in range(2)])
+    machine.write([package(machine, socket, 8 * socket, 8, 1, 16, gpus[socket], 32 * GIB, 2, 2 * socket)
+                   for socket in range(2)])
 
 
 def hyperthreads():

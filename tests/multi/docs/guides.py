@@ -1,4 +1,5 @@
-"""Commands and files of docs/howto, docs/using.md, docs/recommenders.md, docs/farm.md and docs/data.md, as they are written."""
+"""Commands and files of docs/howto, docs/using.md, docs/recommenders.md, docs/farm.md and docs/data.md, as they are
+written."""
 # timeout: 300
 import json
 import pathlib
@@ -120,11 +121,13 @@ def tokens(folder, count=5000):
     """Writes tokens.npy, tokens.bin and a tokenizer with a token for each byte and one merge."""
     numbers = struct.pack(f"<{count}H", *(token * token % 251 for token in range(count)))
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({count},), }}".ljust(117) + "\n"
-    (folder / "tokens.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + numbers)
+    (folder / "tokens.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                                        numbers)
     (folder / "tokens.bin").write_bytes(numbers)
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(byte) for byte in printable] + [chr(256 + more) for more in range(256 - len(printable))]
-    model = {"type": "BPE", "vocab": {token: number for number, token in enumerate([*letters, "th"])}, "merges": ["t h"]}
+    model = {"type": "BPE", "vocab": {token: number for number, token in enumerate([*letters, "th"])},
+             "merges": ["t h"]}
     (folder / "gpt2").mkdir()
     (folder / "gpt2" / "tokenizer.json").write_text(json.dumps(
         {"model": model, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}))

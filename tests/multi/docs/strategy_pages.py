@@ -1,4 +1,5 @@
-"""Files and commands of docs/strategies, docs/explain.md and two how-to pages: they run, and print the documented sizes."""
+"""Files and commands of docs/strategies, docs/explain.md and two how-to pages: they run, and print the documented
+sizes."""
 # timeout: 400
 import os
 import re

@@ -1,4 +1,5 @@
-"""Completion in bash, zsh and fish, and the manual page: generated, installed by CMake, and used as a shell uses them."""
+"""Completion in bash, zsh and fish, and the manual page: generated, installed by CMake, and used as a shell uses
+them."""
 import os
 import pathlib
 import shutil
@@ -10,7 +11,8 @@ import runs
 
 
 def listed(*words):
-    done = subprocess.run([runs.CONVOY, "list", *words], timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([runs.CONVOY, "list", *words], timeout=60, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE)
     runs.check(done.returncode == 0 and not done.stderr, f"list {words}: {done.returncode} {done.stderr}")
     return done.stdout
 
@@ -30,23 +32,28 @@ source "$1"; set -f
 COMP_LINE=$2 COMP_POINT=${#2}
 "${BASH_REMATCH[1]}" convoy
 printf '%s\\n' "${COMPREPLY[@]}" """
-    return shell(f"bash: {line}", ["bash", "--norc", "-c", program.replace("set -f\n", "\n"), "bash", str(script), line], folder)
+    return shell(f"bash: {line}",
+                 ["bash", "--norc", "-c", program.replace("set -f\n", "\n"), "bash", str(script), line], folder)
 
 
 def fish(script, line, folder):
     program = 'source $argv[1]; complete -C $argv[2]'
     return [each.split("\t")[0] for each in
-            shell(f"fish: {line}", ["fish", "--no-config", "-c", program, str(script), line], folder, XDG_CONFIG_HOME=str(folder))]
+            shell(f"fish: {line}", ["fish", "--no-config", "-c", program, str(script), line], folder,
+                  XDG_CONFIG_HOME=str(folder))]
 
 
 # zsh completes only in an interactive shell, so a pseudo-terminal types TAB and Ctrl-D lists the candidates.
-ZSH = r"""
+ZSH = """
 zmodload zsh/zpty
 zpty shell "zsh -f -i"
-zpty -w shell "PROMPT=; fpath=($1 \$fpath); cd $2; autoload -Uz compinit; compinit -u -d $2/dump; zstyle ':completion:*' list-colors ''"
-zpty -w shell "null-line() { print -r -- ENDLIST }; list() { compstate[insert]=; compstate[list]=; print -rl -- BEGINLIST }"
-zpty -w shell "compadd() { local -a hits__; builtin compadd -O hits__ \"\$@\" 2>/dev/null; print -rl -- FOUND:\${^hits__}; builtin compadd \"\$@\" }"
-zpty -n -w shell "$3"$'\t'
+zpty -w shell "PROMPT=; fpath=($1 \\$fpath); cd $2; autoload -Uz compinit; compinit -u -d $2/dump; \
+zstyle ':completion:*' list-colors ''"
+zpty -w shell "null-line() { print -r -- ENDLIST }; \
+list() { compstate[insert]=; compstate[list]=; print -rl -- BEGINLIST }"
+zpty -w shell "compadd() { local -a hits__; builtin compadd -O hits__ \\"\\$@\\" 2>/dev/null; \
+print -rl -- FOUND:\\${^hits__}; builtin compadd \\"\\$@\\" }"
+zpty -n -w shell "$3"$'\\t'
 sleep 2
 zpty -r -t shell output
 while zpty -r -t shell more; do output+=$more; done
@@ -56,7 +63,8 @@ zpty -d shell
 
 
 def zsh(script, line, folder):
-    output = "\n".join(shell(f"zsh: {line}", ["zsh", "-f", "-c", ZSH, "zsh", str(script.parent), str(folder), line], folder))
+    output = "\n".join(shell(f"zsh: {line}", ["zsh", "-f", "-c", ZSH, "zsh", str(script.parent), str(folder), line],
+                             folder))
     return [each.split("FOUND:")[1].strip() for each in output.splitlines() if "FOUND:" in each]
 
 
@@ -115,7 +123,9 @@ with runs.workspace() as folder:
         if not shutil.which(name):
             continue
         for line, wanted, unwanted in [*CASES, ("convoy run --set device=c", {value}, {"model.name="}),
-                                       ("convoy run --set strategy.name=dd", {value.replace("device=cpu", "strategy.name=ddp").replace("cpu", "ddp")}, {"fsdp"})]:
+                                       ("convoy run --set strategy.name=dd",
+                                        {value.replace("device=cpu", "strategy.name=ddp").replace("cpu", "ddp")},
+                                        {"fsdp"})]:
             found = {each.rstrip("/") for each in complete(made[name], line, folder)}
             runs.check(wanted <= found, f"{name}: '{line}' gives {sorted(found)[:20]}, without {wanted - found}")
             # zsh filters what its functions add.
@@ -129,12 +139,14 @@ with runs.workspace() as folder:
     for word in ("convoy run", "convoy verify", "\\-\\-set", "convoy list"):
         runs.check(word in text, f"no '{word}' in the manual page")
     if shutil.which("groff"):
-        done = subprocess.run(["groff", "-ww", "-man", "-k", "-Tutf8", "-P-cbou", str(page)], timeout=60, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(["groff", "-ww", "-man", "-k", "-Tutf8", "-P-cbou", str(page)], timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         runs.check(done.returncode == 0 and not done.stderr, f"groff: {done.stderr}")
         for command in ("run", "evaluate", "init", "cancel"):
             runs.check(f"convoy {command}" in done.stdout or command in done.stdout, f"the manual page lacks {command}")
     # CMake makes the same files, which an installation has.
-    for name, path in (("convoy", made["bash"]), ("_convoy", made["zsh"]), ("convoy.fish", made["fish"]), ("convoy.1", page)):
+    for name, path in (("convoy", made["bash"]), ("_convoy", made["zsh"]), ("convoy.fish", made["fish"]),
+                       ("convoy.1", page)):
         built = runs.BUILD / "generated" / name
-        runs.check(built.is_file() and built.read_text() == path.read_text(), f"{built} is missing or out of date; ninja -C build convoy_generated")
+        runs.check(built.is_file() and built.read_text() == path.read_text(),
+                   f"{built} is missing or out of date; ninja -C build convoy_generated")

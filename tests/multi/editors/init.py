@@ -89,35 +89,46 @@ def answers(folder, lines):
 
 with runs.workspace() as folder:
     points = [(DRAW.uniform(-3, 3), DRAW.gauss(5, 2)) for _ in range(400)]
-    table(folder / "mine.csv", ("a", "b", "y"), [(f"{a:.3f}", f"{b:.3f}", f"{2 * a + b + DRAW.gauss(0, 0.1):.3f}") for a, b in points])
-    summary = trains(folder, "mine", ["task: regression", "target: y", "scale: standard"], "--data", "mine.csv", "--target", "y")
+    table(folder / "mine.csv", ("a", "b", "y"),
+          [(f"{a:.3f}", f"{b:.3f}", f"{2 * a + b + DRAW.gauss(0, 0.1):.3f}") for a, b in points])
+    summary = trains(folder, "mine", ["task: regression", "target: y", "scale: standard"], "--data", "mine.csv",
+                     "--target", "y")
     runs.check(summary["metrics"]["loss"]["last"] < 1, f"the line y = 2a + b was not learnt: {summary['metrics']}")
 
     # Targets far from 0, or of another size than 1: (scale, shift).
-    for name, scale, shift in (("thousands", 1000, 5000), ("offset", 1, 20000), ("millions", 4.0e6, 3.0e7), ("small", 1.0e-4, 0)):
+    for name, scale, shift in (("thousands", 1000, 5000), ("offset", 1, 20000), ("millions", 4.0e6, 3.0e7),
+                               ("small", 1.0e-4, 0)):
         targets = [shift + scale * (2 * a + b + DRAW.gauss(0, 0.1)) for a, b in points]
-        table(folder / f"{name}.csv", ("a", "b", "y"), [(f"{a:.3f}", f"{b:.3f}", f"{y:.9g}") for (a, b), y in zip(points, targets)])
+        table(folder / f"{name}.csv", ("a", "b", "y"),
+              [(f"{a:.3f}", f"{b:.3f}", f"{y:.9g}") for (a, b), y in zip(points, targets)])
         summary = trains(folder, name, ["output_mean:", "output_deviation:"], "--data", f"{name}.csv", "--target", "y")
         better_than_the_mean(folder, name, targets, summary)
     (folder / "rows.csv").write_text((folder / "offset.csv").read_text())
-    done = subprocess.run([runs.CONVOY, "predict", "runs/offset", "--data", "rows.csv", "--to", "out.csv"], cwd=folder, timeout=60,
-                          env=runs.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([runs.CONVOY, "predict", "runs/offset", "--data", "rows.csv", "--to", "out.csv"], cwd=folder,
+                          timeout=60, env=runs.environment(), text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
     runs.check(done.returncode == 0, done.stdout)
     predicted = [float(line.split(",")[-1]) for line in (folder / "out.csv").read_text().splitlines()[1:]]
-    runs.check(abs(statistics.mean(predicted) - 20005) < 5, f"predictions are not in the units of the target: {predicted[:5]}")
+    runs.check(abs(statistics.mean(predicted) - 20005) < 5,
+               f"predictions are not in the units of the target: {predicted[:5]}")
 
     kinds = ["birch", "oak", "elm"]
-    rows = [(DRAW.gauss(kinds.index(kind), 0.2), DRAW.gauss(-kinds.index(kind), 0.2), kind) for kind in DRAW.choices(kinds, k=300)]
+    rows = [(DRAW.gauss(kinds.index(kind), 0.2), DRAW.gauss(-kinds.index(kind), 0.2), kind)
+            for kind in DRAW.choices(kinds, k=300)]
     table(folder / "leaves.csv", ("length", "width", "kind"), rows)
-    summary = trains(folder, "leaves", ["task: classification"], "--data", "leaves.csv", "--target", "kind", "--devices", "2")
+    summary = trains(folder, "leaves", ["task: classification"], "--data", "leaves.csv", "--target", "kind",
+                     "--devices", "2")
     runs.check(summary["metrics"]["accuracy"]["last"] > 0.9 and summary["world_size"] == 2, f"{summary['metrics']}")
 
-    rows = [(row, DRAW.choice(["red", "green", "NA"]), DRAW.choice([DRAW.gauss(0, 1), ""]), "same", f"name{row}", row % 2)
+    rows = [(row, DRAW.choice(["red", "green", "NA"]), DRAW.choice([DRAW.gauss(0, 1), ""]), "same", f"name{row}",
+             row % 2)
             for row in range(200)]
     table(folder / "my shop.csv", ("number", "colour", "size", "constant", "who", "bought: it?"), rows)
-    trains(folder, "my-shop", ["categorical: [colour]", "missing: fill", 'target: "bought: it?"', "without constant, who"],
+    trains(folder, "my-shop",
+           ["categorical: [colour]", "missing: fill", 'target: "bought: it?"', "without constant, who"],
            "--data", "my shop.csv", "--target", "bought: it?")
-    (folder / "semi.csv").write_text("1.5;2;0\n" + "".join(f"{DRAW.gauss(row % 2, 1)};{row};{row % 2}\n" for row in range(100)))
+    (folder / "semi.csv").write_text("1.5;2;0\n" + "".join(f"{DRAW.gauss(row % 2, 1)};{row};{row % 2}\n"
+                                                           for row in range(100)))
     trains(folder, "semi", ['delimiter: ";"', "header: false"], "--data", "semi.csv", "--target", "3")
 
     clicks = [(user, item, at) for user in range(40) for at, item in enumerate(DRAW.sample(range(60), 8))]
@@ -127,19 +138,20 @@ with runs.workspace() as folder:
     # A user who has nearly all items leaves few or none to draw.
     for name, most, line in (("dense", 7, "candidates: 2"), ("denser", 9, "ranking: full")):
         few = [(user, item) for user in range(5) for item in range(most if user == 2 else 5)] + [(4, 9)]
-        (folder / f"{name}.inter").write_text("user_id:token\titem_id:token\n" + "".join(f"u{u}\ti{i}\n" for u, i in few) +
-                                              "u0\ti8\nu1\ti7\n")
+        (folder / f"{name}.inter").write_text("user_id:token\titem_id:token\n" +
+                                              "".join(f"u{u}\ti{i}\n" for u, i in few) + "u0\ti8\nu1\ti7\n")
         trains(folder, name, [line], "--data", f"{name}.inter", sets=["train.epochs=2"])
     table(folder / "ratings.csv", ("userId", "movieId"), [(u, i) for u, i, _ in clicks])
     trains(folder, "ratings", ["holdout: random", "user: userId"], "--data", "ratings.csv", sets=["train.epochs=2"])
 
-    (folder / "story.txt").write_text(" ".join(DRAW.choice(["the", "cat", "sat", "on", "a", "mat"]) for _ in range(3000)))
+    (folder / "story.txt").write_text(" ".join(DRAW.choice(["the", "cat", "sat", "on", "a", "mat"])
+                                               for _ in range(3000)))
     trains(folder, "story", ["name: gpt", "length: 64"], "--data", "story.txt", sets=["train.max_steps=5"])
 
     array(folder / "x.npy", "<f4", [DRAW.gauss(0, 1) for _ in range(200 * 4)], (200, 4), "f")
     array(folder / "labels.npy", "<i8", [row % 3 for row in range(200)], (200,), "q")
-    trains(folder, "x", ["target_path: labels.npy", "task: classification"], "--data", "x.npy", "--target", "labels.npy",
-           sets=["train.epochs=2"])
+    trains(folder, "x", ["target_path: labels.npy", "task: classification"], "--data", "x.npy",
+           "--target", "labels.npy", sets=["train.epochs=2"])
 
     # Numbers: in two files, and in one file with two targets, half precision, and pictures.
     array(folder / "points.npy", "<f4", [number for point in points for number in point], (400, 2), "f")
@@ -152,20 +164,25 @@ with runs.workspace() as folder:
     tensors(folder / "both.safetensors", [
         ("inputs", "F32", [400, 2], "f", flat), ("y", "F32", [400], "f", targets),
         ("two", "F16", [400, 2], "e", [number for a, b in points for number in (a + b, a - b)]),
-        ("kind", "I64", [400], "q", [int(a > 0) for a, _ in points]), ("year", "I32", [400], "i", [int(y) for y in targets]),
-        ("picture", "F32", [400, 3, 4, 4], "f", [DRAW.random() for _ in range(400 * 48)]), ("notes", "U8", [7], "B", list(range(7)))])
-    for target, expected in (("y", ["features: [picture]", "task: regression"]), ("kind", ["name: convnet"]), ("year", ["name: mlp", "task: regression"]),
-                             ("two", ["task: regression"])):
+        ("kind", "I64", [400], "q", [int(a > 0) for a, _ in points]),
+        ("year", "I32", [400], "i", [int(y) for y in targets]),
+        ("picture", "F32", [400, 3, 4, 4], "f", [DRAW.random() for _ in range(400 * 48)]),
+        ("notes", "U8", [7], "B", list(range(7)))])
+    for target, expected in (("y", ["features: [picture]", "task: regression"]), ("kind", ["name: convnet"]),
+                             ("year", ["name: mlp", "task: regression"]), ("two", ["task: regression"])):
         os.link(folder / "both.safetensors", folder / f"{target}.safetensors")
         trains(folder, target, [f"target: {target}", *expected], "--data", f"{target}.safetensors", "--target", target,
                sets=["train.epochs=1"])
-    tensors(folder / "xy.safetensors", [("features", "F32", [400, 2], "f", flat), ("target", "F32", [400], "f", targets)])
-    summary = trains(folder, "xy", ["features: [features]", "scale: standard"], "--data", "xy.safetensors", "--target", "target")
+    tensors(folder / "xy.safetensors",
+            [("features", "F32", [400, 2], "f", flat), ("target", "F32", [400], "f", targets)])
+    summary = trains(folder, "xy", ["features: [features]", "scale: standard"], "--data", "xy.safetensors",
+                     "--target", "target")
     better_than_the_mean(folder, "xy", targets, summary)
 
     fashion = pathlib.Path("/usr/share/datasets/fashion-mnist")
     if fashion.is_dir():
-        trains(folder, "fashion-mnist", ["name: fashion_mnist", "name: convnet"], "--data", str(fashion), sets=["train.max_steps=3"])
+        trains(folder, "fashion-mnist", ["name: fashion_mnist", "name: convnet"], "--data", str(fashion),
+               sets=["train.max_steps=3"])
     else:
         print("skipped: no Fashion-MNIST here")
 
@@ -200,7 +217,8 @@ with runs.workspace() as folder:
     for words, code, expected in (
             (["--data", "clicks.inter", "--target", "rating"], 64, ["takes no target", "which user meets which item"]),
             (["--data", "story.txt", "--target", "rating"], 64, ["takes no target", "the next letters"]),
-            (["--data", "leaves.csv", "--target", "kid"], 64, ["did you mean kind?", "the columns are length, width, kind"]),
+            (["--data", "leaves.csv", "--target", "kid"], 64,
+             ["did you mean kind?", "the columns are length, width, kind"]),
             (["--data", "leaves.csv"], 64, ["--target", "length, width, kind"]),
             ([], 64, ["--data"]), (["--data", "nothing.csv"], 64, ["no such file"]),
             (["--data", "mine.csv", "--target", "y", "--model", "mpl"], 64, ["did you mean mlp?"]),
@@ -210,7 +228,8 @@ with runs.workspace() as folder:
             (["--data", "names.csv", "--target", "y"], 78, ["30 different words"]),
             (["--data", "ragged.csv", "--target", "y"], 65, ["ragged.csv:3:"]),
             (["--data", "empty.csv", "--target", "y"], 65, ["is empty"]),
-            (["--data", "numbered.csv", "--target", "y"], 65, ["numbered.csv:1:1: column 1 has no name", "index=False"]),
+            (["--data", "numbered.csv", "--target", "y"], 65,
+             ["numbered.csv:1:1: column 1 has no name", "index=False"]),
             (["--data", "latin.csv", "--target", "y"], 65, ["'gr??e' is not UTF-8", "iconv"]),
             (["--data", "latin-words.csv", "--target", "y"], 65, ["'s??' is not UTF-8", "iconv"]),
             (["--data", "wide.csv", "--target", "y"], 65, ["wide.csv: is UTF-16", "iconv -f UTF-16 -t UTF-8 wide.csv"]),

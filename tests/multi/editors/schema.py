@@ -1,4 +1,5 @@
-"""configs/schema.json: every configuration of configs/ and docs/ is valid, and the reader refuses what the schema refuses."""
+"""configs/schema.json: every configuration of configs/ and docs/ is valid, and the reader refuses what the schema
+refuses."""
 import json
 import pathlib
 import re
@@ -32,7 +33,8 @@ for tag, pattern, first in (("bool", "true|false", "tf"), ("null", "~|null|", ["
 
 
 def errors(text):
-    return [f"{list(error.absolute_path)}: {error.message[:300]}" for error in VALIDATOR.iter_errors(yaml.load(text, Loader))]
+    return [f"{list(error.absolute_path)}: {error.message[:300]}"
+            for error in VALIDATOR.iter_errors(yaml.load(text, Loader))]
 
 
 def written_files():
@@ -108,9 +110,11 @@ runs.check(count > 60, f"only {count} configurations found")
 for path in sorted((runs.TOP / "configs").rglob("*.yaml")):
     first = path.read_text().splitlines()[0]
     schema = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)
-    runs.check(schema and (path.parent / schema[1]).resolve() == runs.TOP / "configs" / "schema.json", f"{path}: {first}")
+    runs.check(schema and (path.parent / schema[1]).resolve() == runs.TOP / "configs" / "schema.json",
+               f"{path}: {first}")
 
-for text in (BASE, FARM, PROGRAM, ADDED, BASE.replace("seed: 1", "seed: ${SEED}"), BASE.replace("device: cpu", "device: ${KIND}"),
+for text in (BASE, FARM, PROGRAM, ADDED, BASE.replace("seed: 1", "seed: ${SEED}"),
+             BASE.replace("device: cpu", "device: ${KIND}"),
              BASE.replace("strategy: {name: single}", "strategy: single"),
              BASE.replace("name: mlp, hidden: [8]", "plugin: /lib/mine.so, anything: 3"),
              BASE.replace("name: mlp,", "name: mine,") + "plugins: [/lib/mine.so]\n"):
@@ -135,6 +139,7 @@ with runs.workspace() as folder:
         runs.check(done.returncode == 78, f"{title}: the reader ends with {done.returncode}\n{wrong}\n{done.stdout}")
     farm.terminate()
     farm.wait(timeout=60)
-    made = subprocess.run([runs.CONVOY, "list", "--json-schema"], check=True, timeout=60, text=True, stdout=subprocess.PIPE)
+    made = subprocess.run([runs.CONVOY, "list", "--json-schema"], check=True, timeout=60, text=True,
+                          stdout=subprocess.PIPE)
     runs.check(json.loads(made.stdout) == SCHEMA, "configs/schema.json is out of date; build/convoy list --json-schema")
 print(f"{count} configurations are valid; {len(WRONG)} wrong ones are refused by schema and reader")

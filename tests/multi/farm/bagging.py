@@ -31,10 +31,11 @@ def one_epoch(folder):
 
 
 def folds(folder):
-    together = runs.run(CONFIG, folder / "folds", [*SHORT, f"strategy.members={FOLDS}", f"strategy.samples={{folds: {FOLDS}}}"],
-                        ranks=2)
+    together = runs.run(CONFIG, folder / "folds",
+                        [*SHORT, f"strategy.members={FOLDS}", f"strategy.samples={{folds: {FOLDS}}}"], ranks=2)
     held_out = together["metrics"]["out_of_fold_accuracy"]
-    runs.check(len(held_out["members"]) == FOLDS and close(held_out["last"], sum(held_out["members"]) / FOLDS), held_out)
+    runs.check(len(held_out["members"]) == FOLDS and close(held_out["last"], sum(held_out["members"]) / FOLDS),
+               held_out)
     # Fold 3 with the seed of member 3, alone; and again with floats instead of bytes.
     for name, more in (("fold", []), ("floats", ["data.bytes=false"])):
         alone = runs.run(CONFIG, folder / name, [*SHORT, "strategy={name: single}", "seed=4", "data.seed=1", *more,
@@ -49,7 +50,8 @@ def folds(folder):
 def refusals(folder):
     for sets, words in ((["data.samples.how=bootstrap"], "strategy.samples"),
                         (["strategy.samples={folds: 11}"], "folds"),
-                        (["strategy={name: single}", "data.samples={how: folds, folds: 3, fold: 3}"], "data.samples.fold")):
+                        (["strategy={name: single}", "data.samples={how: folds, folds: 3, fold: 3}"],
+                         "data.samples.fold")):
         done = runs.run(CONFIG, None, [*SHORT, *sets], expect=78)
         runs.check(words in done.stdout, f"{sets}: {done.stdout}")
 

@@ -16,7 +16,8 @@ data: {name: table, path: data.csv, evaluate: {fraction: 0.1}}
 optimizer: {name: adam, lr: 0.01}
 train: {epochs: 100000, max_steps: STEPS, batch: {global: 16}, evaluate_every: never, checkpoint_every: never}
 """
-FARM = "name: farm\n" + COMMON + "strategy: {name: independent, cores: 1, max_parallel: 1, pipelines: [{name: first}]}\n"
+FARM = ("name: farm\n" + COMMON +
+        "strategy: {name: independent, cores: 1, max_parallel: 1, pipelines: [{name: first}]}\n")
 
 
 def pipeline(name, steps=5, extra=""):
@@ -52,8 +53,9 @@ with runs.workspace() as folder:
         # Its data is found relative to the farm's working folder, which differs from this one.
         add(pipeline("second"), 0, "second: in the queue", "priority 3")
         add(pipeline("second"), 78, "name: is 'second'")
-        done = runs.wait_for(lambda: (runs.summary(there / "run" / "pipelines" / "second") or {}).get("status") == "done", 60,
-                             "the added one")
+        done = runs.wait_for(
+            lambda: (runs.summary(there / "run" / "pipelines" / "second") or {}).get("status") == "done", 60,
+            "the added one")
         runs.check(not list((there / "run" / "inbox").glob(".*")), "a temporary is left in the inbox")
 
         # A stopped farm that does not answer gets nothing that it could read later.

@@ -38,7 +38,8 @@ def progressed(output):
 
 def finished(title, output, console, code, pipelines=4):
     summary = runs.summary(output)
-    runs.check(code == 0 and summary["status"] == "done", f"{title}: exit {code}, {summary['failure']}\n{console[-3000:]}")
+    runs.check(code == 0 and summary["status"] == "done",
+               f"{title}: exit {code}, {summary['failure']}\n{console[-3000:]}")
     done = [entry["name"] for entry in summary["pipelines"] if entry["status"] == "done"]
     runs.check(len(done) == pipelines, f"{title}: done are {done}\n{console[-2000:]}")
     return summary

@@ -61,7 +61,8 @@ with runs.workspace() as folder:
     def outcome(name):
         """Returns leaderboard columns that must not depend on slots: place, stage, value, settings and others."""
         board = runs.summary(folder / name)["leaderboard"]
-        return [(row["place"], row["pipeline"], row["status"], row.get("stage"), row["value"], row["epochs"], row["grid"])
+        return [(row["place"], row["pipeline"], row["status"], row.get("stage"), row["value"], row["epochs"],
+                 row["grid"])
                 for row in board["rows"]]
 
     text = convoy("run", "search.yaml", "--output", "two")
@@ -73,12 +74,14 @@ with runs.workspace() as folder:
     runs.check(len({json.dumps(row[6], sort_keys=True) for row in rows}) == 9, f"equal settings: {rows}")
 
     attempts = runs.summary(folder / "two" / "pipelines" / rows[0][1])["attempts"]
-    runs.check([(one["paused"], one["checkpoint"] > 0) for one in attempts] == [(True, True)] * 2, f"pauses: {attempts}")
+    runs.check([(one["paused"], one["checkpoint"] > 0) for one in attempts] == [(True, True)] * 2,
+               f"pauses: {attempts}")
 
     convoy("run", "search.yaml", "--output", "one", "--set", "strategy.max_parallel=1")
     runs.check(outcome("one") == rows, f"another number of slots: {outcome('one')}\n{rows}")
 
-    # A trial that went through all rungs equals one that trained without a pause, with the schedule of its whole length.
+    # A trial that went through all rungs equals one that trained without a pause, with the schedule of its whole
+    # length.
     convoy("run", "full.yaml", "--output", "full")
     whole = {row[1]: row for row in outcome("full")}
     runs.check(whole[rows[0][1]][4] == rows[0][4], f"{whole[rows[0][1]]} {rows[0]}")
@@ -96,7 +99,8 @@ with runs.workspace() as folder:
         runs.check(farm.returncode in (0, 143, -9), f"{name}: {farm.returncode}")
         if name == "killed":
             convoy("report", name, "-o", "killed.html")
-            page = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', (folder / "killed.html").read_text(), re.S).group(1))
+            page = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', (folder / "killed.html").read_text(),
+                                        re.S).group(1))
             # The two pipelines that ran may have stopped, since their farm ended.
             states = [row["status"] for row in page["farms"][0]["rows"]]
             runs.check("lost" in states and states.count("stopped") <= 2 and "failed" not in states,
@@ -176,6 +180,7 @@ with runs.workspace() as folder:
     }.items():
         start = time.monotonic()
         text = convoy("run", "search.yaml", "--output", "wrong", *[w for s in sets for w in ("--set", s)], code=78)
-        runs.check(words in text and time.monotonic() - start < 3 and not (folder / "wrong").exists(), f"{sets}: {text}")
+        runs.check(words in text and time.monotonic() - start < 3 and not (folder / "wrong").exists(),
+                   f"{sets}: {text}")
     text = convoy("add", "two", "--set", "strategy.grid.seed=[4]", code=64)
     runs.check("grid" in text, text)

@@ -22,7 +22,8 @@ device: cpu
 model: {name: mlp, hidden: [16]}
 data: {name: synthetic, rows: 4096, evaluate_rows: 64}
 optimizer: {name: adam, lr: 0.01}
-train: {epochs: 100000, max_steps: 1000000, batch: {global: 64}, evaluate_every: never, checkpoint_every: never, log_every: 50}
+train: {epochs: 100000, max_steps: 1000000, batch: {global: 64}, evaluate_every: never, checkpoint_every: never, \
+log_every: 50}
 strategy:
   name: independent
   cores: 1
@@ -103,7 +104,8 @@ class Terminal:
 with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     for wrong, word in ((folder / "nowhere", "no such folder"), (folder, "is no run folder")):
         refused = subprocess.run(top(wrong), stderr=subprocess.PIPE, text=True, timeout=30)
-        runs.check(refused.returncode == 64 and word in refused.stderr, f"{wrong}: {refused.returncode} {refused.stderr}")
+        runs.check(refused.returncode == 64 and word in refused.stderr,
+                   f"{wrong}: {refused.returncode} {refused.stderr}")
 
     # The mistake is after the part of a file that is checked before ranks start.
     (folder / "damaged.csv").write_text("a,target\n" + 100000 * "1,x\n" + "no number,y\n")
@@ -119,8 +121,10 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     time.sleep(1.5)  # two samples
     text = once(output)
     endless = row(text, "endless")
-    runs.check(endless[1] == "training" and int(endless[2].split("/")[0]) > 20 and endless[2].endswith("/1000000"), f"{endless}")
-    runs.check(endless[3].endswith("/s") and float(endless[4]) >= 0 and ":" in endless[5], f"rate, loss, eta: {endless}")
+    runs.check(endless[1] == "training" and int(endless[2].split("/")[0]) > 20 and endless[2].endswith("/1000000"),
+               f"{endless}")
+    runs.check(endless[3].endswith("/s") and float(endless[4]) >= 0 and ":" in endless[5],
+               f"rate, loss, eta: {endless}")
     runs.check(int(endless[6].rstrip("%")) > 0 and endless[7].endswith(("M", "G")), f"CPU and memory: {endless}")
     runs.check(row(text, "breaks")[1:3] == ["failed:", "corrupt_data"], f"{row(text, 'breaks')}")
     runs.check(row(text, "quick")[1:3] == ["done", "20/20"], f"{row(text, 'quick')}")

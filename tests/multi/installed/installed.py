@@ -61,7 +61,8 @@ def builds(prefix, source, *options):
     runs.check("rank 0 of 1, sum 2.5" in said, f"a program of the library prints {said}")
 
 
-lines = installed.changed_lines(*(installed.EXAMPLES / "training_loop" / name for name in ("plain.cpp", "training_loop.cpp")))
+lines = installed.changed_lines(*(installed.EXAMPLES / "training_loop" / name
+                                  for name in ("plain.cpp", "training_loop.cpp")))
 runs.check(0 < len(lines) <= 8, "training_loop.cpp differs from plain.cpp in:\n" + "\n".join(lines))
 page = (runs.TOP / "docs/howto/own_program.md").read_text()
 shown = [line[1:] for line in page.partition("```diff\n")[2].partition("```")[0].splitlines() if line.startswith("+")]

@@ -37,7 +37,8 @@ def parameters(folder):
 def difference(a, b):
     """Returns the largest |a - b| over largest |b|, over all tensors."""
     runs.check(a.keys() == b.keys(), f"tensors {sorted(a)} and {sorted(b)}")
-    return max(max(map(abs, map(float.__sub__, a[name], b[name])), default=0) / max(1e-3, *map(abs, b[name])) for name in a)
+    return max(max(map(abs, map(float.__sub__, a[name], b[name])), default=0) / max(1e-3, *map(abs, b[name]))
+               for name in a)
 
 
 def run_folder(folder):
@@ -55,8 +56,8 @@ def torchrun(program, folder):
         port = free.getsockname()[1]
     started = []
     for rank in range(2):
-        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2,
+                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
         variables = {name: str(value) for name, value in variables.items()}
         console = open(folder / f"console{rank}", "w")
         started.append(subprocess.Popen(program, cwd=folder, env=runs.environment(**variables), stdout=console,
@@ -73,7 +74,8 @@ def training_loop(work, prefix):
     program = [build / "training_loop", *arguments]
     ways = {
         "alone": lambda folder: installed.shell(program, cwd=folder),
-        "convoy run": lambda folder: installed.shell([prefix / "bin/convoy", "run", "--ranks", "2", "--", *program], cwd=folder),
+        "convoy run": lambda folder: installed.shell([prefix / "bin/convoy", "run", "--ranks", "2", "--", *program],
+                                                     cwd=folder),
         "mpirun": lambda folder: installed.shell(["mpirun", "--bind-to", "none", "-n", "2", *program], cwd=folder),
         "torchrun": lambda folder: torchrun(program, folder),
     }
@@ -108,17 +110,18 @@ def plugins(work, prefix):
     config = build.parent / "lenet.yaml"
     for strategy in ("pipeline", "fsdp"):
         output = work / f"sequential_{strategy}"
-        installed.shell([convoy, "run", config, *plugin, "--set", f"strategy.name={strategy}", "--set", "train.max_steps=100",
-                         "--output", output], cwd=work)
+        installed.shell([convoy, "run", config, *plugin, "--set", f"strategy.name={strategy}",
+                         "--set", "train.max_steps=100", "--output", output], cwd=work)
         loss = runs.summary(output)["metrics"]["loss"]["last"]
         print(f"sequential, {strategy}: loss {loss:.3f}", flush=True)
         runs.check(loss < 1.2, f"sequential under {strategy}: loss {loss} after 100 steps")
-        installed.shell([convoy, "verify", config, *plugin, "--set", f"strategy.name={strategy}", "--steps", "3"], cwd=work)
+        installed.shell([convoy, "verify", config, *plugin, "--set", f"strategy.name={strategy}", "--steps", "3"],
+                        cwd=work)
 
     build = installed.build_example("plugin", work, prefix)
     output = work / "plugin_run"
-    installed.shell([convoy, "run", build.parent / "mine.yaml", "--set", f"model.plugin={build / 'libmine.so'}", "--set",
-                     "backend=gloo", "--output", output], cwd=work)
+    installed.shell([convoy, "run", build.parent / "mine.yaml", "--set", f"model.plugin={build / 'libmine.so'}",
+                     "--set", "backend=gloo", "--output", output], cwd=work)
     loss = runs.summary(output)["metrics"]["loss"]["last"]
     runs.check(loss < 0.25, f"plugin: loss {loss}")
 

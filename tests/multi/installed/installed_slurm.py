@@ -11,7 +11,8 @@ import runs
 
 with sim.slurm(2), runs.workspace() as work:
     build = installed.build_example("training_loop", work, installed.install(work))
-    program = [build / "training_loop", "--data", installed.fashion_mnist(work / "data"), "--epochs", "1", "--batch", "512"]
+    program = [build / "training_loop", "--data", installed.fashion_mnist(work / "data"), "--epochs", "1",
+               "--batch", "512"]
     work.chmod(0o755)
     for way in ([], ["--mpi=pmix"]):
         folder = work / f"srun{len(way)}"
@@ -19,5 +20,6 @@ with sim.slurm(2), runs.workspace() as work:
         under = sim.in_slurm("srun", "-N2", "-n2", "--kill-on-bad-exit=1", *way)
         said = installed.shell([*under, *program], cwd=folder)
         summary = runs.summary(folder / "runs" / "training_loop")
-        runs.check(summary and summary["status"] == "done" and summary["world_size"] == 2, f"srun {way}: {summary}\n{said}")
+        runs.check(summary and summary["status"] == "done" and summary["world_size"] == 2,
+                   f"srun {way}: {summary}\n{said}")
         print(f"srun {' '.join(way)}: 2 ranks, {summary['backend']}", flush=True)

@@ -1,5 +1,5 @@
-"""packaging/: the manifests against the published schemas of Kubernetes, Kubeflow Trainer, JobSet and SkyPilot, and their
-names against each other; the systemd unit by systemd-analyze; the conda recipe's keys and version."""
+"""packaging/: the manifests against the published schemas of Kubernetes, Kubeflow Trainer, JobSet and SkyPilot, and
+their names against each other; the systemd unit by systemd-analyze; the conda recipe's keys and version."""
 # labels: slow
 # timeout: 600
 import json
@@ -13,8 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import runs
 
 FOLDER = runs.TOP / "packaging" / "kubernetes"
-PACKAGES = ["kubernetes-validate==1.37.0", "importlib_resources", "kubeflow-trainer-api==2.3.0", "pyyaml", "skypilot==0.14.1",
-            "jsonschema"]
+PACKAGES = ["kubernetes-validate==1.37.0", "importlib_resources", "kubeflow-trainer-api==2.3.0", "pyyaml",
+            "skypilot==0.14.1", "jsonschema"]
 RELEASE = "1.32"
 # Runs in a Python with PACKAGES. MPIJob's schema is in no package, so its pods are checked.
 CHECK = f"""
@@ -35,7 +35,8 @@ for document in documents("indexed_job.yaml"):
 for replicated in documents("jobset.yaml")[0]["spec"]["replicatedJobs"]:
     job(replicated["template"], replicated["name"])
 for name, replica in documents("mpijob.yaml")[0]["spec"]["mpiReplicaSpecs"].items():
-    check({{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": name.lower()}}, "spec": replica["template"]["spec"]}})
+    check({{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": name.lower()}}, \
+"spec": replica["template"]["spec"]}})
 for name, kind in (("trainjob.yaml", TrainerV1alpha1TrainJob), ("jobset.yaml", JobsetV1alpha2JobSet)):
     (document,) = documents(name)
     assert kind.from_dict(document).to_dict() == document, f"the model of {{name}} drops keys"
@@ -71,8 +72,9 @@ def installed_python(work):
 
 def names_match(python):
     """The address of node 0 must be the name that the platform gives to the first pod."""
-    text = subprocess.run([python, "-c", "import json,sys,yaml; print(json.dumps([list(yaml.safe_load_all(open(f))) for f in "
-                           "sys.argv[1:]]))", FOLDER / "indexed_job.yaml", FOLDER / "jobset.yaml"],
+    text = subprocess.run([python, "-c", "import json,sys,yaml; "
+                           "print(json.dumps([list(yaml.safe_load_all(open(f))) for f in sys.argv[1:]]))",
+                           FOLDER / "indexed_job.yaml", FOLDER / "jobset.yaml"],
                           stdout=subprocess.PIPE, text=True, check=True).stdout
     (service, job), (jobset,) = json.loads(text)
 
@@ -80,9 +82,11 @@ def names_match(python):
         return {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
     pod = job["spec"]["template"]["spec"]
     given = variables(pod)
-    runs.check(given["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}", f"indexed_job: {given}")
+    runs.check(given["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}",
+               f"indexed_job: {given}")
     runs.check(pod["subdomain"] == service["metadata"]["name"], "indexed_job: another service")
-    runs.check(given["NNODES"] == str(job["spec"]["completions"]) == str(job["spec"]["parallelism"]), f"indexed_job: {given}")
+    runs.check(given["NNODES"] == str(job["spec"]["completions"]) == str(job["spec"]["parallelism"]),
+               f"indexed_job: {given}")
     (part,) = jobset["spec"]["replicatedJobs"]
     given = variables(part["template"]["spec"]["template"]["spec"])
     first = f"{jobset['metadata']['name']}-{part['name']}-0-0.{jobset['spec']['network']['subdomain']}"
@@ -101,16 +105,18 @@ def unit(work):
     def problems(name, text):
         path = work / f"{name}@.service"
         path.write_text(text.replace("/usr/bin/convoy ", f"{runs.CONVOY} "))
-        done = subprocess.run(["systemd-analyze", "verify", "--man=no", work / f"{name}@x.service"], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", work / f"{name}@x.service"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return done.stdout
     runs.check(problems("convoy-farm", text) == "", problems("convoy-farm", text))
-    runs.check("on-failures" in problems("broken", text.replace("on-failure", "on-failures")), "a wrong unit was accepted")
+    runs.check("on-failures" in problems("broken", text.replace("on-failure", "on-failures")),
+               "a wrong unit was accepted")
 
 
 # Sections and keys that the recipe may use, from conda-build's page "Defining metadata".
 RECIPE_KEYS = {"package": {"name", "version"}, "source": {"git_url", "git_rev"}, "build": {"number", "skip", "script"},
-               "requirements": {"build", "host", "run"}, "test": {"commands"}, "about": {"summary", "license", "license_file"}}
+               "requirements": {"build", "host", "run"}, "test": {"commands"},
+               "about": {"summary", "license", "license_file"}}
 
 
 def recipe(python):
@@ -118,8 +124,8 @@ def recipe(python):
     (version,) = re.findall(r'set version = "([0-9.]+)"', text)
     runs.check(f'"{version}"' in (runs.TOP / "core" / "base" / "version.h").read_text(), f"the recipe builds {version}")
     text = re.sub(r"{%.*?%}", "", text).replace("{{ version }}", version).replace('{{ compiler("cxx") }}', "cxx")
-    done = subprocess.run([python, "-c", "import json,sys,yaml; print(json.dumps(yaml.safe_load(sys.stdin)))"], input=text,
-                          stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([python, "-c", "import json,sys,yaml; print(json.dumps(yaml.safe_load(sys.stdin)))"],
+                          input=text, stdout=subprocess.PIPE, text=True, check=True)
     read = json.loads(done.stdout)
     for section, keys in RECIPE_KEYS.items():
         runs.check(set(read.pop(section)) <= keys, f"meta.yaml: {section} has another key than {sorted(keys)}")

@@ -11,7 +11,8 @@ import installed
 import runs
 
 NEEDED = ("bin/convoy", "bin/convoy-rank", "lib/libconvoy.so", "lib/libconvoy_core.so", "lib/libconvoy_backends.so",
-          "lib/cmake/convoy/convoyConfig.cmake", "include/convoy/convoy.h", "share/convoy/examples/training_loop/plain.cpp")
+          "lib/cmake/convoy/convoyConfig.cmake", "include/convoy/convoy.h",
+          "share/convoy/examples/training_loop/plain.cpp")
 
 
 def no_path_of_here(tree):

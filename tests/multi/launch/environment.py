@@ -31,10 +31,12 @@ def trains(title, output, ranks=None, under=(), world=1, says=(), **variables):
     summary = runs.summary(output)
     runs.check(summary["world_size"] == world, f"{title}: {summary['world_size']} ranks, not {world}")
     for word in says:
-        runs.check(done.stdout.count(word) == 1, f"{title}: says '{word}' {done.stdout.count(word)} times\n{done.stdout}")
+        runs.check(done.stdout.count(word) == 1,
+                   f"{title}: says '{word}' {done.stdout.count(word)} times\n{done.stdout}")
 
 
-refused({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK")
+refused({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "unset OMPI_COMM_WORLD_RANK")
 refused({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 refused({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}, "SLURM_LOCALID", "srun")
 refused({"CONVOY_RANK": "0"}, "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB")
@@ -70,17 +72,21 @@ with runs.workspace() as folder:
     # Rank 1 never joins: rank 0 waits no longer than the time limit of the rendezvous.
     begin = time.monotonic()
     alone = runs.environment(CONVOY_RANK="0", CONVOY_LOCAL_RANK="0", CONVOY_WORLD_SIZE="2", CONVOY_JOB="alone")
-    done = subprocess.run(runs.command(config, folder / "batch", [*SETS, "seed=7", "launch.rendezvous=3s"], 2), cwd=runs.TOP,
-                          env=alone, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(runs.command(config, folder / "batch", [*SETS, "seed=7", "launch.rendezvous=3s"], 2),
+                          cwd=runs.TOP, env=alone, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
     runs.check(done.returncode == 73 and time.monotonic() - begin < 6,
                f"alone: exit {done.returncode} after {time.monotonic() - begin:.0f} s\n{done.stdout}")
     # The number of ranks in a file is for a start without a launcher; a typed number is a contradiction.
     own = folder / "own.yaml"
     own.write_text(config.read_text() + "\nlaunch: {ranks: 2}\n")
     config = own
-    trains("mpirun decides", folder / "mpirun", under=["mpirun", "-n", "3"], world=3, says=["launch.ranks: 2 has no effect under mpirun"])
+    trains("mpirun decides", folder / "mpirun", under=["mpirun", "-n", "3"], world=3,
+           says=["launch.ranks: 2 has no effect under mpirun"])
     refused({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "x", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "SIZE=x")
     done = subprocess.run(runs.command(own, folder / "typed", ranks=4, under=["mpirun", "-n", "2"]), cwd=runs.TOP,
-                          env=runs.environment(), timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    runs.check(done.returncode == 78 and "OMPI_COMM_WORLD_SIZE=2" in done.stdout, f"--ranks under mpirun: {done.stdout}")
+                          env=runs.environment(), timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
+    runs.check(done.returncode == 78 and "OMPI_COMM_WORLD_SIZE=2" in done.stdout,
+               f"--ranks under mpirun: {done.stdout}")
 print("one launcher is used, incomplete and contradictory variables are refused by name, inherited ones are reported")

@@ -51,7 +51,8 @@ def trains(title, output, sets, hosts_of_ranks, backend, **how):
 
 
 def environment_of(pid):
-    return dict(entry.split("=", 1) for entry in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in entry)
+    return dict(entry.split("=", 1) for entry in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+                if "=" in entry)
 
 
 def mine():
@@ -87,9 +88,11 @@ def ends(title, process, output, codes, within, names, started):
         runs.fail(f"{title}: still running after {within} s\n{console[-2000:]}")
     seconds = time.monotonic() - started
     summary = runs.summary(output)
-    runs.check(summary["exit_code"] in codes, f"{title}: summary says {summary['exit_code']}\n{summary['failure']}\n{console[-2000:]}")
+    runs.check(summary["exit_code"] in codes,
+               f"{title}: summary says {summary['exit_code']}\n{summary['failure']}\n{console[-2000:]}")
     failure = summary["failure"]
-    runs.check(names in (failure["host"] or "") or names in failure["message"], f"{title}: does not name {names}: {failure}")
+    runs.check(names in (failure["host"] or "") or names in failure["message"],
+               f"{title}: does not name {names}: {failure}")
     print(f"{title}: {summary['exit_code']} after {seconds:.1f} s: {failure['message']}", flush=True)
 
 
@@ -117,7 +120,8 @@ def patience(text):
 def train_everywhere(folder):
     both = ["nodea1", "nodea2"]
     for backend in ("mpi", "gloo"):
-        trains(f"mpirun, {backend}", folder / f"mpirun-{backend}", [*SHORT, f"backend={backend}"], both, backend, under=MPIRUN)
+        trains(f"mpirun, {backend}", folder / f"mpirun-{backend}", [*SHORT, f"backend={backend}"], both, backend,
+               under=MPIRUN)
         console = trains(f"--hosts, {backend}", folder / f"hosts-{backend}",
                          [*SHORT, "launch.ranks=2", f"backend={backend}", RSH], both, backend, hosts="nodea1,nodea2")
         if backend == "mpi":
@@ -125,10 +129,11 @@ def train_everywhere(folder):
             launch = runs.summary(folder / "hosts-mpi")["config"]["launch"]
             runs.check(patience(console) > launch["heartbeat"] + launch["failure_grace"],
                        f"mpirun gives up a host after {patience(console)} s")
-    trains("--hosts with shares", folder / "shares", [*SHORT, "backend=gloo", RSH], ["nodea1", "nodea2", "nodea2"], "gloo",
-           hosts="nodea1:1,nodea2:2")
-    console = trains("IPv6", folder / "six", [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both,
-                     "gloo", hosts="nodea1-6,nodea2-6")
+    trains("--hosts with shares", folder / "shares", [*SHORT, "backend=gloo", RSH], ["nodea1", "nodea2", "nodea2"],
+           "gloo", hosts="nodea1:1,nodea2:2")
+    console = trains("IPv6", folder / "six",
+                     [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both, "gloo",
+                     hosts="nodea1-6,nodea2-6")
     # Storage that the hosts do not share: no checkpoint, or only rank 0 has one.
     private = pathlib.Path(subprocess.run([sim.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
     whole("no shared folder", private / "run", [*SHORT, "launch.ranks=2", "backend=gloo", RSH], hosts="nodea1,nodea2")
@@ -141,11 +146,13 @@ def train_everywhere(folder):
 def with_bridges(folder):
     """Gives each host a container bridge with the same address, on which Open MPI alone would wait for ever."""
     for host in ("nodea1", "nodea2"):
-        subprocess.run(sim.on(host, "sh", "-c", "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
-                                 "ip link set docker0 up"), check=True)
+        subprocess.run(sim.on(host, "sh", "-c",
+                              "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
+                              "ip link set docker0 up"), check=True)
     for backend in ("mpi", "gloo"):
-        trains(f"bridges, {backend}", folder / f"bridges-{backend}", [*SHORT, "launch.ranks=2", f"backend={backend}", RSH],
-               ["nodea1", "nodea2"], backend, hosts="nodea1,nodea2")
+        trains(f"bridges, {backend}", folder / f"bridges-{backend}",
+               [*SHORT, "launch.ranks=2", f"backend={backend}", RSH], ["nodea1", "nodea2"], backend,
+               hosts="nodea1,nodea2")
     for host in ("nodea1", "nodea2"):
         subprocess.run(sim.on(host, "ip", "link", "del", "docker0"), check=True)
 
@@ -182,14 +189,17 @@ def over_ssh(folder):
 
 def refusals(folder):
     sets = [*SHORT, "launch.ranks=2", "launch.rendezvous=5s"]
-    said = whole("no such host", folder / "no", [*sets, "launch.remote_shell=[/bin/sh, -c, 'echo who is that >&2; exit 255', --]"],
-                 expect=75, hosts="nodea1,nowhere")
+    said = whole("no such host", folder / "no",
+                 [*sets, "launch.remote_shell=[/bin/sh, -c, 'echo who is that >&2; exit 255', --]"], expect=75,
+                 hosts="nodea1,nowhere")
     runs.check("nowhere" in said and "who is that" in said, said)
     runs.check(runs.summary(folder / "no")["failure"]["host"] == "nowhere", runs.summary(folder / "no"))
     other = folder / "other-version"
-    other.write_text("#!/bin/sh\necho 'convoy-hello {\"version\": \"0.0.1\", \"problem\": \"is version 0.0.1 there\"}'\n")
+    other.write_text("#!/bin/sh\necho 'convoy-hello {\"version\": \"0.0.1\", "
+                     "\"problem\": \"is version 0.0.1 there\"}'\n")
     other.chmod(0o755)
-    said = whole("another version", folder / "version", [*sets, f"launch.remote_shell=[{other}]"], expect=75, hosts="nodea1,nodea2")
+    said = whole("another version", folder / "version", [*sets, f"launch.remote_shell=[{other}]"], expect=75,
+                 hosts="nodea1,nodea2")
     runs.check("0.0.1" in said and "nodea2" in said, said)
     said = whole("one host twice", folder / "twice", [*sets, RSH], expect=64, hosts="nodea2,nodea2-6")
     runs.check("are the same host" in said, said)
@@ -217,7 +227,8 @@ def crashed(folder):
     rank = next(pid for pid in mine() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "convoy-rank\n")
     secret = environment_of(rank)["CONVOY_CHANNEL"].split(",")[-1].split()[-1]
     lines = [(p / "cmdline").read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*") if (p / "cmdline").exists()]
-    runs.check(len(secret) >= 16 and not any(secret.encode() in text for text in lines), "the secret is in a command line")
+    runs.check(len(secret) >= 16 and not any(secret.encode() in text for text in lines),
+               "the secret is in a command line")
     started = time.monotonic()
     sim.tell("crash", "nodea2")
     ends("--hosts, nodea2 crashed", process, output, (110, 75), BOUND, "nodea2", started)
@@ -243,7 +254,8 @@ def first_crashed(folder):
     process.wait()
     nothing_left("--hosts, nodea1 crashed", BOUND)
     summary = runs.summary(output)
-    runs.check(summary["exit_code"] in (75, 110) and "10.77.0.1" in summary["failure"]["message"], f"nodea1 crashed: {summary}")
+    runs.check(summary["exit_code"] in (75, 110) and "10.77.0.1" in summary["failure"]["message"],
+               f"nodea1 crashed: {summary}")
     print(f"--hosts, nodea1 crashed: {summary['exit_code']}: {summary['failure']['message']}", flush=True)
     sim.tell("heal", "nodea1")
 
@@ -289,8 +301,10 @@ def restarted(folder):
         summary = runs.summary(outputs[inject])
         (first,) = summary["attempts"]
         runs.check(summary["attempt"] == 1 and first["exit_code"] == 137 and first["checkpoint"] == 5 and
-                   (first["failure"]["rank"], first["failure"]["host"]) == (1, "nodea2"), f"the first attempt's end: {first}")
-        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1, "weights differ from an undisturbed run")
+                   (first["failure"]["rank"], first["failure"]["host"]) == (1, "nodea2"),
+                   f"the first attempt's end: {first}")
+        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1,
+                   "weights differ from an undisturbed run")
         nothing_left("restarted", 3)
 
 
@@ -307,8 +321,8 @@ def mpirun_host_crashed(folder):
     sim.tell("heal", "nodea2")
 
 
-PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, first_crashed, shell_killed, convoy_killed,
-         stopped, restarted, mpirun_host_crashed)
+PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, first_crashed, shell_killed,
+         convoy_killed, stopped, restarted, mpirun_host_crashed)
 
 
 if __name__ == "__main__":

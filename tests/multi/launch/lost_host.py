@@ -1,6 +1,6 @@
 """launch.min_ranks with --hosts: the ranks of one host continue when the other is cut off, or when a rank there is
-killed, and end with the weights of an undisturbed run (fp64, to 1e-12). When the host returns, others take their places.
-A host that is lost after all results takes nothing with it."""
+killed, and end with the weights of an undisturbed run (fp64, to 1e-12). When the host returns, others take their
+places. A host that is lost after all results takes nothing with it."""
 # labels: multi faults
 # timeout: 300
 import os
@@ -17,21 +17,22 @@ import runs
 import simulated_hosts as sim
 
 SETS = ["strategy={name: ddp}", "backend=gloo", "precision=fp64", "launch.bind=none",
-        "launch.min_ranks=2", "launch.heartbeat=2s", "launch.collective=30s", "launch.rendezvous=60s", "train.log_every=1",
-        "train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps"]
+        "launch.min_ranks=2", "launch.heartbeat=2s", "launch.collective=30s", "launch.rendezvous=60s",
+        "train.log_every=1", "train.max_steps=30", "train.evaluate_every=10 steps", "train.checkpoint_every=8 steps"]
 
 
 def begin(output, inject=(), sets=(), config="gpt", shell=f"[{sim.HOSTS},rsh]"):
     command = runs.command(runs.TOP / "configs" / "tiny" / f"{config}.yaml", output,
                            [*SETS, *sets, f"launch.remote_shell={shell}"], 4, inject=inject)
-    return subprocess.Popen(sim.on("nodea1", *command, "--hosts", "nodea1,nodea2"), cwd=runs.TOP, env=runs.environment(),
-                            stdout=open(f"{output}.console", "w"), stderr=subprocess.STDOUT)
+    return subprocess.Popen(sim.on("nodea1", *command, "--hosts", "nodea1,nodea2"), cwd=runs.TOP,
+                            env=runs.environment(), stdout=open(f"{output}.console", "w"), stderr=subprocess.STDOUT)
 
 
 def end_shells(process):
     """Kills the remote shells to nodea2."""
     shells = [pid for pid in runs.descendants(process.pid)
-              if {"nodea2", detached_shell.__file__} <= set(pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0"))]
+              if {"nodea2", detached_shell.__file__}
+              <= set(pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0"))]
     runs.check(shells, "no remote shell runs")
     for pid in shells:
         os.kill(pid, signal.SIGKILL)
@@ -85,9 +86,11 @@ with runs.workspace() as folder, sim.hosts(2):
 
     # A rank joins by hand, and dies with the job.
     output = folder / "asked"
-    process = begin(output, ["kill:rank=3@step=12"], ["train.epochs=~", "train.max_steps=100000", "train.evaluate_every=never"])
+    process = begin(output, ["kill:rank=3@step=12"],
+                    ["train.epochs=~", "train.max_steps=100000", "train.evaluate_every=never"])
     runs.wait_for(lambda: runs.summary(output) is not None and ranks_now() == 3, 30, "a lost rank")
-    done = subprocess.run([*sim.on("nodea1", runs.CONVOY, "run", "--join", output)], timeout=60, capture_output=True, text=True)
+    done = subprocess.run([*sim.on("nodea1", runs.CONVOY, "run", "--join", output)], timeout=60, capture_output=True,
+                          text=True)
     runs.check(done.returncode == 0 and "rank 3 takes part" in done.stdout, f"{done}")
     joined = [rank["pid"] for rank in runs.summary(output)["ranks"]]
     runs.check(len(runs.alive(joined)) == 4, f"process IDs {joined}")

@@ -1,4 +1,5 @@
-"""The same two ranks started in every way, each three times: alone, through mpirun, under mpirun, by torchrun's variables."""
+"""The same two ranks started in every way, each three times: alone, through mpirun, under mpirun, by torchrun's
+variables."""
 import pathlib
 import subprocess
 import sys
@@ -9,8 +10,8 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 SETS = ["strategy.name=ddp", "train.epochs=1"]
 KEYS = ["status", "exit_code", "strategy", "backend", "world_size", "ranks", "parameters", "epochs", "steps", "samples",
-        "train_seconds", "samples_per_second", "startup_seconds", "evaluate_seconds", "data_seconds", "data_cpu_seconds",
-        "wait_seconds", "cpu_efficiency", "bytes_sent_per_step", "metrics", "failure", "version"]
+        "train_seconds", "samples_per_second", "startup_seconds", "evaluate_seconds", "data_seconds",
+        "data_cpu_seconds", "wait_seconds", "cpu_efficiency", "bytes_sent_per_step", "metrics", "failure", "version"]
 
 
 def look(title, output, backend, console):

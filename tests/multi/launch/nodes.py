@@ -39,7 +39,8 @@ class Node:
             self.process.kill()
             runs.fail(f"{self.host}: still running after {within} s\n{self.process.communicate()[0][-3000:]}")
         self.seconds = time.monotonic() - self.started
-        runs.check(self.process.returncode == code, f"{self.host}: exit {self.process.returncode}, not {code}\n{text[-3000:]}")
+        runs.check(self.process.returncode == code,
+                   f"{self.host}: exit {self.process.returncode}, not {code}\n{text[-3000:]}")
         for name in names:
             runs.check(name in text, f"{self.host}: does not name {name}:\n{text[-3000:]}")
         return text
@@ -81,7 +82,8 @@ def by_platforms(folder, reference):
         "Kubeflow": lambda node: {"PET_NNODES": "2", "PET_NODE_RANK": str(node), "PET_NPROC_PER_NODE": "1",
                                   "PET_MASTER_ADDR": "nodea1", "PET_MASTER_PORT": "29713"},
         "Kubeflow v1": lambda node: {"PET_NNODES": "2", "PET_NODE_RANK": str(node), "PET_MASTER_ADDR": "nodea1",
-                                     "RANK": str(node), "WORLD_SIZE": "2", "MASTER_ADDR": "nodea1", "MASTER_PORT": "29714"},
+                                     "RANK": str(node), "WORLD_SIZE": "2", "MASTER_ADDR": "nodea1",
+                                     "MASTER_PORT": "29714"},
         "SkyPilot": lambda node: {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": str(node),
                                   "SKYPILOT_NODE_IPS": "10.77.0.1\n10.77.0.2"},
         "NNODES": lambda node: {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": "nodea1", "MASTER_PORT": "29715"},
@@ -91,14 +93,16 @@ def by_platforms(folder, reference):
         output = folder / name.replace(" ", "-")
         nodes = [Node(host, output, variables=variables(number)) for number, host in enumerate(HOSTS)]
         summary = trains(name, output, *nodes)
-        runs.check(summary["metrics"] == reference["metrics"], f"{name}: {summary['metrics']}, not {reference['metrics']}")
+        runs.check(summary["metrics"] == reference["metrics"],
+                   f"{name}: {summary['metrics']}, not {reference['metrics']}")
 
 
 def refusals(folder):
     output = folder / "refused"
     alone = Node("nodea1", output, sets=[*SHORT[:-3], "launch.rendezvous=3s", "launch.ranks=2"], options=options(0))
     alone.ends(75, within=10, names=["node 1", "launch.rendezvous"])
-    late = Node("nodea2", folder / "late", sets=[*SHORT[:-3], "launch.rendezvous=3s", "launch.ranks=2"], options=options(1))
+    late = Node("nodea2", folder / "late", sets=[*SHORT[:-3], "launch.rendezvous=3s", "launch.ranks=2"],
+                options=options(1))
     late.ends(75, within=10, names=["node 0 does not answer", "nodea1"])
     twice = [Node("nodea1", folder / "twice", options=options(0, nodes=3))]
     twice += [Node(host, folder / "twice", options=options(1, nodes=3)) for host in ("nodea2", "nodea3")]
@@ -122,7 +126,8 @@ def refusals(folder):
     secrets[0].ends(75, within=10, names=["nothing came from node 1", "was refused", "the same CONVOY_SECRET"])
     wrong = Node("nodea2", folder / "wrong", options=options(0))
     wrong.ends(75, within=10, names=["nodea1", "no address of this host"])
-    for variables, names in (({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "nodea1", "PET_NNODES": "3"}, ["NNODES"]),
+    for variables, names in (({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "nodea1", "PET_NNODES": "3"},
+                              ["NNODES"]),
                              ({"NNODES": "2", "MASTER_ADDR": "nodea1"}, ["NODE_RANK"])):
         node = Node("nodea2", folder / "bad", variables=variables)
         node.ends(78, within=5, names=names)
@@ -139,10 +144,11 @@ def refusals(folder):
 
 
 def stopped(folder):
-    """A second node 1 is refused while the job runs. A TERM for one node, as a platform sends it, stops the job after a step
-    on all nodes, with a checkpoint."""
+    """A second node 1 is refused while the job runs. A TERM for one node, as a platform sends it, stops the job after a
+    step on all nodes, with a checkpoint."""
     output = folder / "stopped"
-    sets = [*SETS, "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never", "train.log_every=1"]
+    sets = [*SETS, "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never",
+            "train.log_every=1"]
     nodes = [Node(host, output, sets=sets, options=options(number)) for number, host in enumerate(HOSTS)]
     runs.training(output, step=20)
     late = Node("nodea3", output, sets=sets, options=options(1))

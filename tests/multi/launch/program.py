@@ -37,7 +37,8 @@ with runs.workspace() as folder:
     # The run has ended, and stays unchanged.
     done("again", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 5], folder,
          says=["already done"])
-    done("other arguments", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 6], folder, 73)
+    done("other arguments", [runs.CONVOY, "run", "--ranks", 2, *FAST, "--output", "two", "--", JOB, "--steps", 6],
+         folder, 73)
 
     text = f"program: [{JOB}, --steps, 5]\ndevice: cpu\nlaunch: {{ranks: 2, cores_per_rank: 1, bind: none}}\n"
     (folder / "job.yaml").write_text(text)
@@ -52,12 +53,14 @@ with runs.workspace() as folder:
     done("a second Job", [JOB, "--steps", 5, "--at", 2, "--do", "second"], folder, 78,
          says=["step 2: a second convoy::Job(argc, argv) in this process"])
     done("a Job after the first", [JOB, "--steps", 5, "--do", "again"], folder, says=["caught: a second convoy::Job"])
-    text = done("without a Run", [runs.CONVOY, "run", *FAST, "--output", "sums", "--", JOB, "--steps", 2], folder, says=["done: "])
+    text = done("without a Run", [runs.CONVOY, "run", *FAST, "--output", "sums", "--", JOB, "--steps", 2], folder,
+                says=["done: "])
     runs.check("samples/s" not in text, f"a program without a Run has figures\n{text}")
     done("no convoy::Job", [runs.CONVOY, "run", "--output", "none", "--", "/bin/true"], folder, 70,
          says=["has to create a convoy::Job(argc, argv)"])
     done("without convoy", [JOB], folder, 127, says=["CONVOY"], CONVOY="/nowhere/convoy")
-    done("inside a rank", [JOB, "--steps", 5, "--at", 2, "--do", "nested"], folder, says=["rank 0 of 1 added 2 in 2 steps"])
+    done("inside a rank", [JOB, "--steps", 5, "--at", 2, "--do", "nested"], folder,
+         says=["rank 0 of 1 added 2 in 2 steps"])
 
     for backend in ("gloo", "mpi"):
         place = folder / f"mpirun-{backend}"
@@ -67,8 +70,8 @@ with runs.workspace() as folder:
         done(f"mpirun, {backend}", line, place, says=["rank 1 of 2 added 15"])
         check_summary(f"mpirun, {backend}", place / "runs" / "job", 2)
         runs.check(runs.summary(place / "runs" / "job")["backend"] == backend, f"mpirun: not {backend}")
-    done("mpirun of convoy", [runs.CONVOY, "run", "--ranks", 2, "--set", "backend=mpi", *FAST, "--output", "mpi", "--", JOB,
-                              "--steps", 5], folder, says=["rank 1 of 2 added 15"])
+    done("mpirun of convoy", [runs.CONVOY, "run", "--ranks", 2, "--set", "backend=mpi", *FAST, "--output", "mpi", "--",
+                              JOB, "--steps", 5], folder, says=["rank 1 of 2 added 15"])
     check_summary("mpirun of convoy", folder / "mpi", 2)
 
     place = folder / "torchrun"
@@ -112,9 +115,12 @@ strategy:
         done(command, [runs.CONVOY, command, "job.yaml"], folder, 78, ["job.yaml:1:10: program: has its own model"])
     done("threads", [runs.CONVOY, "run", "job.yaml", "--set", "backend=local"], folder, 78, ["backend: is local"])
     for fault in ("nan:rank=1@step=2", "mismatch:parameters", "throw:block=0@step=2"):
-        done(fault, [runs.CONVOY, "run", "--ranks", 2, "--inject", fault, "--", JOB], folder, 64, [f"--inject {fault}: happens in"])
-    done("without --", [runs.CONVOY, "run", "--ranks", 2, JOB], folder, 78, [f"is a program and no YAML file; type convoy run --ranks 2 -- {JOB}"])
+        done(fault, [runs.CONVOY, "run", "--ranks", 2, "--inject", fault, "--", JOB], folder, 64,
+             [f"--inject {fault}: happens in"])
+    done("without --", [runs.CONVOY, "run", "--ranks", 2, JOB], folder, 78,
+         [f"is a program and no YAML file; type convoy run --ranks 2 -- {JOB}"])
     done("nothing", [runs.CONVOY, "run"], folder, 64, ["a program after --"])
     done("both", [runs.CONVOY, "run", "job.yaml", "--", JOB], folder, 64, ["conflicts with the program"])
-    done("bench", [runs.CONVOY, "bench", "all_reduce", "job.yaml", "--sizes", "4K"], folder, says=["every element was right"])
+    done("bench", [runs.CONVOY, "bench", "all_reduce", "job.yaml", "--sizes", "4K"], folder,
+         says=["every element was right"])
 print("a program runs under every launcher")

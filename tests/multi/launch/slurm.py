@@ -45,8 +45,8 @@ def ways_to_start(folder):
     said = whole("plain srun, mpi", SRUN[:-1], folder / "refused", [*SHORT, "backend=mpi"], expect=78)
     runs.check(said.count("srun --mpi=pmix") == 1, f"the refusal: {said}")
     # An allocation is not a task: convoy starts its ranks here, and reports the variables that it ignores.
-    trains("inside salloc", ["salloc", "-N2", "-n2"], folder / "salloc", [*SHORT, "launch.ranks=2", "backend=gloo"], "gloo",
-           hosts=[os.uname().nodename] * 2, says=["the allocation of Slurm job"])
+    trains("inside salloc", ["salloc", "-N2", "-n2"], folder / "salloc", [*SHORT, "launch.ranks=2", "backend=gloo"],
+           "gloo", hosts=[os.uname().nodename] * 2, says=["the allocation of Slurm job"])
 
 
 def job_id(output):
@@ -87,7 +87,8 @@ def batch(folder):
     stopped = runs.summary(output)
     runs.check(stopped["exit_code"] == 143 and stopped["failure"] is not None, f"scancel: {stopped}\n{log[-3000:]}")
     steps = stopped["steps"]
-    runs.check(runs.newest_checkpoint(output).name == f"step-{steps}", f"scancel: {runs.newest_checkpoint(output)}, {steps} steps")
+    runs.check(runs.newest_checkpoint(output).name == f"step-{steps}",
+               f"scancel: {runs.newest_checkpoint(output)}, {steps} steps")
     print(f"scancel: all ranks stopped after step {steps}, with a checkpoint", flush=True)
 
     # A warning signal, as Slurm sends it with --signal when the time limit is near.
@@ -98,14 +99,16 @@ def batch(folder):
     log = (folder / f"slurm-{job}.log").read_text()
     runs.check("continuing the unfinished run" in log, f"the second submission: {log[-3000:]}")
     more = runs.summary(output)["steps"]
-    runs.check(more > steps and runs.newest_checkpoint(output).name == f"step-{more}", f"USR1: {more} steps\n{log[-3000:]}")
+    runs.check(more > steps and runs.newest_checkpoint(output).name == f"step-{more}",
+               f"USR1: {more} steps\n{log[-3000:]}")
     print(f"the next submission resumed, and stopped after step {more} when it was warned", flush=True)
 
     mine.write_text(mine.read_text().replace("epochs: 1000000", f"epochs: {more // 13 + 2}"))
     job = submit(folder, script, "mine.yaml")
     ended(job, folder, 60)
     last = runs.summary(output)
-    runs.check(last["status"] == "done" and last["steps"] > more, f"{last}\n{(folder / f'slurm-{job}.log').read_text()[-3000:]}")
+    runs.check(last["status"] == "done" and last["steps"] > more,
+               f"{last}\n{(folder / f'slurm-{job}.log').read_text()[-3000:]}")
 
 
 def rank_pids(ranks):
@@ -173,7 +176,8 @@ def hung_up(folder):
     summary = runs.summary(output)
     said = pathlib.Path(f"{output}.console").read_text()[-2000:]
     runs.check(summary["status"] == "stopped" and summary["exit_code"] == 143, f"HUP under srun: {summary}\n{said}")
-    runs.check(runs.newest_checkpoint(output).name == f"step-{summary['steps']}", f"HUP under srun: no checkpoint\n{said}")
+    runs.check(runs.newest_checkpoint(output).name == f"step-{summary['steps']}",
+               f"HUP under srun: no checkpoint\n{said}")
     runs.check(not (output / "failure.json").exists(), "HUP under srun: a stopped run has left failure.json")
     print(f"HUP under srun: all ranks stopped after step {summary['steps']}", flush=True)
 

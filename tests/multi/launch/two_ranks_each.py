@@ -14,7 +14,8 @@ SETS = ["launch.ranks=4", "launch.bind=none", "backend=gloo", "precision=fp64", 
 
 def losses(output, model, strategy, on_hosts):
     """Trains and returns the loss of each step, and the hosts of the ranks."""
-    command = runs.command(runs.TOP / "configs" / "tiny" / f"{model}.yaml", output, [*SETS, f"strategy.name={strategy}"])
+    command = runs.command(runs.TOP / "configs" / "tiny" / f"{model}.yaml", output,
+                           [*SETS, f"strategy.name={strategy}"])
     if on_hosts:
         command = [*sim.on("nodea1", *command), "--hosts", "nodea1,nodea2"]
     done = subprocess.run(command, cwd=runs.TOP, env=runs.environment(), timeout=120, stdout=subprocess.PIPE,

@@ -13,7 +13,8 @@ RECOMMENDER = """
 name: visits
 device: cpu
 model: {name: ncf, gmf_dim: 8, mlp_dim: 8, hidden: [16, 8]}
-data: {name: interactions, path: visits.csv, columns: {user: who, item: what}, holdout: random, negatives: 4, candidates: 20}
+data: {name: interactions, path: visits.csv, columns: {user: who, item: what}, holdout: random, negatives: 4, \
+candidates: 20}
 optimizer: {name: adam, lr: 1.0e-2}
 train: {epochs: 12, batch: {global: 64}, evaluate_every: 12 epochs, checkpoint_every: 4 epochs}
 strategy: {name: ddp}
@@ -68,14 +69,15 @@ with runs.workspace() as folder:
     first = runs.run(config, folder / "first", cwd=folder)
     runs.check(hit_ratio(first) > 0.7, f"nothing was learnt: {first['metrics']}")
     users = names(runs.newest_checkpoint(folder / "first"), "users")
-    runs.check(users == list(dict.fromkeys(who for who, _ in VISITS)), f"users are not by first appearance: {users[:5]}")
+    runs.check(users == list(dict.fromkeys(who for who, _ in VISITS)),
+               f"users are not by first appearance: {users[:5]}")
 
     # The same rows in a different order give every user and item a different number.
     shuffled = random.sample(VISITS, len(VISITS))
     write_visits(visits, shuffled)
     more = ["train.epochs=13", "train.evaluate_every=1 epoch", f"train.resume={folder / 'first'}"]
-    refused("shuffled rows", 78, runs.command(config, folder / "refused", more), "visits.yaml:5:", "data.path: is not the data",
-            "the users come in another order", "--set data.changed=allow")
+    refused("shuffled rows", 78, runs.command(config, folder / "refused", more), "visits.yaml:5:",
+            "data.path: is not the data", "the users come in another order", "--set data.changed=allow")
     runs.check(not (folder / "refused").exists(), "a refused resume leaves its folder")
     again = runs.run(config, folder / "allowed", [*more, "data.changed=allow"], cwd=folder)
     runs.check(hit_ratio(again) > hit_ratio(first) - 0.1, f"HR@10 {hit_ratio(again)} after {hit_ratio(first)}")
@@ -98,7 +100,8 @@ with runs.workspace() as folder:
             f"{len(VISITS) - 1} rows, {len(VISITS)} in the checkpoint", "--set data.changed=allow", "another --output")
     write_visits(folder / "moved.csv", VISITS)
     runs.run(config, folder / "killed", ["data.path=moved.csv"], cwd=folder)
-    runs.check(runs.weights(folder / "killed") == runs.weights(folder / "first"), "other weights with the same data under another path")
+    runs.check(runs.weights(folder / "killed") == runs.weights(folder / "first"),
+               "other weights with the same data under another path")
 
     # On another host the file may differ.
     for name, rows in {"here": VISITS, "there": shuffled}.items():
@@ -108,7 +111,8 @@ with runs.workspace() as folder:
     alone.write_text(RECOMMENDER.replace("launch: {ranks: 2, cores_per_rank: 1}", ""))
     line = runs.command(alone, folder / "hosts")
     refused("data of another host", 76,
-            ["mpirun", "-n", "1", "-wdir", str(folder / "here"), *line, ":", "-n", "1", "-wdir", str(folder / "there"), *line],
+            ["mpirun", "-n", "1", "-wdir", str(folder / "here"), *line, ":", "-n", "1", "-wdir", str(folder / "there"),
+             *line],
             "data.path: differs on host", "from what rank 0 reads")
 
     config, kinds = folder / "kinds.yaml", folder / "kinds.csv"
@@ -120,7 +124,8 @@ with runs.workspace() as folder:
     runs.check(first["metrics"]["accuracy"]["last"] > 0.9, f"nothing was learnt: {first['metrics']}")
     more = ["train.epochs=11", "train.evaluate_every=1 epoch", f"train.resume={folder / 'kinds'}", "data.changed=allow"]
     kinds.write_text("x,y,kind\n" + "".join(f"{x},{y},{kind.replace('cat', 'yak')}\n" for x, y, kind in rows))
-    refused("a renamed class", 78, runs.command(config, folder / "renamed", more), "class 'yak' is new", "class 'cat' is missing")
+    refused("a renamed class", 78, runs.command(config, folder / "renamed", more), "class 'yak' is new",
+            "class 'cat' is missing")
     kinds.write_text("kind,y,x\n" + "".join(f"{kind},{y},{x}\n" for x, y, kind in rows if kind != "cat"))
     again = runs.run(config, folder / "turned", more, cwd=folder)
     runs.check(again["metrics"]["accuracy"]["last"] > 0.9, f"columns in another order: {again['metrics']}")

@@ -71,12 +71,14 @@ def asked(folder):
 
 
 def replacement_starts(output, ranks):
-    """Kills rank 1 of a run whose lost ranks are replaced. Returns the convoy, the ranks before, and the new process."""
+    """Kills rank 1 of a run whose lost ranks are replaced. Returns the convoy, the ranks before, and the new
+    process."""
     process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2"], ranks=ranks)
     before = runs.rank_pids(process, ranks)
     runs.training(output, step=20)
     os.kill(before[1], signal.SIGKILL)
-    new = runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank") if p not in before],
+    new = runs.wait_for(lambda: [p for p in runs.named(runs.descendants(process.pid), "convoy-rank")
+                                 if p not in before],
                         10, "a replacement")
     return process, before, new[0]
 
@@ -120,14 +122,15 @@ def asked_near_the_end(folder):
 
 
 def asked_twice_and_between_attempts(folder):
-    """Two commands ask at once: the first one gets its rank, and the second one ends with 75. A command that asks during
-    a restart gets its rank afterwards."""
+    """Two commands ask at once: the first one gets its rank, and the second one ends with 75. A command that asks
+    during a restart gets its rank afterwards."""
     output = folder / "twice"
     process = runs.start(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2", "launch.backoff=2s"], ranks=2)
     runs.training(output, step=20)
     join = [runs.CONVOY, "run", "--join", output]
     first = subprocess.Popen(join, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    runs.wait_for(lambda: "a process starts for rank 2" in pathlib.Path(f"{output}.console").read_text(), 10, "a process")
+    runs.wait_for(lambda: "a process starts for rank 2" in pathlib.Path(f"{output}.console").read_text(), 10,
+                  "a process")
     second = subprocess.run(join, timeout=60, capture_output=True, text=True)
     runs.check(second.returncode in (0, 75), f"{second}")
     text, _ = first.communicate(timeout=20)
@@ -141,7 +144,8 @@ def asked_twice_and_between_attempts(folder):
     stopped(process, output)
     runs.check(not (output / "join").exists(), "the folder of requests is left")
     more = runs.summary(output)["steps"] + 20
-    runs.run(CONFIG, output, [*COMMON, *LONG, "launch.max_restarts=2", "launch.backoff=2s", f"train.max_steps={more}"], 2)
+    runs.run(CONFIG, output,
+             [*COMMON, *LONG, "launch.max_restarts=2", "launch.backoff=2s", f"train.max_steps={more}"], 2)
     runs.check(runs.summary(output)["membership"][:len(before)] == before, "a resumed run keeps the changes")
     print("asked twice, and while the run restarts: answered")
 

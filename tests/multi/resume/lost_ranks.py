@@ -1,5 +1,5 @@
-"""launch.min_ranks: a run that loses ranks continues in the processes that are left, and ends with the weights (fp64, to
-1e-12; to 1e-10 after hundreds of steps) and metrics (to 1e-9) of an undisturbed run."""
+"""launch.min_ranks: a run that loses ranks continues in the processes that are left, and ends with the weights (fp64,
+to 1e-12; to 1e-10 after hundreds of steps) and metrics (to 1e-9) of an undisturbed run."""
 # timeout: 600
 import os
 import pathlib
@@ -39,7 +39,8 @@ def compare(title, output, expected):
 def recovers(folder, title, config, sets, expected, faults, losses, ranks=4):
     output = folder / title
     done = subprocess.run(runs.command(config, output, [*COMMON, *sets], ranks, inject=faults), cwd=runs.TOP,
-                          env=runs.environment(), timeout=90, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                          env=runs.environment(), timeout=90, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
     runs.check(done.returncode == 0, f"{title}: exit {done.returncode}\n{done.stdout[-4000:]}")
     summary = runs.summary(output)
     runs.check(summary["status"] == "done" and summary["failure"] is None, f"{title}: {summary['failure']}")
@@ -47,7 +48,8 @@ def recovers(folder, title, config, sets, expected, faults, losses, ranks=4):
     runs.check(sum(len(change["left"]) for change in changes) == losses, f"{title}: {changes}")
     if losses == 1:
         runs.check(changes[0]["left"] == [int(re.search(r"rank=(\d+)", faults[0])[1])], f"{title}: {changes}")
-    runs.check(changes[-1]["ranks"] == ranks - losses and len(summary["ranks"]) == ranks - losses, f"{title}: {changes}")
+    runs.check(changes[-1]["ranks"] == ranks - losses and len(summary["ranks"]) == ranks - losses,
+               f"{title}: {changes}")
     lines = [line for line in done.stdout.splitlines() if "membership" in line and "continue" in line]
     runs.check(1 <= len(lines) <= losses, f"{title}: {lines}\n{done.stdout}")
     for change in changes:
@@ -100,7 +102,8 @@ def many_steps(folder):
 
 
 def models(folder):
-    for name, sets in (("convnet", ["strategy.batch_norm=sync"]), ("ncf", ["model.rows=true"]), ("ncf", ["model.rows=false"])):
+    for name, sets in (("convnet", ["strategy.batch_norm=sync"]), ("ncf", ["model.rows=true"]),
+                       ("ncf", ["model.rows=false"])):
         config = TINY / f"{name}.yaml"
         sets = [*sets, "train.max_steps=24", "train.checkpoint_every=7 steps", "train.evaluate_every=8 steps"]
         title = f"{name}-{sets[0].rpartition(chr(61))[2]}"
@@ -123,8 +126,8 @@ def random_kills(folder):
 
 
 def late_rank(folder):
-    """A rank that is late for a membership opens its files there while the others are in the next one. The state files of
-    the next one must be those of its ranks: the failure of a rank that is lost later has the step."""
+    """A rank that is late for a membership opens its files there while the others are in the next one. The state files
+    of the next one must be those of its ranks: the failure of a rank that is lost later has the step."""
     config, output = TINY / "mlp.yaml", folder / "late"
     sets = ["train.epochs=3000", "train.checkpoint_every=never", "train.evaluate_every=never"]
     process = runs.start(config, output, [*COMMON, *sets], ranks=4)
@@ -138,19 +141,21 @@ def late_rank(folder):
     runs.wait_for(lambda: "membership 3:" in log.read_text(), 30, "membership 3")
     time.sleep(0.3)  # time for `other` to create its state file
     os.kill(late, signal.SIGCONT)
-    runs.wait_for(lambda: len(runs.summary(output)["membership"]) == 2 and runs.summary(output)["membership"][-1]["seconds"],
-                  30, "a step of membership 3")
+    runs.wait_for(lambda: len(runs.summary(output)["membership"]) == 2 and
+                  runs.summary(output)["membership"][-1]["seconds"], 30, "a step of membership 3")
     os.kill(other, signal.SIGKILL)
     code = runs.end(process, 30)
     failure = runs.summary(output)["failure"]
-    runs.check(code == 137 and failure["rank"] == 1 and failure["step"] and failure["step"] >= 20, f"exit {code}, {failure}")
+    runs.check(code == 137 and failure["rank"] == 1 and failure["step"] and failure["step"] >= 20,
+               f"exit {code}, {failure}")
     print("late: each rank has its own state file")
 
 
 def silent(folder):
     """Ranks that stall together, or while the others leave the membership, count as lost after launch.heartbeat."""
     config = TINY / "mlp.yaml"
-    sets = ["train.epochs=60", "train.checkpoint_every=50 steps", "train.evaluate_every=60 steps", "launch.heartbeat=2s"]
+    sets = ["train.epochs=60", "train.checkpoint_every=50 steps", "train.evaluate_every=60 steps",
+            "launch.heartbeat=2s"]
     expected = undisturbed(folder, "heard", config, sets)
 
     def disturbed(title, first, second, more=(), stop=False):
@@ -171,7 +176,8 @@ def silent(folder):
                                  ("stop-kill", signal.SIGSTOP, signal.SIGKILL)):
         output, code, summary = disturbed(title, first, second)
         changes = summary["membership"]
-        runs.check(code == 0 and sum(len(change["left"]) for change in changes) == 2, f"{title}: exit {code}, {changes}")
+        runs.check(code == 0 and sum(len(change["left"]) for change in changes) == 2,
+                   f"{title}: exit {code}, {changes}")
         runs.check(any("heartbeat" in change["why"] for change in changes), f"{title}: {changes}")
         for change in changes:  # the numbers are those of the membership that ends
             named = re.match(r"rank (\d+) on ", change["why"])
@@ -188,14 +194,16 @@ def sharded(folder):
     """A lost rank had a part of the state: the others return to the newest checkpoint, with fewer ranks. `--inject` may
     name the last rank, which the next membership lacks."""
     config = TINY / "gpt.yaml"
-    sets = ["train.max_steps=16", "train.checkpoint_every=4 steps", "train.evaluate_every=8 steps", "launch.min_ranks=1"]
+    sets = ["train.max_steps=16", "train.checkpoint_every=4 steps", "train.evaluate_every=8 steps",
+            "launch.min_ranks=1"]
     for name, ranks in (("fsdp", 3), ("pipeline", 2)):
         options = [*COMMON, *sets, f"strategy={{name: {name}}}"]
         expected, output = folder / f"{name}-whole", folder / name
         runs.run(config, expected, options, ranks)
         summary = runs.run(config, output, options, ranks, inject=[f"kill:rank={ranks - 1}@step=11"])
         change = summary["membership"][-1]
-        runs.check(change["left"] == [ranks - 1] and change["state"] == "checkpoint" and change["step"] in (4, 8), f"{change}")
+        runs.check(change["left"] == [ranks - 1] and change["state"] == "checkpoint" and change["step"] in (4, 8),
+                   f"{change}")
         evaluated, wanted = ({r["step"]: r["metrics"]["loss"] for r in runs.records(each, "evaluate")}
                              for each in (output, expected))
         runs.check(list(evaluated) == list(wanted) == [8, 16], f"{name}: {evaluated} {wanted}")
@@ -222,11 +230,13 @@ def too_few(folder):
 def refusals(folder):
     config = TINY / "mlp.yaml"
     for title, sets, words in (
-            ("fsdp", ["strategy={name: fsdp}", "train.checkpoint_every=never"], ["train.checkpoint_every", "launch.min_ranks"]),
+            ("fsdp", ["strategy={name: fsdp}", "train.checkpoint_every=never"],
+             ["train.checkpoint_every", "launch.min_ranks"]),
             ("mpi", ["backend=mpi"], ["launch.min_ranks", "backend: gloo"]),
             ("local", ["backend=local"], ["launch.min_ranks", "threads"]),
             ("per rank", ["train.batch={per_rank: 10}"], ["train.batch", "train.batch.global"]),
-            ("sync", ["strategy.sync={what: parameters, every: 4}"], ["strategy.sync", "launch.min_ranks", "what: gradients"]),
+            ("sync", ["strategy.sync={what: parameters, every: 4}"],
+             ["strategy.sync", "launch.min_ranks", "what: gradients"]),
             ("port", ["launch.port=23456"], ["launch.port"]),
             ("many", ["launch.min_ranks=5"], ["launch.min_ranks", "4 ranks"])):
         runs.refused(title, 78, words, runs.command(config, folder / "refused", [*COMMON, *sets], 4))

@@ -12,8 +12,8 @@ import checkpoints
 import runs
 
 PROGRAM = runs.BUILD / "tests" / "members"
-COMMON = ["backend=gloo", "device=cpu", "launch.bind=none", "launch.min_ranks=2", "launch.backoff=0.1s", "train.log_every=1",
-          "train.checkpoint_every=8 steps"]
+COMMON = ["backend=gloo", "device=cpu", "launch.bind=none", "launch.min_ranks=2", "launch.backoff=0.1s",
+          "train.log_every=1", "train.checkpoint_every=8 steps"]
 
 
 def command(output, arguments=(), sets=(), ranks=4, faults=()):
@@ -112,7 +112,8 @@ def saves(folder):
     steps = sorted(int(path.name[len("step-"):]) for path in (output / "checkpoints").glob("step-*"))
     runs.check(len(steps) >= 29, f"saves: {steps}")
     for step in steps:
-        updates = int.from_bytes(checkpoints.numbers(output / "checkpoints" / f"step-{step}")["counter/updates"], "little")
+        updates = int.from_bytes(checkpoints.numbers(output / "checkpoints" / f"step-{step}")["counter/updates"],
+                                 "little")
         runs.check(updates == step, f"saves: step-{step} has {updates} updates")
     print("saves: as many updates as steps")
 
@@ -133,7 +134,8 @@ def rates(folder):
 def stopped(folder):
     """A stop request while the state is one update ahead waits for the repeated body. The same command ends as an
     undisturbed run."""
-    tries = (("", []), ("-every", ["--every", 2]), ("-accumulate", ["--accumulate", 2]), ("-fused", ["--optimizer", "fused"]))
+    tries = (("", []), ("-every", ["--every", 2]), ("-accumulate", ["--accumulate", 2]),
+             ("-fused", ["--optimizer", "fused"]))
     for title, arguments in tries:
         expected = undisturbed(folder, f"not-stopped{title}", arguments)
         output = folder / f"stopped{title}"
@@ -179,7 +181,8 @@ def outside(folder):
     """Before and after the loop, and on errors of the program, the job ends."""
     for moment in ("before", "after"):
         text = ended(folder / moment, ["--do", moment], code=137)
-        runs.check("rank 1 on" in text and "defect" not in text and not runs.summary(folder / moment)["membership"], text)
+        runs.check("rank 1 on" in text and "defect" not in text and not runs.summary(folder / moment)["membership"],
+                   text)
     ended(folder / "broke", ["--do", "throw"], code=70)
 
 

@@ -34,7 +34,8 @@ with runs.workspace() as folder:
 
             # A stop and a resume do not forget it.
             output = folder / f"stopped-{ranks}-{background}"
-            runs.run(CONFIG, output, [*common, "train.pause_after=2 epochs"], ranks, inject=["enospc:write@save=1"], expect=143)
+            runs.run(CONFIG, output, [*common, "train.pause_after=2 epochs"], ranks, inject=["enospc:write@save=1"],
+                     expect=143)
             runs.run(CONFIG, output, common, ranks, inject=["enospc:write:attempt=1@save=1"])
             runs.check(runs.summary(output)["failed_saves"] == 2, f"{output}: {runs.summary(output)}")
 
@@ -53,7 +54,8 @@ with runs.workspace() as folder:
     # Failed saves before a lost rank or a restart are counted too.
     config = runs.TOP / "configs" / "tiny" / "gpt.yaml"
     common = ["strategy=ddp", "backend=gloo", "train.max_steps=40", "train.epochs=~", "train.evaluate_every=never",
-              "train.on_save_error=continue", "train.checkpoint_every=8 steps", "launch.bind=none", "launch.backoff=0.1s"]
+              "train.on_save_error=continue", "train.checkpoint_every=8 steps", "launch.bind=none",
+              "launch.backoff=0.1s"]
     for title, sets, inject in (
             ("survivors", ["launch.min_ranks=2"],
              ["enospc:write:rank=0@save=1", "kill:rank=2@step=12", "enospc:write:rank=0@save=3"]),

@@ -17,7 +17,8 @@ def drawing_by_itself(folder):
             "model.over=nothing", "model.noise=true", "train.checkpoint_every=10 steps"]
     runs.run(config, folder / "drawing", sets, ranks=2)
     runs.run(config, folder / "resumed", [*sets, f"train.resume={folder}/drawing/checkpoints/step-20"], ranks=2)
-    runs.check(runs.weights(folder / "drawing") == runs.weights(folder / "resumed"), "weights differ with draws of blocks")
+    runs.check(runs.weights(folder / "drawing") == runs.weights(folder / "resumed"),
+               "weights differ with draws of blocks")
     # Another layout cannot draw the same numbers, and reports it.
     other = [*sets, "strategy={name: single}", f"train.resume={folder}/drawing/checkpoints/step-20"]
     runs.run(config, folder / "alone", other, ranks=1)
@@ -42,12 +43,15 @@ with runs.workspace() as folder:
         code = runs.end(process, 10)
         runs.check(code == 137, f"{backend}: exit {code} after a SIGKILL, expected 137")
         failure = runs.summary(killed)["failure"]
-        runs.check(failure["signal"] == 9 and failure["rank"] in (0, 1) and failure["step"] > 0, f"{backend}: {failure}")
+        runs.check(failure["signal"] == 9 and failure["rank"] in (0, 1) and failure["step"] > 0,
+                   f"{backend}: {failure}")
         again = runs.run(config, killed, sets, ranks=2)
         runs.check(again["status"] == "done" and again["steps"] == whole["steps"], f"{backend}: {again['steps']} steps")
-        runs.check(runs.weights(killed) == runs.weights(folder / f"{backend}-whole"), f"{backend}: weights differ after a kill")
+        runs.check(runs.weights(killed) == runs.weights(folder / f"{backend}-whole"),
+                   f"{backend}: weights differ after a kill")
 
         stopped = folder / f"{backend}-stopped"
         at = runs.stopped_and_resumed(backend, config, stopped, sets, whole, after=whole["steps"] // 4)
-        runs.check(runs.weights(stopped) == runs.weights(folder / f"{backend}-whole"), f"{backend}: weights differ after a stop")
+        runs.check(runs.weights(stopped) == runs.weights(folder / f"{backend}-whole"),
+                   f"{backend}: weights differ after a stop")
         print(f"{backend}: killed, stopped at {at}, resumed: equal")

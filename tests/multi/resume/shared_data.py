@@ -36,7 +36,8 @@ def write_npy(path, described, shape, blocks):
 
 
 def mapping(pid, path):
-    """Returns resident bytes and proportional size (Pss) of one file's mappings, and the anonymous memory of the process."""
+    """Returns resident bytes and proportional size (Pss) of one file's mappings, and the anonymous memory of the
+    process."""
     resident = share = unshared = 0
     ours = False
     for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -71,7 +72,8 @@ with runs.workspace() as folder:
     runs.check(len(found) == 4, f"{len(found)} convoy-rank processes, not 4")
     for resident, _, unshared in found:
         runs.check(resident > 0.97 * size, f"{resident} of {size} bytes are mapped: {found}")
-        runs.check(unshared < 0.8 * size, f"{unshared} bytes are the process's own, which may include the data: {found}")
+        runs.check(unshared < 0.8 * size,
+                   f"{unshared} bytes are the process's own, which may include the data: {found}")
     held = sum(share for _, share, _ in found)
     runs.check(held < 1.03 * size, f"held {held / size:.2f} times: {found}")
     runs.check(logs.count("rows.npy is mapped read-only") == 4, f"the log does not say so: {logs[-2000:]}")

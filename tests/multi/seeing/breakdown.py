@@ -11,7 +11,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import runs
 
 TINY = runs.TOP / "configs" / "tiny"
-PARTS = ["start_up", "data", "forward", "backward", "communication", "waiting", "update", "evaluation", "checkpoint", "other"]
+PARTS = ["start_up", "data", "forward", "backward", "communication", "waiting", "update", "evaluation", "checkpoint",
+         "other"]
 
 
 def check_breakdown(title, output, ranks, wall=None):
@@ -21,12 +22,15 @@ def check_breakdown(title, output, ranks, wall=None):
     runs.check([one["rank"] for one in found["ranks"]] == list(range(ranks)), f"{title}: {found}")
     for one in found["ranks"]:
         total = sum(one[part] for part in PARTS)
-        runs.check(abs(total - found["wall_s"]) <= 0.02 * found["wall_s"], f"{title}: {total} of {found['wall_s']} s: {one}")
+        runs.check(abs(total - found["wall_s"]) <= 0.02 * found["wall_s"],
+                   f"{title}: {total} of {found['wall_s']} s: {one}")
         runs.check(min(one[part] for part in PARTS) >= 0, f"{title}: {one}")
         # Compares with times that other code measures.
         loop = sum(one[part] for part in ("data", "forward", "backward", "communication", "waiting", "update"))
-        runs.check(0 < loop <= summary["train_seconds"] * 1.05 + 0.1, f"{title}: {loop} of {summary['train_seconds']} s")
-        runs.check(one["start_up"] <= summary["startup_seconds"] * 1.05 + 0.1, f"{title}: start-up {one}, {summary['startup_seconds']}")
+        runs.check(0 < loop <= summary["train_seconds"] * 1.05 + 0.1,
+                   f"{title}: {loop} of {summary['train_seconds']} s")
+        runs.check(one["start_up"] <= summary["startup_seconds"] * 1.05 + 0.1,
+                   f"{title}: start-up {one}, {summary['startup_seconds']}")
         runs.check(abs(one["evaluation"] - summary["evaluate_seconds"]) <= 0.1 + 0.2 * summary["evaluate_seconds"],
                    f"{title}: evaluation {one}, {summary['evaluate_seconds']}")
         runs.check(one["forward"] > 0 and one["backward"] > 0 and one["update"] > 0, f"{title}: {one}")
@@ -42,10 +46,10 @@ def timed(title, config, output, sets=(), ranks=None, under=(), inject=()):
     return check_breakdown(title, output, ranks or 1, time.monotonic() - start)
 
 
-CASES = [("single", "mlp", "single", 1, []), ("ddp", "mlp", "ddp", 2, ["backend=gloo"]), ("mpi", "mlp", "ddp", 2, ["backend=mpi"]),
-         ("fsdp", "gpt", "fsdp", 2, []), ("pipeline", "gpt", "pipeline", 2, []),
-         ("tensor_parallel", "gpt", "tensor_parallel", 2, []), ("model_parallel", "mlp", "model_parallel", 1, ["device=cpu"]),
-         ("ensemble", "ensemble", "ensemble", 1, [])]
+CASES = [("single", "mlp", "single", 1, []), ("ddp", "mlp", "ddp", 2, ["backend=gloo"]),
+         ("mpi", "mlp", "ddp", 2, ["backend=mpi"]), ("fsdp", "gpt", "fsdp", 2, []),
+         ("pipeline", "gpt", "pipeline", 2, []), ("tensor_parallel", "gpt", "tensor_parallel", 2, []),
+         ("model_parallel", "mlp", "model_parallel", 1, ["device=cpu"]), ("ensemble", "ensemble", "ensemble", 1, [])]
 
 with runs.workspace() as folder:
     for title, config, strategy, ranks, sets in CASES:
@@ -65,12 +69,14 @@ with runs.workspace() as folder:
     first, second = found["ranks"]
     runs.check(first["waits_for"][0]["rank"] == 1 and 1.2 < first["waiting"] < 2.5, f"rank 0 waits for rank 1: {first}")
     runs.check(second["waiting"] < 0.7, f"rank 1 waits for nobody: {second}")
-    runs.check(re.search(r"^  time of rank 0: .*waiting \d+ %", done.stdout, re.M), f"the line at the end:\n{done.stdout[-2000:]}")
+    runs.check(re.search(r"^  time of rank 0: .*waiting \d+ %", done.stdout, re.M),
+               f"the line at the end:\n{done.stdout[-2000:]}")
 
     # A farm has a breakdown for each pipeline.
     farm = folder / "farm.yaml"
     farm.write_text((TINY / "mlp.yaml").read_text().replace("tiny-mlp", "farm").replace(
-        "strategy: {name: single}", "strategy: {name: independent, pipelines: [{name: a}, {name: b, config: {optimizer: {lr: 1.0e-2}}}]}"))
+        "strategy: {name: single}",
+        "strategy: {name: independent, pipelines: [{name: a}, {name: b, config: {optimizer: {lr: 1.0e-2}}}]}"))
     runs.run(farm, folder / "farm", ["log.prometheus=" + str(folder / "{name}.prom")])
     for name in "ab":
         check_breakdown(f"pipeline {name}", folder / "farm" / "pipelines" / name, 1)
@@ -85,8 +91,10 @@ with runs.workspace() as folder:
 
     # Resources, Prometheus and top of a running job.
     output, prometheus = folder / "watched", folder / "watched.prom"
-    process = runs.start(TINY / "ncf.yaml", output, ["train.epochs=100000", f"log.prometheus={prometheus}", "train.log_every=5"])
-    runs.wait_for(lambda: "convoy_rank_memory_bytes" in (prometheus.read_text() if prometheus.exists() else ""), 60, "Prometheus' file")
+    process = runs.start(TINY / "ncf.yaml", output,
+                         ["train.epochs=100000", f"log.prometheus={prometheus}", "train.log_every=5"])
+    runs.wait_for(lambda: "convoy_rank_memory_bytes" in (prometheus.read_text() if prometheus.exists() else ""), 60,
+                  "Prometheus' file")
     sample = re.compile(r'^(convoy_[a-z_]+)\{run="watched"(,[a-z]+="[^"]*")*\} (-?[0-9.e+-]+|NaN|[+-]Inf)$')
     known = {}
     for text_line in prometheus.read_text().splitlines():
@@ -98,9 +106,11 @@ with runs.workspace() as folder:
     runs.check(known["convoy_step"] == "gauge" and known["convoy_rank_cpu_seconds_total"] == "counter", f"{known}")
 
     def top():
-        return subprocess.run([runs.CONVOY, "top", output, "--once"], stdout=subprocess.PIPE, text=True, timeout=30).stdout
+        return subprocess.run([runs.CONVOY, "top", output, "--once"], stdout=subprocess.PIPE, text=True,
+                              timeout=30).stdout
 
-    shown = runs.wait_for(lambda: (text := top()) and "time of rank 0: " in text and "loss: " in text and text, 60, "top shows times and a curve")
+    shown = runs.wait_for(lambda: (text := top()) and "time of rank 0: " in text and "loss: " in text and text, 60,
+                          "top shows times and a curve")
     runs.check(re.search("[\u2801-\u28ff]", shown), f"no curve:\n{shown}")
     process.terminate()
     process.wait(timeout=60)
@@ -109,5 +119,6 @@ with runs.workspace() as folder:
     for one in lines:
         runs.check(one["memory_bytes"] > 1 << 20 and one["cpu_s"] > 0 and one["time_s"] > 0, f"resources: {one}")
     runs.refused("a file that cannot be written", 73, ["log.prometheus"],
-                 runs.command(TINY / "mlp.yaml", folder / "no", ["log.prometheus=" + str(folder / "nowhere" / "x.prom")]), within=5)
+                 runs.command(TINY / "mlp.yaml", folder / "no",
+                              ["log.prometheus=" + str(folder / "nowhere" / "x.prom")]), within=5)
     print("times add up:", json.dumps(found["ranks"][0]))

@@ -1,5 +1,5 @@
-"""Event files for TensorBoard have every number of metrics.jsonl once, also after a resume; histograms on request. A decoder
-of our own reads them; event_files_tensorboard.py uses the real one."""
+"""Event files for TensorBoard have every number of metrics.jsonl once, also after a resume; histograms on request. A
+decoder of our own reads them; event_files_tensorboard.py uses the real one."""
 import pathlib
 import subprocess
 import sys
@@ -36,11 +36,13 @@ with runs.workspace() as folder:
     runs.check(events[0]["version"] == "brain.Event:2" and events[0]["step"] == 0, f"the first event: {events[0]}")
     texts = {tag: text for event in events for tag, text in event["texts"].items()}
     runs.check("name: tiny-ncf" in texts["configuration"], f"configuration: {texts}")
-    memory = [event["scalars"]["resources/memory_bytes"] for event in events if "resources/memory_bytes" in event["scalars"]]
+    memory = [event["scalars"]["resources/memory_bytes"] for event in events
+              if "resources/memory_bytes" in event["scalars"]]
     runs.check(memory and min(memory) > 1 << 20, f"memory: {memory}")
     shown = [event for event in events if event["histograms"]]
     steps = runs.summary(output)["steps"]
-    runs.check([event["step"] for event in shown] == list(range(10, steps + 1, 10)), f"histograms: {[e['step'] for e in shown]}")
+    runs.check([event["step"] for event in shown] == list(range(10, steps + 1, 10)),
+               f"histograms: {[e['step'] for e in shown]}")
     names = set(shown[0]["histograms"])
     weights = {name[len("weights/"):] for name in names if name.startswith("weights/")}
     gradients = {name[len("gradients/"):] for name in names if name.startswith("gradients/")}

@@ -15,12 +15,14 @@ TINY = runs.TOP / "configs" / "tiny"
 READ = """
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-all = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0, "histograms": 0, "compressedHistograms": 1})
+all = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0, "histograms": 0, \
+"compressedHistograms": 1})
 all.Reload()
 from tensorboard.util import tensor_util
 tags = all.Tags()
 read = {"scalars": {tag: [[e.step, e.value] for e in all.Scalars(tag)] for tag in tags["scalars"]},
-        "histograms": {tag: [[e.step, e.histogram_value.num, sum(e.histogram_value.bucket)] for e in all.Histograms(tag)]
+        "histograms": {tag: [[e.step, e.histogram_value.num, sum(e.histogram_value.bucket)] \
+for e in all.Histograms(tag)]
                        for tag in tags["histograms"]},
         "texts": {tag: tensor_util.make_ndarray(all.Tensors(tag)[-1].tensor_proto).ravel()[0].decode()
                   for tag in tags["tensors"]}}
@@ -81,6 +83,7 @@ with runs.workspace() as folder:
 
     parse = ("import sys; from prometheus_client.parser import text_string_to_metric_families as parse;"
              "print(sorted(f.name for f in parse(open(sys.argv[1]).read())))")
-    done = subprocess.run([python, "-c", parse, prometheus], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run([python, "-c", parse, prometheus], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
     runs.check(done.returncode == 0 and "'convoy_step'" in done.stdout, f"prometheus_client: {done.stdout[-2000:]}")
     print("TensorBoard reads every number, and prometheus_client every metric")

@@ -17,7 +17,8 @@ def check_nesting(title, slices):
         begin, end = round(1000 * one["ts"]), round(1000 * (one["ts"] + one["dur"]))
         while open_slices and open_slices[-1][1] <= begin:
             open_slices.pop()
-        runs.check(not open_slices or end <= open_slices[-1][1] + 1, f"{title}: {one} crosses the end of {open_slices[-1:]}")
+        runs.check(not open_slices or end <= open_slices[-1][1] + 1,
+                   f"{title}: {one} crosses the end of {open_slices[-1:]}")
         open_slices.append((begin, end, one["name"]))
 
 
@@ -50,7 +51,8 @@ with runs.workspace() as folder:
         slices = check_trace(title, output, 2, {"train", "backward", "update", "all_reduce", "data"})
         runs.check(any(event["cat"] == "block" for event in slices), f"{title}: no blocks")
         runs.check(any(event["name"] == "batch" for event in slices), f"{title}: no loader")
-        runs.check(all(event["args"]["bytes"] >= 0 for event in slices if event["cat"] == "collective"), f"{title}: bytes")
+        runs.check(all(event["args"]["bytes"] >= 0 for event in slices if event["cat"] == "collective"),
+                   f"{title}: bytes")
         # No rank leaves an all-reduce before the other has joined it, so the same step overlaps on both ranks.
         for number in range(FIRST, LAST + 1):
             same = [event for event in slices if event["name"] == f"step {number}"]
@@ -63,14 +65,17 @@ with runs.workspace() as folder:
     check_trace("model_parallel", folder / "devices", 1, {"train"})
     # A thread writes a checkpoint after each step; the trace has what it did during the traced steps.
     output = folder / "saves"
-    runs.run(TINY / "gpt.yaml", output, [*sets, "strategy.name=ddp", "train.checkpoint_every=1 steps", "train.max_steps=12",
-                                         "train.checkpoint_async=true"], 2)
+    runs.run(TINY / "gpt.yaml", output,
+             [*sets, "strategy.name=ddp", "train.checkpoint_every=1 steps", "train.max_steps=12",
+              "train.checkpoint_async=true"], 2)
     slices = check_trace("saves", output, 2, {"save", "write"})
-    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in json.loads((output / "trace.json").read_text())["traceEvents"]
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"]
+             for e in json.loads((output / "trace.json").read_text())["traceEvents"]
              if e["name"] == "thread_name"}
     saves = [event for event in slices if event["cat"] == "checkpoint"]
     runs.check({lanes[event["pid"], event["tid"]] for event in saves} == {"checkpoint"}, f"lanes of saves: {lanes}")
-    runs.check(all(event["args"]["bytes"] > 0 for event in saves if event["name"] == "write" and event["pid"] == 0), "bytes")
+    runs.check(all(event["args"]["bytes"] > 0 for event in saves if event["name"] == "write" and event["pid"] == 0),
+               "bytes")
     runs.check(any(event["name"] == "publish" and event["pid"] == 0 for event in saves), "rank 0 publishes")
     # The training ends before the last traced step.
     output = folder / "short"
@@ -80,5 +85,6 @@ with runs.workspace() as folder:
     said = (folder / "late/logs/rank0.log").read_text()
     runs.check(f"step {FIRST} comes after the {FIRST - 1} steps" in said, f"late steps: {said}")
     for wrong in ("0-3", "7-5", "x", "1-2-3", "1-99999"):
-        runs.refused(wrong, 78, ["profile.steps"], runs.command(TINY / "mlp.yaml", folder / "no", [f"profile.steps={wrong}"]))
+        runs.refused(wrong, 78, ["profile.steps"],
+                     runs.command(TINY / "mlp.yaml", folder / "no", [f"profile.steps={wrong}"]))
     print("traces nest, on one clock")

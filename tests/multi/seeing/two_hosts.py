@@ -13,9 +13,11 @@ SETS = ["strategy.name=ddp", "launch.ranks=2", "launch.cores_per_rank=1", "launc
 
 with runs.workspace() as folder, sim.hosts(2):
     output = folder / "run"
-    command = runs.command(runs.TOP / "configs" / "tiny" / "mlp.yaml", output, SETS, inject=["sleep:0.3s:rank=1@step=9"])
-    done = subprocess.run([*sim.on("nodea1", *command), "--hosts", "nodea1,nodea2"], cwd=runs.TOP, env=runs.environment(),
-                          timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = runs.command(runs.TOP / "configs" / "tiny" / "mlp.yaml", output, SETS,
+                           inject=["sleep:0.3s:rank=1@step=9"])
+    done = subprocess.run([*sim.on("nodea1", *command), "--hosts", "nodea1,nodea2"], cwd=runs.TOP,
+                          env=runs.environment(), timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
     runs.check(done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-3000:]}")
     summary = runs.summary(output)
     runs.check([rank["host"] for rank in summary["ranks"]] == ["nodea1", "nodea2"], f"hosts: {summary['ranks']}")

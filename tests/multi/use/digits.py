@@ -1,5 +1,5 @@
-"""Measured data: an ensemble learns scikit-learn's digits from CSV; predictions agree with the accuracy of the training, also
-with reordered columns; an unseen category; wine with and without scaling."""
+"""Measured data: an ensemble learns scikit-learn's digits from CSV; predictions agree with the accuracy of the
+training, also with reordered columns; an unseen category; wine with and without scaling."""
 import csv
 import gzip
 import importlib.util
@@ -42,9 +42,11 @@ def write(path, columns, rows):
 
 
 def convoy(*words, code=0):
-    done = subprocess.run([runs.CONVOY, *map(str, words)], env=runs.environment(), timeout=120, text=True, capture_output=True)
-    runs.check(done.returncode == code, f"convoy {' '.join(map(str, words))}\nexit {done.returncode}, expected {code}:\n"
-                                        f"{done.stdout}{done.stderr}")
+    done = subprocess.run([runs.CONVOY, *map(str, words)], env=runs.environment(), timeout=120, text=True,
+                          capture_output=True)
+    runs.check(done.returncode == code,
+               f"convoy {' '.join(map(str, words))}\nexit {done.returncode}, expected {code}:\n"
+               f"{done.stdout}{done.stderr}")
     return done.stdout if code == 0 else done.stderr
 
 
@@ -73,7 +75,8 @@ def digits(work):
     (work / "digits.yaml").write_text(CONFIG.format(
         name="digits", folder=work, target="digit", hidden=64, lr="3.0e-3", epochs=15,
         more=f"scale: standard, categorical: [{CODED}]", strategy="{name: ensemble, members: 5}"))
-    trained = {name: values["last"] for name, values in runs.run(work / "digits.yaml", work / "digits")["metrics"].items()}
+    trained = {name: values["last"] for name, values in runs.run(work / "digits.yaml",
+                                                                 work / "digits")["metrics"].items()}
     vote = trained["vote_accuracy"]
     runs.check(vote > 0.95, f"vote of the ensemble: {vote}")
 
@@ -94,13 +97,15 @@ def digits(work):
     unseen[3][20] = "17"
     write(work / "unseen.csv", columns, unseen)
     said = convoy("predict", work / "digits", "--data", work / "unseen.csv", "--to", work / "unseen_out.csv", code=65)
-    runs.check("unseen.csv:5:" in said and f"category '17' of column '{CODED}'" in said and "--unknown skip" in said, said)
+    runs.check("unseen.csv:5:" in said and f"category '17' of column '{CODED}'" in said and "--unknown skip" in said,
+               said)
     runs.check(not (work / "unseen_out.csv").exists(), "no file after a refusal")
-    convoy("predict", work / "digits", "--data", work / "unseen.csv", "--to", work / "unseen_out.csv", "--unknown", "skip")
+    convoy("predict", work / "digits", "--data", work / "unseen.csv", "--to", work / "unseen_out.csv",
+           "--unknown", "skip")
     with open(work / "unseen_out.csv", newline="") as file:
         runs.check(len(list(csv.reader(file))) == len(held), "one row is left out")  # the header counts too
-    print(f"digits: the vote of 5 members is right for {vote:.4f} of {len(held)} held-out rows, in training and in predict",
-          flush=True)
+    print(f"digits: the vote of 5 members is right for {vote:.4f} of {len(held)} held-out rows, "
+          "in training and in predict", flush=True)
 
 
 def wine(work):
@@ -115,14 +120,16 @@ def wine(work):
         (work / "wine.yaml").write_text(CONFIG.format(
             name="wine", folder=work, target="kind", hidden=32, lr="1.0e-2", epochs=20, more=f"scale: {scale}",
             strategy="{name: single}"))
-        done = subprocess.run(runs.command(work / "wine.yaml", work / scale), env=runs.environment(), timeout=120, text=True,
-                              capture_output=True)
+        done = subprocess.run(runs.command(work / "wine.yaml", work / scale), env=runs.environment(), timeout=120,
+                              text=True, capture_output=True)
         runs.check(done.returncode == 0, done.stdout + done.stderr)
         hint = "type --set data.scale=standard" in done.stdout + done.stderr
-        runs.check(hint == (scale == "none"), f"scale: {scale}: the hint is {'there' if hint else 'missing'}:\n{done.stderr}")
+        runs.check(hint == (scale == "none"),
+                   f"scale: {scale}: the hint is {'there' if hint else 'missing'}:\n{done.stderr}")
         accuracy[scale] = runs.summary(work / scale)["metrics"]["accuracy"]["last"]
         out = predicted(work / scale, work / "held.csv", work / f"{scale}.csv")
-        runs.check(abs(accuracy_of(out, "kind") - accuracy[scale]) < 1e-6, f"{scale}: {accuracy_of(out, 'kind')}, {accuracy}")
+        runs.check(abs(accuracy_of(out, "kind") - accuracy[scale]) < 1e-6,
+                   f"{scale}: {accuracy_of(out, 'kind')}, {accuracy}")
     runs.check(accuracy["standard"] > 0.97 and accuracy["standard"] >= accuracy["none"], f"{accuracy}")
     print(f"wine: accuracy {accuracy['standard']:.3f} with data.scale, {accuracy['none']:.3f} without", flush=True)
 

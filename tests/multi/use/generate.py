@@ -31,10 +31,11 @@ def generate(run, *words, code=0):
 
 with runs.workspace() as work:
     (work / "text.txt").write_text(SENTENCE * 400)
-    made = subprocess.run([runs.CONVOY, "vocabulary", work / "text.txt", "--size", "280", "--special", "<|end|>", "--to",
-                           work / "tokenizer.json"], text=True, capture_output=True, timeout=60)
+    made = subprocess.run([runs.CONVOY, "vocabulary", work / "text.txt", "--size", "280", "--special", "<|end|>",
+                           "--to", work / "tokenizer.json"], text=True, capture_output=True, timeout=60)
     runs.check(made.returncode == 0, f"convoy vocabulary: {made.stdout}{made.stderr}")
-    for name, model, more in (("bytes", "gpt", "vocabulary: bytes"), ("tokens", "llama", f"tokenizer: {work}/tokenizer.json")):
+    for name, model, more in (("bytes", "gpt", "vocabulary: bytes"),
+                              ("tokens", "llama", f"tokenizer: {work}/tokenizer.json")):
         (work / f"{name}.yaml").write_text(CONFIG.format(folder=work, model=model, more=more))
         runs.run(work / f"{name}.yaml", work / name)
     (work / "text.txt").unlink()  # neither the text nor the tokenizer is needed any more
@@ -45,8 +46,10 @@ with runs.workspace() as work:
         likeliest = generate(work / name, "--prompt", "the quick", "--temperature", 0, "--max-tokens", 100)
         runs.check("brown fox jumps over the lazy dog.\nthe quick brown" in likeliest, f"{name}: {likeliest!r}")
         first = generate(work / name, "--prompt", "the", "--seed", 7, "--temperature", 3)
-        runs.check(first == generate(work / name, "--prompt", "the", "--seed", 7, "--temperature", 3), f"{name}: equal seeds")
-        runs.check(first != generate(work / name, "--prompt", "the", "--seed", 8, "--temperature", 3), f"{name}: other seeds")
+        runs.check(first == generate(work / name, "--prompt", "the", "--seed", 7, "--temperature", 3),
+                   f"{name}: equal seeds")
+        runs.check(first != generate(work / name, "--prompt", "the", "--seed", 8, "--temperature", 3),
+                   f"{name}: other seeds")
         narrow = generate(work / name, "--prompt", "the quick", "--top-k", 1, "--max-tokens", 100)
         runs.check(narrow == likeliest, f"{name}: --top-k 1 is the likeliest token")
         answer = json.loads(generate(work / name, "--prompt", "the", "--samples", 3, "--max-tokens", 5, "--json"))
@@ -55,16 +58,21 @@ with runs.workspace() as work:
 
     ended = generate(work / "bytes", "--prompt", "the quick", "--temperature", 0, "--stop", "x")
     runs.check(ended == "the quick brown fo\n", f"--stop: {ended!r}")
-    runs.check("is not one token" in generate(work / "bytes", "--prompt", "a", "--stop", "fox", code=64), "--stop of several tokens")
+    runs.check("is not one token" in generate(work / "bytes", "--prompt", "a", "--stop", "fox", code=64),
+               "--stop of several tokens")
     for option, value in (("--temperature", "nan"), ("--temperature", "101"), ("--top-p", "nan"), ("--top-p", "0")):
-        runs.check("must be a number from" in generate(work / "bytes", "--prompt", "a", option, value, code=64), f"{option} {value}")
+        runs.check("must be a number from" in generate(work / "bytes", "--prompt", "a", option, value, code=64),
+                   f"{option} {value}")
     runs.check("give --prompt" in generate(work / "bytes", code=64), "no prompt")
-    numbers = json.loads(generate(work / "bytes", "--prompt-tokens", "116,104,101", "--temperature", 0, "--max-tokens", 4, "--json"))
+    numbers = json.loads(generate(work / "bytes", "--prompt-tokens", "116,104,101", "--temperature", 0,
+                                  "--max-tokens", 4, "--json"))
     runs.check(bytes(numbers["tokens"][0]) == b" qui" or bytes(numbers["tokens"][0]) == b" laz", f"{numbers['tokens']}")
     # At a high temperature all bytes occur, also control characters: JSON has to stay JSON.
     wild = json.loads(generate(work / "bytes", "--prompt", "the", "--temperature", 100, "--max-tokens", 2000, "--json"))
-    runs.check(len(set(wild["tokens"][0])) > 200 and "\x7f" in wild["texts"][0], f"{len(set(wild['tokens'][0]))} different bytes")
-    runs.check("is not one of the model's" in generate(work / "bytes", "--prompt-tokens", "99999", code=78), "a token too large")
+    runs.check(len(set(wild["tokens"][0])) > 200 and "\x7f" in wild["texts"][0],
+               f"{len(set(wild['tokens'][0]))} different bytes")
+    runs.check("is not one of the model's" in generate(work / "bytes", "--prompt-tokens", "99999", code=78),
+               "a token too large")
     # Tokens without names: numbers go in and out.
     runs.run(runs.TOP / "configs/tiny/gpt.yaml", work / "unnamed", sets=["train.max_steps=2"])
     drawn = generate(work / "unnamed", "--prompt-tokens", "1,2,3", "--max-tokens", 5)

@@ -1,5 +1,5 @@
-"""Mistakes with trained runs: one message, once, with one exit code for each kind; the file that the user asked for is named,
-and nothing half-written remains."""
+"""Mistakes with trained runs: one message, once, with one exit code for each kind; the file that the user asked for is
+named, and nothing half-written remains."""
 import json
 import os
 import pathlib
@@ -39,8 +39,9 @@ def limit_files():
 
 
 def convoy(*words, limited=False):
-    return subprocess.run([str(runs.CONVOY), *map(str, words)], cwd=runs.TOP, env=runs.environment(), timeout=60, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=limit_files if limited else None)
+    return subprocess.run([str(runs.CONVOY), *map(str, words)], cwd=runs.TOP, env=runs.environment(), timeout=60,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          preexec_fn=limit_files if limited else None)
 
 
 def refused(code, needed, *words, limited=False):
@@ -94,7 +95,8 @@ with runs.workspace() as work:
         refused(73, ["mkdir -p"], *line, none / "out.csv")
         refused(64, [".csv, ", ".npy"], *line, work / "out.parquet")
     refused(64, [".safetensors"], *predict, work / "out.parquet")
-    runs.check("safetensors" not in convoy("recommend", visits, "--to", work / "o.parquet").stdout, "recommend writes no safetensors")
+    runs.check("safetensors" not in convoy("recommend", visits, "--to", work / "o.parquet").stdout,
+               "recommend writes no safetensors")
 
     # --force replaces an earlier result, never what the command reads.
     ids = work / "ids.csv"
@@ -145,7 +147,8 @@ with runs.workspace() as work:
     for key in ("train.log_every=1", "train.keep_last=1", "profile.steps=1", "model.init_from=x"):
         refused(64, [f"--set {key}: has no effect: convoy evaluate does not train"], "evaluate", table, "--set", key)
     for key in ("launch.ranks=1", "launch={ranks: 1}"):
-        refused(64, ["launch.ranks=1: has no effect on convoy evaluate; type --ranks 1"], "evaluate", table, "--set", key)
+        refused(64, ["launch.ranks=1: has no effect on convoy evaluate; type --ranks 1"], "evaluate", table,
+                "--set", key)
     for key in ("seed=9", "data.seed=9", "data.evaluate.fraction=0.5", "data.evaluate={fraction: 0.5}",
                 "data.samples={how: folds, folds: 4}"):
         refused(64, [f"--set {key}: holds out other rows than the training did"], "evaluate", table, "--set", key)
@@ -154,7 +157,8 @@ with runs.workspace() as work:
     for same in ("data.evaluate.fraction=0.05", "data.seed=1", "seed=1", f"data.evaluate.path={work}/train.csv"):
         done = convoy("evaluate", table, "--set", same)
         runs.check(done.returncode == 0 and "(held-out)" in done.stdout, f"--set {same}: {done.stdout}")
-    runs.check(convoy("evaluate", table, "--set", "seed=9", "--split", "all").returncode == 0, "all rows, by another seed")
+    runs.check(convoy("evaluate", table, "--set", "seed=9", "--split", "all").returncode == 0,
+               "all rows, by another seed")
 
     # Other rows, by the file of the evaluation and by that of the training.
     runs.run(work / "run.yaml", work / "drawn", ["data.holdout=random"])
@@ -209,5 +213,6 @@ with runs.workspace() as work:
     done = convoy("predict", table, "--data", array, "--to", out, "--unknown", "skip", "--json")
     runs.check(done.returncode == 0 and json.loads(done.stdout)["skipped"] == 1, f"--unknown skip: {done.stdout}")
     lines = [line.split(",") for line in out.read_text().splitlines()]
-    runs.check([line[0] for line in lines] == ["row", "0", "2"] and lines[0][1] == "prediction", f"numbered rows: {lines}")
+    runs.check([line[0] for line in lines] == ["row", "0", "2"] and lines[0][1] == "prediction",
+               f"numbered rows: {lines}")
 print("each mistake gives one line with its code; the result is named and written whole or not at all")

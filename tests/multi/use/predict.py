@@ -1,5 +1,5 @@
-"""convoy predict: classes with their probabilities, an ensemble's vote, interactions, arrays; columns in another order, missing
-and unknown ones; a run without its training data; nothing half-written."""
+"""convoy predict: classes with their probabilities, an ensemble's vote, interactions, arrays; columns in another order,
+missing and unknown ones; a run without its training data; nothing half-written."""
 import csv
 import json
 import math
@@ -29,7 +29,8 @@ name: clicks
 seed: 3
 device: cpu
 model: {{name: ncf}}
-data: {{name: interactions, path: {folder}/clicks.csv, candidates: 5, columns: {{context: [hour, device]}}, scale: standard, categorical: [device]}}
+data: {{name: interactions, path: {folder}/clicks.csv, candidates: 5, columns: {{context: [hour, device]}}, \
+scale: standard, categorical: [device]}}
 optimizer: {{name: adam, lr: 1.0e-2}}
 train: {{epochs: 2, batch: {{global: 32}}, checkpoint_every: 2 epochs, evaluate_every: never}}
 strategy: {{name: single}}
@@ -40,7 +41,8 @@ draw = random.Random(5)
 def tree(kind):
     """Columns with units far apart: without scaling the small one would not count."""
     number = KINDS.index(kind)
-    return {"tall": f"{draw.gauss(3000 + 500 * number, 300):.1f}", "thick": f"{draw.gauss(0.2 + 0.1 * number, 0.03):.4f}",
+    return {"tall": f"{draw.gauss(3000 + 500 * number, 300):.1f}",
+            "thick": f"{draw.gauss(0.2 + 0.1 * number, 0.03):.4f}",
             "colour": COLOURS[number] if draw.random() < 0.9 else draw.choice(COLOURS), "kind": kind}
 
 
@@ -78,7 +80,8 @@ def table_cases(work):
     new[5]["thick"] = "NA"
     write_table(work / "new.csv", new, ["id", "colour", "kind", "thick", "tall"])
     said = predict(work / "single", work / "new.csv", work / "out.csv")
-    runs.check("found by name: tall, thick, colour" in said and "copied: id, kind" in said, f"notes about columns:\n{said}")
+    runs.check("found by name: tall, thick, colour" in said and "copied: id, kind" in said,
+               f"notes about columns:\n{said}")
     out = read_table(work / "out.csv")
     runs.check([list(row.values())[:5] for row in out] == [[row[c] for c in ("id", "colour", "kind", "thick", "tall")]
                                                            for row in new], "columns and order are kept")
@@ -116,7 +119,8 @@ def table_cases(work):
     classes = sorted(KINDS)
     for i, row in enumerate(out):
         for k, kind in enumerate(classes):
-            runs.check(math.isclose(values[3 * i + k], float(row[f"probability_{kind}"]), rel_tol=1e-5, abs_tol=1e-9), f"row {i}")
+            runs.check(math.isclose(values[3 * i + k], float(row[f"probability_{kind}"]), rel_tol=1e-5, abs_tol=1e-9),
+                       f"row {i}")
 
     # Each refusal says what to type.
     bad = [dict(row) for row in new]
@@ -159,8 +163,9 @@ def memory_case(work):
         write_table(work / "many.csv", ({"tall": "3000.5", "thick": "0.25", "colour": "red"} for _ in range(rows)),
                     ["tall", "thick", "colour"])
         answer = json.loads(subprocess.run(
-            [runs.CONVOY, "predict", work / "single", "--data", work / "many.csv", "--to", work / "many_out.csv", "--force",
-             "--json"], env=runs.environment(), timeout=300, text=True, capture_output=True, check=True).stdout)
+            [runs.CONVOY, "predict", work / "single", "--data", work / "many.csv", "--to", work / "many_out.csv",
+             "--force", "--json"], env=runs.environment(), timeout=300, text=True, capture_output=True,
+            check=True).stdout)
         runs.check(answer["rows"] == rows, f"{answer}")
         return answer["peak_bytes"]
     few, many = peak(100000), peak(1500000)

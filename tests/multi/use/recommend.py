@@ -1,4 +1,5 @@
-"""`convoy recommend`: lists equal brute force in Python on exported weights, with ids of the file; formats, mistakes."""
+"""`convoy recommend`: lists equal brute force in Python on exported weights, with ids of the file; formats,
+mistakes."""
 # timeout: 240
 import csv
 import json
@@ -92,11 +93,13 @@ def compare(rows, lists, title):
         for row, (item, score) in zip(got, want):
             near = abs(float(row["score"]) - score) < 1e-5
             runs.check(near, f"{title}: {user}, rank {row['rank']}: {row}, expected {item}, {score}")
-        runs.check(sum(row["what"] != item for row, (item, _) in zip(got, want)) == 0, f"{title}: {got}, expected {want}")
+        runs.check(sum(row["what"] != item for row, (item, _) in zip(got, want)) == 0,
+                   f"{title}: {got}, expected {want}")
 
 
 with runs.workspace() as work:
-    (work / "visits.csv").write_text("who,what,at,hour\n" + "".join(f'{u},"{i}",{t},{h}\n' for u, i, t, h in interactions))
+    (work / "visits.csv").write_text("who,what,at,hour\n" +
+                                     "".join(f'{u},"{i}",{t},{h}\n' for u, i, t, h in interactions))
     (work / "items.csv").write_text("what,price\n" + "".join(f'"{i}",{p}\n' for i, p in prices.items()))
     last = {}
     for user, _, at, hour in sorted(interactions, key=lambda row: row[2]):
@@ -104,7 +107,8 @@ with runs.workspace() as work:
     order = [(user, last[user]) for user in user_number]
 
     # The checkpoints of one rank, two ranks and a pipeline follow the same rule.
-    for name, strategy, ranks in (("single", "{name: single}", 1), ("ddp", "{name: ddp}", 2), ("pipeline", "{name: pipeline}", 2)):
+    for name, strategy, ranks in (("single", "{name: single}", 1), ("ddp", "{name: ddp}", 2),
+                                  ("pipeline", "{name: pipeline}", 2)):
         (work / "run.yaml").write_text(CONFIG.format(folder=work, strategy=strategy, ranks=ranks, model=""))
         run = work / name
         runs.run(work / "run.yaml", run)
@@ -131,8 +135,8 @@ with runs.workspace() as work:
     # Users and their contexts from a file; one user twice.
     (work / "users.csv").write_text("hour,who\n0.25,u7\n0.75,u3\n0.5,u7\n")
     recommend(run, work / "some.csv", "--users", work / "users.csv", "--k", 4)
-    compare(list(csv.DictReader(open(work / "some.csv"))), brute_force(weights, [("u7", 0.25), ("u3", 0.75), ("u7", 0.5)], 4),
-            "contexts of the file")
+    compare(list(csv.DictReader(open(work / "some.csv"))),
+            brute_force(weights, [("u7", 0.25), ("u3", 0.75), ("u7", 0.5)], 4), "contexts of the file")
     (work / "ids.txt").write_text("u5\n")
     text = recommend(run, work / "seen.csv", "--users", work / "ids.txt", "--k", ITEMS, "--include-seen")
     runs.check(len(open(work / "seen.csv").readlines()) == 1 + ITEMS, "--include-seen leaves items out")

@@ -56,7 +56,8 @@ def real_runs(work):
     keys = [one["key"] for one in data["differences"]["keys"]]
     runs.check("optimizer.lr" in keys and "name" not in keys, f"differing keys: {keys}")
     runs.check(len(text) < 2e6, f"the page has {len(text)} characters")
-    elsewhere = re.findall(r'(?:src|href)="(?!#|data:)[^"]*"|@import|url\(', re.sub(r"<script.*?</script>", "", text, flags=re.S))
+    elsewhere = re.findall(r'(?:src|href)="(?!#|data:)[^"]*"|@import|url\(',
+                           re.sub(r"<script.*?</script>", "", text, flags=re.S))
     runs.check(not elsewhere, f"the page asks for other files: {elsewhere}")
     print(f"real runs: {len(names)} runs, {len(text) // 1024} KiB; {data['sentences'][1]}", flush=True)
 
@@ -68,7 +69,8 @@ def hostile(work):
     runs.check("<img" not in text and "<script>alert" not in text, "a text of a run is HTML")
     runs.check(text.count("</script>") == 2, f"{text.count('</script>')} ends of scripts")
     run = data["runs"][0]
-    runs.check(run["training"]["loss"]["bad"] == 3 and None in run["training"]["loss"]["y"], f"not finite: {run['training']}")
+    runs.check(run["training"]["loss"]["bad"] == 3 and None in run["training"]["loss"]["y"],
+               f"not finite: {run['training']}")
     runs.check(run["damaged_lines"] == 2, f"damaged lines: {run.get('damaged_lines')}")
     print("hostile: names, metrics and messages stay texts; nan and inf are gaps", flush=True)
 
@@ -84,7 +86,8 @@ def large(work):
     runs.check(len(text) < 2e6, f"the page has {len(text)} characters")
     curve = data["runs"][7]["training"]["loss"]
     runs.check(curve["n"] == 10000 and 200 <= len(curve["y"]) <= 1000, f"{curve['n']} points became {len(curve['y'])}")
-    print(f"large: 20 runs with 10,000 points in {cpu:.2f} s of CPU time ({took:.2f} s), {len(text) / 1e6:.2f} MB", flush=True)
+    print(f"large: 20 runs with 10,000 points in {cpu:.2f} s of CPU time ({took:.2f} s), {len(text) / 1e6:.2f} MB",
+          flush=True)
     return folders
 
 
@@ -96,7 +99,8 @@ def unfinished(work, good):
     summary.update(status="running", metrics={}, steps=None)
     (folder / "summary.json").write_text(json.dumps(summary))
     _, data = written(work, folder)
-    runs.check(data["runs"][0]["status"] == "ended" and "the same command resumes it" in data["sentences"][2], data["sentences"])
+    runs.check(data["runs"][0]["status"] == "ended" and "the same command resumes it" in data["sentences"][2],
+               data["sentences"])
     runs.check(data["runs"][0]["metrics"]["accuracy"]["best"] > 0, "metrics of an unfinished run")
     (folder / "metrics.jsonl").unlink()
     _, data = written(work, folder)
@@ -109,7 +113,8 @@ def refusals(work, good):
     for title, code, words, line in (
             ("no folder", 64, ["runs/none", "no such folder", "convoy runs"], report(work / "runs/none", "-o", page)),
             ("a file", 64, ["is no folder"], report(good / "summary.json", "-o", page)),
-            ("a folder of runs", 64, ["has runs, but is none itself", "convoy report", "two"], report(work, "-o", page)),
+            ("a folder of runs", 64, ["has runs, but is none itself", "convoy report", "two"],
+             report(work, "-o", page)),
             ("no run there", 64, ["holds no run"], report(good / "logs", "-o", page)),
             ("another ending", 64, [".html"], report(good, "-o", work / "mine.txt")),
             ("no such folder for the page", 73, ["mkdir -p"], report(good, "-o", work / "none" / "mine.html")),
@@ -153,7 +158,8 @@ def request(port, path, host=None, method="GET"):
 def served(work, folder):
     """The server answers its own names only, on the loopback interface, and follows a run that is training."""
     with server_of(work, folder) as (server, port):
-        runs.check(runs.listeners([server.pid]) == [f"0100007F:{port:04X}"], f"listens on {runs.listeners([server.pid])}")
+        runs.check(runs.listeners([server.pid]) == [f"0100007F:{port:04X}"],
+                   f"listens on {runs.listeners([server.pid])}")
         status, text, headers = request(port, "/")
         runs.check(status == 200 and "connect-src 'self'" in text, f"/: {status}")
         runs.check(headers["X-Frame-Options"] == "DENY" and headers["Cache-Control"] == "no-store", f"{headers}")
@@ -165,7 +171,8 @@ def served(work, folder):
                                         ("another path", 404, request(port, "/../etc/passwd")),
                                         ("another method", 405, request(port, "/", method="POST"))):
             runs.check(answer[0] == expected, f"{title}: {answer[0]}, expected {expected}")
-        with socket.create_connection(("127.0.0.1", port)) as idle, socket.create_connection(("127.0.0.1", port)) as wrong:
+        with socket.create_connection(("127.0.0.1", port)) as idle, \
+                socket.create_connection(("127.0.0.1", port)) as wrong:
             wrong.sendall(b"nonsense\r\n\r\n")
             runs.check(wrong.recv(99).startswith(b"HTTP/1.1 400"), "a malformed request")
             runs.check(request(port, "/")[0] == 200, "beside an idle connection")

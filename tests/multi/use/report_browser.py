@@ -1,5 +1,5 @@
-"""The page of `convoy report` in headless Chromium, at three sizes: no errors, no requests, interactive within a second,
-axes, themes, hostile texts, and a served page. CONVOY_SCREENSHOTS=DIR keeps the pictures."""
+"""The page of `convoy report` in headless Chromium, at three sizes: no errors, no requests, interactive within a
+second, axes, themes, hostile texts, and a served page. CONVOY_SCREENSHOTS=DIR keeps the pictures."""
 # labels: slow
 # timeout: 600
 import os
@@ -48,7 +48,8 @@ def interactive(work, folders, pictures):
             for _ in range(7):  # other programs use the machine too, and this is wall time
                 ready = ready if ready <= 1000 else min(ready, opened_in(page, file))
             runs.check(ready <= 1000, f"{name}: interactive after {ready} ms")
-            runs.check(page.value("document.documentElement.scrollWidth <= innerWidth"), f"{name}: the page is too wide")
+            runs.check(page.value("document.documentElement.scrollWidth <= innerWidth"),
+                       f"{name}: the page is too wide")
             theme = page.value("document.documentElement.dataset.theme")
             runs.check(theme == ("dark" if name == "tablet" else "light"), f"{name}: theme {theme}")
             page.screenshot(pictures / f"{name}.png")
@@ -60,14 +61,16 @@ def interactive(work, folders, pictures):
                 page.until("document.querySelectorAll('#curves canvas').length > 1")
             for box in (0, 1):  # logarithmic axes
                 page.value(f"document.querySelectorAll('#curves input[type=checkbox]')[{box}].click()")
-            runs.check(page.value("[...document.querySelectorAll('#curves input[type=checkbox]')].every((box) => box.checked)"),
-                       f"{name}: logarithmic axes")
+            runs.check(page.value("[...document.querySelectorAll('#curves input[type=checkbox]')]"
+                                  ".every((box) => box.checked)"), f"{name}: logarithmic axes")
             page.until("document.querySelectorAll('#curves canvas').length > 1")
             if name == "desktop":
-                middle = page.value("(() => { const box = document.querySelector('#curves .u-over').getBoundingClientRect(); "
+                middle = page.value("(() => { "
+                                    "const box = document.querySelector('#curves .u-over').getBoundingClientRect(); "
                                     "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
                 page.move(*middle)
-                page.until("[...document.querySelectorAll('.tip')].some((tip) => !tip.hidden && tip.textContent.includes('run-'))")
+                page.until("[...document.querySelectorAll('.tip')]"
+                           ".some((tip) => !tip.hidden && tip.textContent.includes('run-'))")
             page.screenshot(pictures / f"{name}-curves.png")
             page.click("#theme")
             runs.check(page.value("document.documentElement.dataset.theme") != theme, f"{name}: the theme stays")
@@ -89,7 +92,8 @@ def of_a_farm(work, pictures):
         runs.check(page.value("document.querySelectorAll('#farm-0 .slotbar').length") == 4, "schedule")
         first = "document.querySelector('#farm-0 tbody td:nth-child(2)').textContent"
         best = page.value(first)
-        page.value("[...document.querySelectorAll('#farm-0 th')].find((head) => head.textContent.startsWith('accuracy')).click()")
+        page.value("[...document.querySelectorAll('#farm-0 th')]"
+                   ".find((head) => head.textContent.startsWith('accuracy')).click()")
         runs.check(page.value(first) != best, f"sorted by accuracy, {best} stays first")
         page.screenshot(pictures / "farm.png")
         check_quiet(page, file.resolve().as_uri(), "farm")
@@ -101,10 +105,13 @@ def hostile(work):
     with browser.Page(1440, 12000) as page:
         page.open(file)
         page.until("document.querySelectorAll('#curves canvas').length > 0")
-        runs.check(page.value("window.hacked === undefined && document.querySelectorAll('img').length == 0"), "a script ran")
-        runs.check(page.value("document.querySelector('#attempts').textContent.includes('</script>')"), "the text is missing")
+        runs.check(page.value("window.hacked === undefined && document.querySelectorAll('img').length == 0"),
+                   "a script ran")
+        runs.check(page.value("document.querySelector('#attempts').textContent.includes('</script>')"),
+                   "the text is missing")
         check_quiet(page, file.resolve().as_uri(), "hostile")
-        page.value("document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.hacked = 1'}))")
+        page.value("document.body.append(Object.assign(document.createElement('script'), "
+                   "{textContent: 'window.hacked = 1'}))")
         runs.check(page.value("window.hacked === undefined"), "the policy of the page allows other scripts")
     print("hostile: texts stay texts, and the policy blocks other scripts", flush=True)
 

@@ -51,13 +51,15 @@ def equal_figures(work):
         for number, strategy in enumerate(strategies):
             run = work / f"{config.stem}-{number}"
             ranks = 1 if strategy == "single" else 2
-            trained = runs.run(config, run, [f"strategy={strategy if strategy[0] == '{' else '{name: ' + strategy + '}'}"],
+            trained = runs.run(config, run,
+                               [f"strategy={strategy if strategy[0] == '{' else '{name: ' + strategy + '}'}"],
                                ranks=ranks)
             by_default = evaluated(run)
             runs.check(by_default["ranks"] == ranks, f"{strategy}: {by_default}")
             close(f"{config.stem}, {strategy}", by_default["metrics"], last(trained))
             for other in (1, 2, 4):
-                close(f"{config.stem}, {strategy} on {other}", evaluated(run, "--ranks", other)["metrics"], last(trained))
+                close(f"{config.stem}, {strategy} on {other}", evaluated(run, "--ranks", other)["metrics"],
+                      last(trained))
     linked = work / "linked"
     linked.mkdir()
     (linked / "runs").symlink_to(work)
@@ -67,14 +69,15 @@ def equal_figures(work):
         left = sorted(path.name for path in linked.iterdir())
         runs.check(done.returncode == 0 and left == ["runs"], f"{under}: {left}\n{done.stdout}")
     under = subprocess.run(["mpirun", "-n", "2", str(runs.CONVOY), "evaluate", str(work / "mlp-1"), "--json"], cwd=work,
-                           env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) \
+                           env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE) \
         if shutil.which("mpirun") else None
     if under:
         runs.check(under.returncode == 0, f"mpirun: exit {under.returncode}\n{under.stderr}")
         close("under mpirun", json.loads(under.stdout)["metrics"], last(runs.summary(work / "mlp-1")))
-        alone = subprocess.run(["mpirun", "-n", "2", str(runs.CONVOY), "generate", str(work / "mlp-1"), "--prompt", "x"],
-                               cwd=work, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT)
+        alone = subprocess.run(["mpirun", "-n", "2", str(runs.CONVOY), "generate", str(work / "mlp-1"),
+                                "--prompt", "x"], cwd=work, env=runs.environment(), timeout=60, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         runs.check(alone.returncode == 64 and "works on one rank" in alone.stdout, f"two ranks: {alone.stdout}")
     print("evaluate: the figures of training on 1, 2 and 4 ranks, of every layout, and under mpirun", flush=True)
 
@@ -117,8 +120,9 @@ def table(work):
     trained = runs.run(work / "table.yaml", run, cwd=work)
 
     def here(*words):
-        done = subprocess.run([str(runs.CONVOY), "evaluate", str(run), "--json", *words], cwd=work, env=runs.environment(),
-                              timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = subprocess.run([str(runs.CONVOY), "evaluate", str(run), "--json", *words], cwd=work,
+                              env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
         runs.check(done.returncode == 0, f"evaluate {words}: exit {done.returncode}\n{done.stderr}")
         return json.loads(done.stdout)
     own = here()
@@ -132,8 +136,9 @@ def table(work):
     # The accuracy of the classes that a C++ program prints, computed here row by row.
     serve = runs.BUILD / "tests" / "serve"
     lines = (work / "new.csv").read_text().splitlines()[1:]
-    served = subprocess.run([str(serve), str(run)], input="\n".join(["a,b"] + [line.rsplit(",", 1)[0] for line in lines]) + "\n",
-                            cwd=work, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    served = subprocess.run([str(serve), str(run)],
+                            input="\n".join(["a,b"] + [line.rsplit(",", 1)[0] for line in lines]) + "\n", cwd=work,
+                            timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     runs.check(served.returncode == 0, f"serve: {served.stderr}")
     classes = [line.split()[0] for line in served.stdout.splitlines()]
     right = sum(line.rsplit(",", 1)[1] == found for line, found in zip(lines, classes))
@@ -143,7 +148,8 @@ def table(work):
     moved = work / "moved"
     shutil.copytree(run, moved)
     (work / "rows.csv").rename(work / "gone.csv")
-    again = subprocess.run([str(serve), str(moved)], input="b,a\n0.5,0.5\n", timeout=60, text=True, stdout=subprocess.PIPE)
+    again = subprocess.run([str(serve), str(moved)], input="b,a\n0.5,0.5\n", timeout=60, text=True,
+                           stdout=subprocess.PIPE)
     runs.check(again.stdout.startswith("pos "), f"serve without data: {again}")
     runs.refused("data that is gone", 78, ["data.path", "rows.csv: no such file"],
                  [str(runs.CONVOY), "evaluate", str(run)], within=20)
@@ -161,9 +167,12 @@ def best_and_early(work):
         summary = runs.run(TINY / "mlp.yaml", run, [*base, *BEST, *stop, f"strategy={strategy}"],
                            ranks=1 if name == "single" else 2)
         figures, best = summary["metrics"]["loss"], summary["best_checkpoint"]
-        runs.check(best["step"] == figures["best_step"] and best["value"] == figures["best"], f"{name}: {best}, {figures}")
-        runs.check(summary["steps"] == best["step"] + 2 * 13, f"{name}: best at {best['step']}, ended at {summary['steps']}")
-        runs.check((run / "checkpoints" / "best").read_text().strip() == f"step-{best['step']}", f"{name}: the file best")
+        runs.check(best["step"] == figures["best_step"] and best["value"] == figures["best"],
+                   f"{name}: {best}, {figures}")
+        runs.check(summary["steps"] == best["step"] + 2 * 13,
+                   f"{name}: best at {best['step']}, ended at {summary['steps']}")
+        runs.check((run / "checkpoints" / "best").read_text().strip() == f"step-{best['step']}",
+                   f"{name}: the file best")
         kept = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
         runs.check(len(kept) == 2, f"{name}: keeps {kept}")
         close(f"{name}@best", {"loss": evaluated(f"{run}@best")["metrics"]["loss"]}, {"loss": best["value"]})
@@ -188,7 +197,8 @@ def best_and_early(work):
                               ["strategy.early_stop={patience: 2}", "train.early_stop={metric: loss}"]), within=20)
     for sets, words in ((["train.early_stop={metric: acuracy}"], ["train.early_stop.metric", "did you mean accuracy?"]),
                         (["train.keep_best={direction: minimize}"], ["train.keep_best.direction", "without a metric"]),
-                        (["train.keep_best={metric: loss}", "train.evaluate_every=never"], ["train.evaluate_every", "is never"]),
+                        (["train.keep_best={metric: loss}", "train.evaluate_every=never"],
+                         ["train.evaluate_every", "is never"]),
                         (["train.keep_best={metric: loss}", "data.evaluate_rows=0"], ["no rows to evaluate on"])):
         runs.refused(str(sets), 78, words, runs.command(TINY / "mlp.yaml", work / "no", sets), within=20)
     print("members keep their best weights; mistakes are refused", flush=True)
@@ -203,7 +213,8 @@ def stopped(work):
     runs.check(first["status"] == "failed", f"{first['status']}")
     again = runs.run(TINY / "mlp.yaml", run, sets)
     runs.check(again["best_checkpoint"] == whole["best_checkpoint"] and again["steps"] == whole["steps"],
-               f"{again['best_checkpoint']} after {again['steps']}, undisturbed {whole['best_checkpoint']}, {whole['steps']}")
+               f"{again['best_checkpoint']} after {again['steps']}, undisturbed {whole['best_checkpoint']}, "
+               f"{whole['steps']}")
     print("keep_best and early_stop continue after a kill", flush=True)
 
 
@@ -234,14 +245,17 @@ def fine_tuning(work):
         runs.check(kept and changed, f"{strategy}: kept {kept}, changed {changed}")
         runs.check(all(name.startswith(pattern) for name in kept), f"{strategy}: kept {kept}, wanted {pattern}")
         close(f"frozen, {strategy}", names[strategy], names["{name: single}"], 1e-4)
-    for freeze, words in (("nothing", ["matches no parameter"]), (".", ["matches every parameter"]), ("(", ["model.freeze"])):
+    for freeze, words in (("nothing", ["matches no parameter"]), (".", ["matches every parameter"]),
+                          ("(", ["model.freeze"])):
         runs.refused(f"freeze {freeze}", 78, words,
                      runs.command(TINY / "mlp.yaml", work / "no", [f"model.freeze='{freeze}'"]), within=20)
     # Another rate and more epochs, from the state of a finished run; another head from its weights.
-    longer = runs.run(TINY / "mlp.yaml", work / "longer", [f"train.resume={start}@step-26", "train.epochs=3", "optimizer.lr=1e-4"])
+    longer = runs.run(TINY / "mlp.yaml", work / "longer",
+                      [f"train.resume={start}@step-26", "train.epochs=3", "optimizer.lr=1e-4"])
     runs.check(longer["steps"] == 39 and longer["steps_here"] == 13, f"continued: {longer['steps']}")
     head = runs.run(TINY / "mlp.yaml", work / "head",
-                    ["data.classes=3", f"model.init_from={{path: {start}, strict: false, rename: {{'^output.*': ''}}}}"])
+                    ["data.classes=3",
+                     f"model.init_from={{path: {start}, strict: false, rename: {{'^output.*': ''}}}}"])
     runs.check(head["status"] == "done", f"{head['failure']}")
     print("fine-tuning: frozen layers under six layouts, another rate, another head", flush=True)
 
@@ -260,12 +274,14 @@ def lists(work):
     runs.check(all(entry["status"] in ("done", "failed", "stopped") for entry in listed), f"{listed}")
     for seed in (1, 2, 3):
         for rate in ("1e-3", "3e-2"):
-            runs.run(TINY / "mlp.yaml", work / "seeds" / f"{rate}-{seed}", [f"seed={seed}", "data.seed=1", f"optimizer.lr={rate}"])
+            runs.run(TINY / "mlp.yaml", work / "seeds" / f"{rate}-{seed}",
+                     [f"seed={seed}", "data.seed=1", f"optimizer.lr={rate}"])
     compared = json.loads(convoy("compare", work / "seeds" / "1e-3-1", work / "seeds" / "3e-2-1", "--json"))
     runs.check(compared["keys"] == {"optimizer.lr": [0.001, 0.03]}, f"keys: {compared['keys']}")
     loss = compared["metrics"]["loss"][1]
     runs.check(loss["seeds"] == 3 and loss["exceeds_spread"] is True and loss["difference"] < 0, f"compare: {loss}")
-    runs.check("exceeds the spread" in convoy("compare", work / "seeds" / "1e-3-1", work / "seeds" / "3e-2-1"), "text of compare")
+    runs.check("exceeds the spread" in convoy("compare", work / "seeds" / "1e-3-1", work / "seeds" / "3e-2-1"),
+               "text of compare")
     # The spread over seeds does not follow from a repeated run.
     pair = work / "repeated"
     for name, rate in (("a", "1e-3"), ("a-2", "1e-3"), ("b", "3e-2"), ("b-2", "3e-2")):
@@ -273,10 +289,12 @@ def lists(work):
     repeated = json.loads(convoy("compare", pair / "a", pair / "b", "--json"))["metrics"]["loss"][1]
     runs.check(repeated["seeds"] == 1 and repeated["exceeds_spread"] is None, f"compare of repeated runs: {repeated}")
     runs.check("equal settings and seeds" in convoy("compare", pair / "a", pair / "a-2"), "text for equal runs")
-    runs.refused("one run twice", 64, ["two different runs"], [str(runs.CONVOY), "compare", str(pair / "a"), str(pair / "a")])
+    runs.refused("one run twice", 64, ["two different runs"],
+                 [str(runs.CONVOY), "compare", str(pair / "a"), str(pair / "a")])
     # A killed run has the metrics that it recorded.
     killed = work / "killed"
-    runs.run(TINY / "mlp.yaml", killed, ["train.epochs=50", "train.evaluate_every=1 epoch"], inject=["kill:rank=0@step=60"], expect=137)
+    runs.run(TINY / "mlp.yaml", killed, ["train.epochs=50", "train.evaluate_every=1 epoch"],
+             inject=["kill:rank=0@step=60"], expect=137)
     (killed / "summary.json").write_text(json.dumps({**runs.summary(killed), "metrics": {}, "status": "running"}))
     entry = next(entry for entry in json.loads(convoy("runs", work, "--json")) if entry["folder"] == str(killed))
     runs.check(entry["status"] == "ended" and entry["best"] is not None, f"a killed run: {entry}")
@@ -293,8 +311,10 @@ def refusals(work):
     runs.refused("no best", 78, ["train.keep_best"], [*evaluate, f"{run}@best"])
     runs.refused("a member of no ensemble", 78, ["has no members"], [*evaluate, f"{run}@member0"])
     runs.refused("a member that is not there", 78, ["has 4 members"], [*evaluate, f"{work / 'ensemble'}@member9"])
-    runs.refused("a key of training", 64, ["has no effect: convoy evaluate does not train"], [*evaluate, str(run), "--set", "train.epochs=3"])
-    runs.refused("an unknown key", 78, ["did you mean path?"], [*evaluate, str(work / "runs" / "table"), "--set", "data.pth=x"])
+    runs.refused("a key of training", 64, ["has no effect: convoy evaluate does not train"],
+                 [*evaluate, str(run), "--set", "train.epochs=3"])
+    runs.refused("an unknown key", 78, ["did you mean path?"],
+                 [*evaluate, str(work / "runs" / "table"), "--set", "data.pth=x"])
     runs.refused("another model", 78, ["model.hidden"], [*evaluate, str(run), "--set", "model.hidden=[5]"], within=20)
     # A damaged newest checkpoint is never replaced by an older one unasked: one rule for every command.
     for damage in ("manifest.json", "rank-0.safetensors"):
@@ -308,7 +328,8 @@ def refusals(work):
         words = [damage, f"name an older one: {broken}@", f"{broken}@step-{older}"]
         for line in (["evaluate", broken], ["export", broken, "--to", work / "x"],
                      ["predict", broken, "--data", work / "new.csv", "--to", work / "x.csv"]):
-            said = runs.refused(f"{line[0]}, damaged {damage}", 65, words, [str(runs.CONVOY), *map(str, line)], within=20)
+            said = runs.refused(f"{line[0]}, damaged {damage}", 65, words, [str(runs.CONVOY), *map(str, line)],
+                                within=20)
             runs.check(len(said.strip().splitlines()) == 1, f"more than one line:\n{said}")
         served = subprocess.run([str(runs.BUILD / "tests" / "serve"), str(broken)], input="a,b\n", text=True,
                                 timeout=60, capture_output=True)
@@ -322,7 +343,8 @@ def refusals(work):
     done = subprocess.run([*evaluate, str(newer)], env=runs.environment(), timeout=60, text=True, capture_output=True)
     runs.check(done.returncode == 0 and "convoy 9.9 trained this run" in done.stderr, f"another version: {done}")
     # A farm, an unfinished run, a plugin that moved.
-    (work / "farm.yaml").write_text(f"name: farm\nstrategy: {{name: independent, pipelines: [{{name: a, config: {TINY}/mlp.yaml}}]}}\n")
+    (work / "farm.yaml").write_text(
+        f"name: farm\nstrategy: {{name: independent, pipelines: [{{name: a, config: {TINY}/mlp.yaml}}]}}\n")
     runs.run(work / "farm.yaml", work / "farm")
     runs.refused("a farm", 64, ["is the folder of a farm", "farm/pipelines/a"], [*evaluate, str(work / "farm")])
     close("a run of a farm", evaluated(work / "farm" / "pipelines" / "a")["metrics"],
@@ -337,9 +359,11 @@ def refusals(work):
         here = work / "plugin.so"
         shutil.copy(plugin, here)
         here.chmod(0o755)
-        runs.run(TINY / "plugin_wrong.yaml", work / "with-plugin", [f"model.plugin={here}", "strategy={name: single}"], ranks=1)
+        runs.run(TINY / "plugin_wrong.yaml", work / "with-plugin", [f"model.plugin={here}", "strategy={name: single}"],
+                 ranks=1)
         moved = here.rename(work / "moved.so")
-        runs.refused("a plugin that moved", 78, ["model.plugin", "--set model.plugin="], [*evaluate, str(work / "with-plugin")])
+        runs.refused("a plugin that moved", 78, ["model.plugin", "--set model.plugin="],
+                     [*evaluate, str(work / "with-plugin")])
         close("a plugin in its new place", evaluated(work / "with-plugin", "--set", f"model.plugin={moved}")["metrics"],
               last(runs.summary(work / "with-plugin")))
     # A signal: no result, and nothing is left.

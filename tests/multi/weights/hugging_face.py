@@ -26,7 +26,8 @@ transformers.logging.set_verbosity_error()
 CONFIG = runs.TOP / "configs" / "tiny" / "gpt.yaml"
 SIZES = "layers: 3, heads: 4, dim: 32"
 STEP = ["train.max_steps=2", "train.epochs=~", "train.evaluate_every=never", "train.checkpoint_every=2 steps",
-        "launch.threads=1", "data={name: synthetic, kind: tokens, rows: 400, evaluate_rows: 0, vocabulary: 68, length: 24}"]
+        "launch.threads=1",
+        "data={name: synthetic, kind: tokens, rows: 400, evaluate_rows: 0, vocabulary: 68, length: 24}"]
 STILL = [*STEP, "optimizer={name: sgd, lr: 1e-30}"]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -34,8 +35,9 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 def gpt2(tied=True, context=40, inner=128, eps=1e-5):
     config = transformers.GPT2Config(vocab_size=68, n_positions=context, n_embd=32, n_layer=3, n_head=4, n_inner=inner,
                                      layer_norm_epsilon=eps, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0)
-    return (transformers.GPT2LMHeadModel(config), f"model={{name: gpt, {SIZES}, activation: gelu_tanh, context: {context}, "
-            f"mlp_dim: {inner}, norm_eps: {eps}, tied: {str(tied).lower()}}}")
+    return (transformers.GPT2LMHeadModel(config),
+            f"model={{name: gpt, {SIZES}, activation: gelu_tanh, context: {context}, mlp_dim: {inner}, "
+            f"norm_eps: {eps}, tied: {str(tied).lower()}}}")
 
 
 def llama(tied=False, keys=2, base=50000.0, eps=1e-5):
@@ -55,7 +57,8 @@ def exact_llama():
         return self.weight * (hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
     def angles(self, x, position_ids):
-        base, size = self.config.rope_parameters["rope_theta"], self.config.hidden_size // self.config.num_attention_heads
+        base, size = (self.config.rope_parameters["rope_theta"],
+                      self.config.hidden_size // self.config.num_attention_heads)
         inverse = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
         angle = position_ids[..., None].double() * inverse
         angle = torch.cat([angle, angle], -1)
@@ -182,7 +185,8 @@ def tokenizers(work):
                                ("merges", "vocab.json", f"{{name: gpt, {SIZES}, activation: gelu_tanh}}")):
         run, to = work / f"tokenizer-{title}", work / f"tokenizer-{title}-exported"
         runs.run(CONFIG, run, ["train.max_steps=2", "train.epochs=~", "train.evaluate_every=never", "launch.threads=1",
-                               f"model={model}", f"data={{name: text, path: {text}, tokenizer: {kept / file}, length: 16}}"])
+                               f"model={model}",
+                               f"data={{name: text, path: {text}, tokenizer: {kept / file}, length: 16}}"])
         convoy("export", run, "--to", to, "--format", "hf")
         ids = transformers.AutoTokenizer.from_pretrained(to)(line)["input_ids"]
         runs.check(ids == trained.encode(line).ids, f"{title}: the exported tokenizer gives {ids}")
@@ -197,7 +201,8 @@ def vision(work):
         for parameter in model.parameters():  # a bias of zero would become 1e-30
             if parameter.dim() == 1:
                 torch.nn.init.uniform_(parameter, 0.5, 1.5)
-        options = [f"model={{name: resnet, shape: imagenet, depth: {depth}}}", "train.batch.global=4", "launch.threads=1",
+        options = [f"model={{name: resnet, shape: imagenet, depth: {depth}}}", "train.batch.global=4",
+                   "launch.threads=1",
                    "data={name: synthetic, kind: classification, rows: 40, features: [3, 64, 64], classes: 7}"]
         start, run, back = work / f"resnet{depth}.safetensors", work / f"resnet{depth}", work / f"resnet{depth}-back"
         save_file(model.state_dict(), start)
@@ -217,7 +222,8 @@ def vision(work):
         model = model.double()
         batch["features"] = batch["features"].double()
         dump_reference(model, batch, lambda: F.cross_entropy(model(batch["features"]), batch["target"]), folder)
-        said = convoy("verify", runs.TOP / "configs" / "tiny" / "convnet.yaml", *with_sets(options), "--against", folder)
+        said = convoy("verify", runs.TOP / "configs" / "tiny" / "convnet.yaml", *with_sets(options),
+                      "--against", folder)
         print(f"resnet{depth}: {said.splitlines()[-1]}", flush=True)
 
 

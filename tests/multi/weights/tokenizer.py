@@ -44,10 +44,12 @@ def text_of(seed):
     """Returns the sentences in random order, words of random letters, and runs of spaces of every kind."""
     draw = random.Random(seed)
     parts = SENTENCES.splitlines(keepends=True) * 3
-    spaces = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u2003", "\u3000", "\u2028", "\x0b", "\x1c", "\u200b", " \n", "\n "]
+    spaces = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u2003", "\u3000", "\u2028", "\x0b", "\x1c", "\u200b", " \n",
+              "\n "]
     for _ in range(400):
-        low, high = draw.choice([(0x20, 0x7f), (0xa1, 0x24f), (0x370, 0x5ff), (0x900, 0xdff), (0x3040, 0x30ff), (0x4e00, 0x9fff),
-                                 (0x1f300, 0x1f6ff), (0x20, 0xd7ff), (0x10000, 0x10fff), (0x30, 0x3a)])
+        low, high = draw.choice([(0x20, 0x7f), (0xa1, 0x24f), (0x370, 0x5ff), (0x900, 0xdff), (0x3040, 0x30ff),
+                                 (0x4e00, 0x9fff), (0x1f300, 0x1f6ff), (0x20, 0xd7ff), (0x10000, 0x10fff),
+                                 (0x30, 0x3a)])
         word = (chr(draw.randrange(low, high)) for _ in range(draw.randrange(1, 12)))
         # Libraries know different versions of Unicode, so they disagree about unassigned characters.
         parts.append("".join(letter for letter in word if unicodedata.category(letter) != "Cn"))
@@ -115,8 +117,8 @@ def made(work):
             (work / f"part-{seed}.txt").write_bytes(text_of(seed).encode())
         made = work / f"made-{size}.json"
         words = [word for token in special for word in ("--special", token)]
-        done = subprocess.run([runs.CONVOY, "vocabulary", work / "part-*.txt", "--size", str(size), "--to", made, *words],
-                              text=True, capture_output=True, timeout=60)
+        done = subprocess.run([runs.CONVOY, "vocabulary", work / "part-*.txt", "--size", str(size), "--to", made,
+                               *words], text=True, capture_output=True, timeout=60)
         runs.check(done.returncode == 0, f"convoy vocabulary: exit {done.returncode}\n{done.stdout}{done.stderr}")
         ours = Tokenizer.from_file(str(made))
         runs.check(ours.get_vocab() == theirs.get_vocab(), f"{size} tokens: the vocabulary differs from the package's")
@@ -125,7 +127,8 @@ def made(work):
         print(f"convoy vocabulary --size {size}: {len(mine)} merges agree", flush=True)
     again = subprocess.run([runs.CONVOY, "vocabulary", work / "part-1.txt", "--size", "300", "--to", made], text=True,
                            capture_output=True, timeout=60)
-    runs.check(again.returncode == 73 and "--force" in again.stderr, f"an existing file: {again.returncode}, {again.stderr}")
+    runs.check(again.returncode == 73 and "--force" in again.stderr,
+               f"an existing file: {again.returncode}, {again.stderr}")
 
 
 with runs.workspace() as work:
@@ -149,5 +152,6 @@ with runs.workspace() as work:
             # A checkpoint has the files.
             lists = load_file(next((folder / "run" / "checkpoints").glob("step-*")) / "data.safetensors")
             stored = lists["tokenizer.bytes"].tobytes()
-            runs.check((folder / "merges.txt").read_bytes() in stored and b"vocab.json" in stored, "the files are not kept")
+            runs.check((folder / "merges.txt").read_bytes() in stored and b"vocab.json" in stored,
+                       "the files are not kept")
 print("tokens equal those of the package tokenizers")

@@ -93,7 +93,8 @@ def both_ways(work, title, model, options):
     runs.check(index["metadata"]["total_size"] == total, f"{title}: total_size {index['metadata']}, not {total}")
     for source in (work / f"{title}-pipeline", runs.newest_checkpoint(work / f"{title}-tensor_parallel"), shards):
         run = work / f"{title}-from-{source.parent.name}-{source.name}"
-        runs.run(TINY / "gpt.yaml", run, [*options, *STILL, "strategy={name: fsdp}", f"model.init_from={source}"], ranks=2)
+        runs.run(TINY / "gpt.yaml", run, [*options, *STILL, "strategy={name: fsdp}", f"model.init_from={source}"],
+                 ranks=2)
         same(f"{title} from {source.name}", exported(run, work / f"{run.name}-exported"), state)
     print(f"{title}: the same bits in {len(STRATEGIES) + 3} runs", flush=True)
 
@@ -140,15 +141,17 @@ def mistakes(work):
         return lambda model: setattr(model.get_submodule(module), "masked", False)
 
     finds(work, "a transposed weight of gpt", python_models.Gpt2(), GPT,
-          transposed("transformer.h.1.attn.c_proj.weight"), "output of blocks.1.projection", "h.1.attn.c_proj", "transposed")
+          transposed("transformer.h.1.attn.c_proj.weight"), "output of blocks.1.projection", "h.1.attn.c_proj",
+          "transposed")
     finds(work, "another epsilon of gpt", python_models.Gpt2(), GPT, epsilon("transformer.h.0.ln_2", 1e-2),
           "output of blocks.0.mlp_norm", "ln_2", "epsilon", before=True)
     finds(work, "no mask of gpt", python_models.Gpt2(), GPT, unmasked("transformer.h.0.attn"),
           "input of blocks.0.projection", "output of blocks.0.qkv", "masks", before=True)
     finds(work, "a transposed weight of llama", python_models.Llama(), LLAMA,
           transposed("model.layers.0.self_attn.o_proj.weight"), "output of blocks.0.projection", "o_proj")
-    finds(work, "another epsilon of llama", python_models.Llama(), LLAMA, epsilon("model.layers.1.input_layernorm", 1e-2),
-          "output of blocks.1.attention_norm", "input_layernorm", "epsilon", before=True)
+    finds(work, "another epsilon of llama", python_models.Llama(), LLAMA,
+          epsilon("model.layers.1.input_layernorm", 1e-2), "output of blocks.1.attention_norm", "input_layernorm",
+          "epsilon", before=True)
     finds(work, "no mask of llama", python_models.Llama(), LLAMA, unmasked("model.layers.1.self_attn"),
           "input of blocks.1.projection", "output of blocks.1.qkv", "masks", before=True)
     finds(work, "a swapped gate of llama", python_models.Llama(), LLAMA,
@@ -209,13 +212,15 @@ def refusals(work):
         runs.refused("a pickle", 78, ["--set model.init_from", "pickled", "save_file"],
                      line("--output", work / "none", *sets(f"model.init_from={path}")))
     runs.refused("init_from and resume", 78, ["leave one of them out"],
-                 line("--output", work / "none", *sets(f"model.init_from={start}", f"train.resume={work / 'gpt-fsdp'}")))
+                 line("--output", work / "none",
+                      *sets(f"model.init_from={start}", f"train.resume={work / 'gpt-fsdp'}")))
     runs.refused("a wrong pattern", 78, ["no regular expression"],
                  line("--output", work / "none", *sets(f"model.init_from={{path: {start}, rename: {{'(': x}}}}")))
     ranks = lambda output, *more: runs.run(config, None, [*GPT, *STILL, f"name={output}", *more], ranks=2, expect=None,
                                            cwd=work).stdout
     said = ranks("other-shape", "model.dim=16", f"model.init_from={start}", "strategy.name=fsdp")
-    for word in ("model.init_from", "transformer.h.0.ln_1.bias", "model.safetensors has shape [8]", "attention_norm.bias"):
+    for word in ("model.init_from", "transformer.h.0.ln_1.bias", "model.safetensors has shape [8]",
+                 "attention_norm.bias"):
         runs.check(word in said, f"another shape: no '{word}' in\n{said}")
     said = ranks("other-layers", "model.layers=3", f"model.init_from={start}", "strategy.name=ddp")
     runs.check("it lacks blocks.2." in said and "strict: false" in said, f"missing tensors:\n{said}")
@@ -223,7 +228,8 @@ def refusals(work):
     runs.check(len(told) == 1, f"missing tensors: not told by one rank:\n{said}")
     (start / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2}))
     said = ranks("other-heads", f"model.init_from={start}", "strategy.name=ddp")
-    runs.check("model.heads: config.json" in said and "n_head = 2 conflicts with model.heads = 4" in said, f"other heads:\n{said}")
+    runs.check("model.heads: config.json" in said and "n_head = 2 conflicts with model.heads = 4" in said,
+               f"other heads:\n{said}")
     (start / "config.json").unlink()
     # Another head: left out by name, random here.
     other = work / "other-head"
@@ -247,7 +253,8 @@ def refusals(work):
     link.symlink_to(to)
     for path in (link, f"{link}/"):
         runs.refused("a link", 73, ["is a symbolic link"], export(run, "--to", path, "--force"), within=20)
-    runs.check(link.is_symlink() and (to / "model.safetensors").read_bytes() == content, "the earlier export was changed")
+    runs.check(link.is_symlink() and (to / "model.safetensors").read_bytes() == content,
+               "the earlier export was changed")
     convoy("export", run, "--to", to, "--force")
     (to / "mine.txt").write_text("x")
     runs.refused("other files", 73, ["mine.txt"], export(run, "--to", to, "--force"), within=20)
@@ -261,7 +268,8 @@ def refusals(work):
     empty = work / "empty"
     (empty / "checkpoints").mkdir(parents=True)
     (empty / "summary.json").write_text(json.dumps({"status": "failed"}))
-    runs.refused("no checkpoint yet", 78, ["holds no complete checkpoint"], export(empty, "--to", work / "x"), within=20)
+    runs.refused("no checkpoint yet", 78, ["holds no complete checkpoint"], export(empty, "--to", work / "x"),
+                 within=20)
     damaged = work / "damaged"
     shutil.copytree(run, damaged)
     file = runs.newest_checkpoint(damaged) / "rank-0.safetensors"

@@ -51,8 +51,9 @@ with runs.workspace() as work:
         runs.run(runs.TOP / "configs" / "tiny" / "gpt.yaml", read, [*options, f"model.init_from={file}"], ranks=2,
                  timeout=300)
         more = [with_file - without for without, with_file in zip(peaks(plain), peaks(read))]
-        print(f"{strategy}: peaks {[round(p / 1e6) for p in peaks(plain)]} MB, with init_from {[round(m / 1e6) for m in more]} "
-              f"MB more; the largest tensor has {largest / 1e6:.0f} MB", flush=True)
+        print(f"{strategy}: peaks {[round(p / 1e6) for p in peaks(plain)]} MB, "
+              f"with init_from {[round(m / 1e6) for m in more]} MB more; the largest tensor has {largest / 1e6:.0f} MB",
+              flush=True)
         runs.check(max(more) <= largest, f"{strategy}: init_from adds {max(more)} bytes to a peak")
         export = [str(runs.CONVOY), "export", str(read), "--to", str(work / f"{strategy}-export")]
         script = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
