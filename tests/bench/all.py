@@ -44,17 +44,38 @@ def limit(verdict, key):
     return "" if verdict[key] is None else f"{'≤' if verdict['at_most'] else '≥'} {verdict[key]:.4g}"
 
 
+def rows_of(results):
+    """Returns [(benchmark, label, {processor: verdict})] in the order of the benchmarks."""
+    rows = []
+    for name in BENCHMARKS:
+        found = {}
+        for processor_name, known in results.items():
+            for one in known.get(name, {}).get("verdicts", []):
+                found.setdefault(one["label"], {})[processor_name] = one
+        rows += [(name, label, verdicts) for label, verdicts in found.items()]
+    return rows
+
+
+def cell(verdict):
+    return "" if verdict is None else f"{verdict['value']:.4g}{'' if verdict['ok'] else ' **missed**'}"
+
+
 def table(results):
-    rows = ["| benchmark | | measured | gate | aim | date, commit |", "|---|---|---|---|---|---|"]
-    for name, result in results.items():
-        when = f"{result['date']}, {result['commit']}"
-        for one in result["verdicts"]:
-            met = "met" if one["ok"] else "**missed**"
-            rows.append(f"| `{name}` | {one['label'].replace('|', ' ')} | {one['value']:.4g} | "
-                        f"{limit(one, 'gate')}: {met} | "
-                        f"{limit(one, 'aim')} | {when} |")
-        if not result["verdicts"]:
-            rows.append(f"| `{name}` | | **no figure**: it ended with {result['code']} | | | {when} |")
+    """Returns the values, and a second table with the last run of each benchmark."""
+    names = list(results)
+    rows = [f"| benchmark | | gate | aim | {' | '.join(names)} |", "|---" * (4 + len(names)) + "|"]
+    for name, label, verdicts in rows_of(results):
+        gate = next(iter(verdicts.values()))
+        cells = " | ".join(cell(verdicts.get(processor_name)) for processor_name in names)
+        rows.append(f"| `{name}` | {label.replace('|', ' ')} | {limit(gate, 'gate')} | {limit(gate, 'aim')} | "
+                    f"{cells} |")
+    rows += ["", f"| last run: date, commit | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for name in BENCHMARKS:
+        last = [known.get(name) for known in results.values()]
+        ended = ["" if one is None else f"{one['date']}, {one['commit']}" +
+                 ("" if one["verdicts"] else f": **no figure**, it ended with {one['code']}") for one in last]
+        if any(ended):
+            rows.append(f"| `{name}` | {' | '.join(ended)} |")
     return rows
 
 
@@ -66,25 +87,30 @@ def fraction(verdict):
     return gate / value if verdict["at_most"] else value / gate
 
 
-def draw(results, title):
+def draw(results):
     import matplotlib
     matplotlib.use("svg")
     # Equal figures give an equal, small file.
     matplotlib.rcParams.update({"svg.hashsalt": "convoy", "svg.fonttype": "none"})
     from matplotlib import pyplot
-    bars = [(f"{name}: {one['label']}", fraction(one), one["ok"])
-            for name, result in results.items() for one in result["verdicts"]]
-    bars = [bar for bar in bars if bar[1] is not None][::-1]
-    if not bars:
+    rows = [(f"{name}: {label}", verdicts) for name, label, verdicts in rows_of(results)
+            if any(fraction(one) is not None for one in verdicts.values())][::-1]
+    if not rows:
         return
-    figure, axes = pyplot.subplots(figsize=(10, 0.8 + 0.22 * len(bars)), layout="constrained")
-    axes.barh([bar[0] for bar in bars], [bar[1] for bar in bars],
-              color=["#2a7f9e" if bar[2] else "#c8553d" for bar in bars])
+    figure, axes = pyplot.subplots(figsize=(10, 1.2 + 0.22 * len(rows)), layout="constrained")
+    for processor_name, marker in zip(results, "osD^v"):
+        here = [(y, fraction(verdicts[processor_name]), verdicts[processor_name]["ok"])
+                for y, (_, verdicts) in enumerate(rows) if processor_name in verdicts]
+        here = [point for point in here if point[1] is not None]
+        axes.scatter([x for _, x, _ in here], [y for y, _, _ in here], marker=marker, label=processor_name,
+                     c=["#2a7f9e" if ok else "#c8553d" for *_, ok in here])
+    axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
+    axes.set_ylim(-1, len(rows))
+    axes.grid(axis="y", linewidth=0.3)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
-    axes.tick_params(axis="y", labelsize=7)
     axes.set_xlabel("better than the gate, times (log scale); the line is the gate, red misses it")
-    axes.set_title(title, fontsize=9)
+    axes.legend(loc="lower right")
     figure.savefig(CHART, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -95,11 +121,9 @@ def write(results):
         sys.exit(f"benchmark: {PAGE} has no lines '{BEGIN}' and '{END}' to write between")
     before, rest = text.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
-    how = (f"Measured on {len(os.sched_getaffinity(0))} cores of {processor()}. "
-           "Each benchmark has the date and commit of its last run.")
-    body = [BEGIN, "", how, "", f"![each measured value against its gate]({CHART.name})", "", *table(results), "", END]
+    body = [BEGIN, "", f"![each measured value against its gate]({CHART.name})", "", *table(results), "", END]
     PAGE.write_text(before + "\n".join(body) + after)
-    draw(results, how)
+    draw(results)
 
 
 def commit():
@@ -124,7 +148,8 @@ if __name__ == "__main__":
                         help="measures these; the page keeps the others")
     options = parser.parse_args()
     names, start = options.only or list(BENCHMARKS), time.monotonic()
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known = results.setdefault(f"{len(os.sched_getaffinity(0))} cores of {processor()}", {})
     for number, name in enumerate(names, 1):
         minutes = (time.monotonic() - start) / 60
         harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
@@ -136,9 +161,8 @@ if __name__ == "__main__":
         known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "verdicts": verdicts,
                        **({"absent": absent} if absent else {})}
         # After each benchmark: an interrupted hour keeps what it has measured.
-        known = {name: known[name] for name in BENCHMARKS if name in known}
-        RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
-        write({name: known[name] for name in BENCHMARKS if name in known})
+        RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        write(results)
     lines = missed({name: known[name] for name in names})
     minutes = (time.monotonic() - start) / 60
     values = sum(len(known[name]["verdicts"]) for name in names)

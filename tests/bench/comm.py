@@ -9,6 +9,8 @@ import tempfile
 import harness
 
 SIZES = [4096, 450_000, 49_000_000]
+PEER = "bare Open MPI"
+KNOWN = 44  # its microseconds for 450 KB, of two idle cores
 BARE = harness.TOP / "build" / "tests" / "bench" / "bare_all_reduce"
 
 
@@ -43,29 +45,30 @@ if __name__ == "__main__":
     options = harness.arguments(__doc__, rounds=7).parse_args()
     subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "bench_bare_all_reduce"], check=True,
                    stdout=subprocess.DEVNULL)
-    contestants = {"convoy mpi": lambda: convoy("mpi"), "bare Open MPI": bare, "convoy gloo": lambda: convoy("gloo"),
+    contestants = {"convoy mpi": lambda: convoy("mpi"), PEER: bare, "convoy gloo": lambda: convoy("gloo"),
                    "c10d gloo": c10d, "convoy local": lambda: convoy("local")}
-    times = {name: {size: [] for size in SIZES} for name in contestants}
-    for number in range(options.rounds):
-        for name, measure in contestants.items():
-            for size, time in measure().items():
-                times[name][size].append(time)
-        harness.say(f"round {number + 1}/{options.rounds}: " + "; ".join(
-            f"{name} " + " ".join(f"{times[name][size][-1]:.4g}" for size in SIZES) for name in contestants))
+    quickest = {}
+
+    def usual(this):
+        """Its quickest time so far: the known one (44 us) is of a machine on which Open MPI is twice as fast."""
+        quickest[PEER] = min(quickest.get(PEER, this[PEER]), this[PEER])
+        return quickest[PEER]
+    times = harness.interleave(options.rounds, contestants, PEER, usual, number=lambda times: times[450_000])
     ok = True
     for size in SIZES:
-        figures = {name: times[name][size] for name in contestants}
-        harness.table({name: figures[name] for name in ("bare Open MPI", "convoy mpi")}, "bare Open MPI",
+        figures = {name: [one[size] for one in values] for name, values in times.items()}
+        harness.table({name: figures[name] for name in (PEER, "convoy mpi")}, PEER,
                       f"us, {size} bytes")
         harness.table({name: figures[name] for name in ("c10d gloo", "convoy gloo")}, "c10d gloo", f"us, {size} bytes")
         harness.say(f"{'convoy local':26s}{harness.spread(figures['convoy local'])}")
         ok &= harness.verdict(f"mpi, {size} bytes, ratio to the bare program",
-                              harness.median_ratio(figures, "convoy mpi", "bare Open MPI"), 2.0, aim=1.2)
+                              harness.median_ratio(figures, "convoy mpi", PEER), 2.0, aim=1.2)
         # Allow a twentieth, because two runs of the same program differ by that much.
         ok &= harness.verdict(f"gloo, {size} bytes, ratio to c10d's own",
                               harness.median_ratio(figures, "convoy gloo", "c10d gloo"), 1.05)
         if size == 450_000:
+            harness.say(f"{PEER}: {statistics.median(figures[PEER]):.0f} us here, {KNOWN} us known of two idle cores")
             ok &= harness.verdict("gloo, 450 KB in host memory, ratio to bare Open MPI",
-                                  harness.median_ratio(figures, "convoy gloo", "bare Open MPI"), 1.0, aim=0.7)
+                                  harness.median_ratio(figures, "convoy gloo", PEER), 1.0, aim=0.7)
             ok &= harness.verdict("local, 450 KB, microseconds", statistics.median(figures["convoy local"]), 50)
     sys.exit(0 if ok else 1)

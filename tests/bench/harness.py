@@ -132,18 +132,20 @@ def spread(values):
     return f"{statistics.median(values):8.4g}  [{min(values):.4g} … {max(values):.4g}]"
 
 
-def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6):
+def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6, number=float):
     """Measures every contestant once a round; each round starts with the next contestant. A round in which the
     reference is slower than 0.75 of its known value is repeated, so that a slow peer wins nothing. `expected`: that
     value, or a function of the round's values if it depends on the machine's speed, or {name: value} for several
-    references. Returns {name: [value per round]}."""
+    references. `number`: the number that is compared and shown, of what a contestant returns. Returns
+    {name: [what it returned, per round]}."""
     figures = {name: [] for name in contestants}
     names = list(contestants)
     done = tried = 0
     while done < rounds:
         turn = tried % len(names)
         tried += 1
-        this = {name: contestants[name]() for name in names[turn:] + names[:turn]}
+        returned = {name: contestants[name]() for name in names[turn:] + names[:turn]}
+        this = {name: number(value) for name, value in returned.items()}
         if expected:
             figure = expected(this) if callable(expected) else expected
             wanted = figure if isinstance(figure, dict) else {reference: figure}
@@ -157,8 +159,8 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
                 say(f"round repeated: {shown}: the machine was busy")
                 continue
         done += 1
-        for name, figure in this.items():
-            figures[name].append(figure)
+        for name, value in returned.items():
+            figures[name].append(value)
         say(f"round {done}/{rounds}: " + "  ".join(f"{name} {this[name]:.4g}" for name in names))
     return figures
 
