@@ -90,7 +90,7 @@ constexpr size_t longest_file = size_t{1} << 30;
 std::string read_file(const std::string& path, size_t at_most = longest_file);  // Error(io) if it is longer
 // Does the same as read_file, but returns "" if no readable regular file exists.
 std::string read_file_if_any(const std::string& path, size_t at_most = longest_file) noexcept;
-std::string first_line(const std::string& path);  // without its end, also of files in /proc; "" if there is none
+std::string first_line(const std::string& path);  // without '\n'; "" if there is no such file
 
 // Replaces a text file by writing a temporary one (.NAME.RANDOM) and renaming it. `lasting`: also flushes it to disk.
 void write_whole(const std::string& path, const std::string& text, bool lasting, mode_t mode = 0644);

@@ -44,6 +44,7 @@ void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
 template <class Run>
 void over_members(int64_t members, int64_t elements, const Run& run) {
   at::parallel_for(0, members * elements, dense_grain, [&](int64_t begin, int64_t end) {
+    const DenormalsAreZero denormals;
     while (begin < end) {
       const int64_t member = begin / elements, stop = std::min(end, (member + 1) * elements);
       run(member, begin, stop - begin);

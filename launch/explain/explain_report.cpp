@@ -232,11 +232,18 @@ std::string notes_of(const Candidate& candidate) {
   return text;
 }
 
-// Returns the choice that the run probably makes for `overlap: auto`; "" if it has none to make.
-std::string choice_text(const ExchangeTime& exchange) {
-  if (!exchange.measured) return "";
-  return exchange.exposed < exchange.seconds ? "; overlap: auto probably chooses on"
-                                             : "; overlap: auto may choose off, because nothing would be hidden";
+// Returns the choice that the run probably makes for `overlap: auto`; "" if it measures nothing.
+std::string choice_text(const std::vector<ExchangeTime>& exchanges) {
+  double hidden = 0;
+  bool chooses = false;
+  for (const ExchangeTime& exchange : exchanges) {
+    if (!exchange.run_chooses_overlap) continue;
+    chooses = true;
+    hidden += exchange.seconds - exchange.exposed;
+  }
+  if (!chooses) return "";
+  return hidden > 0 ? str("  overlap: auto probably chooses on, which hides ", human_seconds(hidden), "\n")
+                    : "  overlap: auto probably chooses off, because it would hide nothing\n";
 }
 
 std::string prediction_text(const Candidate& candidate) {
@@ -254,8 +261,8 @@ std::string prediction_text(const Candidate& candidate) {
     text += str("  ", name_of(exchange.kind), " along ", exchange.axis, ": ",
                 exchange.bytes < 1 ? "" : human_bytes(exchange.bytes) + " in ", std::round(exchange.messages * 10) / 10,
                 exchange.messages == 1 ? " message takes " : " messages take ", human_seconds(exchange.seconds), ", ",
-                human_seconds(exchange.exposed), " of it not overlapped", choice_text(exchange), "\n");
-  return text + notes_of(candidate);
+                human_seconds(exchange.exposed), " of it not overlapped\n");
+  return text + choice_text(step.exchanges) + notes_of(candidate);
 }
 
 // Compares communication with sparse and with dense embeddings.

@@ -13,10 +13,10 @@ namespace convoy {
 struct ExchangeTime {
   std::string axis;
   Exchange kind = Exchange::all_reduce;
-  double bytes = 0, messages = 0;  // a step, of the rank that sends most
-  double seconds = 0;              // a step, without overlap
-  double exposed = 0;              // seconds that do not overlap with computation
-  bool measured = false;           // the run measures whether overlapping pays
+  double bytes = 0, messages = 0;    // a step, of the rank that sends most
+  double seconds = 0;                // a step, without overlap
+  double exposed = 0;                // seconds that do not overlap with computation
+  bool run_chooses_overlap = false;  // by measuring whether overlap is faster
 };
 struct StepPrediction {
   std::string reason;   // why there is no prediction; the other fields are then empty

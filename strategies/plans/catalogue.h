@@ -109,8 +109,8 @@ struct AxisCost {
   double bytes = 0;
   double messages = 0;
   Exchange kind = Exchange::all_reduce;
-  double overlapped = 0;  // share that may overlap with computation
-  bool measured = false;  // on cores the run measures whether overlapping pays
+  double overlapped = 0;             // share that may overlap with computation
+  bool run_chooses_overlap = false;  // on cores the run measures whether overlap is faster
 };
 // Work of a rank in a step. Predictions of its time use it.
 struct RankWork {

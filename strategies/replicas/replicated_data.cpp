@@ -20,7 +20,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       optimizer_(context.config.optimizer),
       device_(context.devices.front()),
       // Local updates send no gradients.
-      overlap_(context, group_, options.overlap, device_.is_cpu() && !options.sync.ever_local()),
+      overlap_(context, group_, options.overlap, device_.is_cpu() && !options.sync.ever_local(), options.number),
       reducer_(group_, options.sync.compress),
       rows_(make_row_exchange(group_, summed_tables(options.sync, tables_of(parts_)), options.sync.compress)),
       sending_(parts_.size(), 0) {

@@ -124,7 +124,7 @@ ShardedData::ShardedData(const Context& context, std::vector<ModelPart*> parts, 
     : DataAxis(context, std::move(parts), options.sync.every,
                {context.axis("data"), context.axis("tensor"), context.axis("pipeline")}, options.optimizer),
       options_(options),
-      overlap_(context, group_, options.overlap, context.devices.front().is_cpu()),
+      overlap_(context, group_, options.overlap, context.devices.front().is_cpu(), options.number),
       optimizer_(context.config.optimizer) {
   check_equal_parameters(context, parts_, options.number);
   share_foreign_values(parts_, *group_);

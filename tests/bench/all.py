@@ -51,7 +51,7 @@ def rows_of(results):
         found = {}
         for processor_name, known in results.items():
             for one in known.get(name, {}).get("verdicts", []):
-                found.setdefault(one["label"], {})[processor_name] = one
+                found.setdefault(one["label"], {})[processor_name] = {**one, "date": known[name]["date"]}
         rows += [(name, label, verdicts) for label, verdicts in found.items()]
     return rows
 
@@ -65,7 +65,7 @@ def table(results):
     names = list(results)
     rows = [f"| benchmark | | gate | aim | {' | '.join(names)} |", "|---" * (4 + len(names)) + "|"]
     for name, label, verdicts in rows_of(results):
-        gate = next(iter(verdicts.values()))
+        gate = max(verdicts.values(), key=lambda one: one["date"])
         cells = " | ".join(cell(verdicts.get(processor_name)) for processor_name in names)
         rows.append(f"| `{name}` | {label.replace('|', ' ')} | {limit(gate, 'gate')} | {limit(gate, 'aim')} | "
                     f"{cells} |")

@@ -102,7 +102,7 @@ def synthetic_interactions(rows, words):
 
 
 def program(backend, *words, text=None, timeout=600, ranks=2):
-    """Runs tests/bench/library.cpp by `convoy run` with a core for each rank; returns the values that it writes."""
+    """Runs tests/bench/library.cpp by `convoy run` on two cores, divided among the ranks; returns its values."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
     result = folder / "result.json"
     command = [str(CONVOY), "run", "--ranks", str(ranks), "--output", str(folder / "run"),
@@ -136,8 +136,8 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
     """Measures every contestant once a round; each round starts with the next contestant. A round in which the
     reference is slower than 0.75 of its known value is repeated, so that a slow peer wins nothing. `expected`: that
     value, or a function of the round's values if it depends on the machine's speed, or {name: value} for several
-    references. `number`: the number that is compared and shown, of what a contestant returns. Returns
-    {name: [what it returned, per round]}."""
+    references. `number`: converts what a contestant returns to the number that is compared and
+    printed. Returns {name: [what it returned, per round]}."""
     figures = {name: [] for name in contestants}
     names = list(contestants)
     done = tried = 0

@@ -73,8 +73,7 @@ if __name__ == "__main__":
         config = pathlib.Path(top, "images.yaml")
         config.write_text(CONFIG.format(path=path, size=SIZE, workers=WORKERS, epochs=EPOCHS + 1, batch=BATCH,
                                         every=IMAGES // BATCH))
-        figures = harness.interleave(options.rounds, {PEER: torchvision(path), "convoy": convoy(config), **sequences()},
-                                     reference=PEER, slower_is="less")
+        figures = harness.interleave(options.rounds, {PEER: torchvision(path), "convoy": convoy(config), **sequences()})
     harness.table({name: figures[name] for name in (PEER, "convoy")}, PEER, "rows a second")
     harness.table({name: figures[name] for name in sequences()}, TEXT_PEER, "sequences a second")
     ok = harness.verdict(f"rows a second ÷ {PEER}", harness.median_ratio(figures, "convoy", PEER), 1.5, at_most=False,

@@ -1,4 +1,4 @@
-"""What each hand-written kernel saves: the same work without it, in a changed copy of the tree, ÷ with it"""
+"""Time saved by each hand-written kernel: the same work without it, in a changed copy of the tree, ÷ with it"""
 # needs data: fashion-mnist
 import json
 import os
@@ -32,7 +32,9 @@ SKINNY = [("core/tensors/skinny_product.cpp", IS_SKINNY, IS_SKINNY + "  return f
 ROWS = [("core/optim/rows/row_base.h", "return table.values.is_cpu() && !paths_.tensors;",
          "return false && table.values.is_cpu() && !paths_.tensors;")]
 DENSE = [("core/optim/dense.cpp", "  if (slot.values.is_cpu()) {\n    update_by_loop",
-          "  if (false && slot.values.is_cpu()) {\n    update_by_loop")]
+          "  if (false && slot.values.is_cpu()) {\n    update_by_loop"),
+         ("core/optim/dense.cpp", "  } else if (slot.values.is_cuda() && slot.options.members == 1",
+          "  } else if (slot.options.members == 1")]
 ADD = "CONVOY_VECTORISED void add(float* out, const float* a, const float* b, int64_t n) {\n"
 SUMS = [("backends/communicator/reduce.cpp", '#include "core/base/vectorised.h"\n',
          '#include "core/base/vectorised.h"\n#include <ATen/ATen.h>\n'),
@@ -46,7 +48,7 @@ SQUARES = [("core/optim/loops.cpp", "  if (!values.is_cpu() || !native) {",
             "  HostSquareSum result;\n  if (false && values.scalar_type() == at::kFloat) {"),
            ("core/optim/loops.cpp", "  } else if (values.scalar_type() == at::kDouble) {\n    sum_member",
             "  } else if (false && values.scalar_type() == at::kDouble) {\n    sum_member")]
-# Kernel: (its workload, the lines of files that it is in, and the same lines without it: LibTorch's operators instead).
+# Kernel: (workload, [(file, code with the kernel, code with LibTorch's operators)]).
 KERNELS = {
     "products of skinny layers": (NCF, SKINNY),
     "the same, ten stacked MLPs": (BAGGING, SKINNY),
@@ -59,6 +61,8 @@ KERNELS = {
                                                 "  if (plain && false) {")]),
     "dense Adam": (MLP, DENSE),
     "dense SGD with momentum": (with_option(MLP, "optimizer={name: sgd, lr: 1.0e-3, momentum: 0.9}"), DENSE),
+    "zeros for denormals": ((*BAGGING[:2], 1000, 400, 1),
+                            [("core/optim/loops.h", "before_ | results_to_zero | inputs_to_zero", "before_")]),
     "square sums of gradients": (MLP, SQUARES),
     "draws of dropout": (with_option(CLASSES, "model.dropout=0.1"),
                          [("strategies/common/layers/default_layers.cpp", "  if (!state.exact) {", "  if (true) {")]),

@@ -99,7 +99,7 @@ WORKLOADS = {
 
 
 def against(baseline, rounds):
-    """Peak resident memory of the largest rank, ÷ that of another build."""
+    """Compares the peak resident memory of the largest rank with another build; returns whether all gates are met."""
     def peak(convoy, config, overrides, ranks):
         run = harness.Run(config, SHORT + overrides, ranks=ranks, convoy=convoy)
         return max(rank["peak_resident_bytes"] for rank in run.summary["ranks"]) / MIB

@@ -176,6 +176,17 @@ TEST(Work, AReplicaHasAShareOfTheRowsAndTheWholeUpdate) {
   EXPECT_EQ(cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"overlap", false}})).axes[0].overlapped, 0);
 }
 
+TEST(Work, TheRunChoosesOverlapUnlessItIsConfiguredOrReplicasTrainLocally) {
+  const auto chooses = [](const Json& options) {
+    const std::vector<AxisCost> axes = cost_of(job_of("ddp", Mesh({{"data", 2}}), options)).axes;
+    return std::any_of(axes.begin(), axes.end(), [](const AxisCost& axis) { return axis.run_chooses_overlap; });
+  };
+  EXPECT_TRUE(chooses({{"micro_batches", 1}}));
+  EXPECT_FALSE(chooses({{"overlap", true}}));
+  EXPECT_FALSE(chooses({{"overlap", false}}));
+  EXPECT_FALSE(chooses({{"sync", {{"what", "parameters"}, {"every", 8}}}}));
+}
+
 TEST(Work, FsdpGathersScattersAndUpdatesShards) {
   const RankCost cost = cost_of(job_of("fsdp", Mesh({{"data", 2}})));
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.5);
@@ -324,6 +335,25 @@ TEST(Explain, PrintsPredictedTimes) {
   EXPECT_THAT(compared({single}, machine_named("dgx")), ::testing::ContainsRegex("\nits error +above 100 %\n"));
   EXPECT_THAT(explained(single, machine_named("dgx"), "x"),
               HasSubstr("\npredicted step: 9 ms, error above 100 %, too rough to rely on: forward"));
+}
+
+TEST(Explain, NamesTheProbableChoiceOfOverlapOnce) {
+  Candidate ddp = candidate_of("ddp", Mesh({{"data", 4}}));
+  ddp.prediction.emplace();
+  ddp.prediction->seconds = 9e-3;
+  const ExchangeTime busy{"data", Exchange::scatter, 1e6, 2, 4e-3, 4e-3, true};
+  ExchangeTime idle = busy;
+  idle.exposed = 1e-3;
+  const auto text = [&](const std::vector<ExchangeTime>& exchanges) {
+    ddp.prediction->exchanges = exchanges;
+    return explained(ddp, machine_named("dgx"), "x");
+  };
+  EXPECT_THAT(text({busy, busy}), HasSubstr("\n  overlap: auto probably chooses off, because it would hide nothing\n"));
+  EXPECT_THAT(text({idle, busy}), HasSubstr("\n  overlap: auto probably chooses on, which hides 3 ms\n"));
+  EXPECT_THAT(text({idle, busy}), Not(HasSubstr("chooses off")));
+  ExchangeTime configured = idle;
+  configured.run_chooses_overlap = false;
+  EXPECT_THAT(text({configured}), Not(HasSubstr("overlap: auto")));
 }
 
 TEST(Explain, HostsAreCopiesOfOneMachine) {

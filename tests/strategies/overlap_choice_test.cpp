@@ -26,7 +26,7 @@ std::vector<Updates> choices_of(std::optional<bool> configured, bool measures, i
     Context context = job;
     context.rank = world.rank();
     context.add_to_summary = [&](const Json& json) { all[static_cast<size_t>(world.rank())].report = json; };
-    OverlapChoice choice(context, CommunicatorPtr(CommunicatorPtr(), &world), configured, measures);
+    OverlapChoice choice(context, CommunicatorPtr(CommunicatorPtr(), &world), configured, measures, 0);
     for (int update = 0; update < count; ++update) {
       choice.begin_update();
       all[static_cast<size_t>(world.rank())].overlapped.push_back(choice.overlaps());
@@ -95,6 +95,7 @@ TEST(OverlapChoice, MeasuresAgainIfTheKeptChoiceDoesNotFit) {
   for (const auto& change : std::vector<std::function<void(Context&)>>{
            [](Context& context) { context.host = "there"; }, [](Context& context) { context.size = 4; },
            [](Context& context) { context.local_size = 1; }, [](Context& context) { context.threads = 2; },
+           [](Context& context) { context.process_ranks = 2; }, [](Context& context) { context.folder.clear(); },
            [](Context& context) { context.config.train.resume = "never"; }}) {
     const Context before = job;
     change(job);
@@ -102,8 +103,11 @@ TEST(OverlapChoice, MeasuresAgainIfTheKeptChoiceDoesNotFit) {
     job = before;
   }
   const std::string file = job.folder + "/overlap.json", whole = read_file(file);
-  for (const std::string& damaged : {std::string(), std::string("[]"), std::string("{\"seconds_with\": \"a\"}"),
-                                     whole.substr(0, whole.size() / 2)}) {
+  Json no_seconds = Json::parse(whole), negative = no_seconds;
+  no_seconds.erase("seconds_with");
+  negative["seconds_without"] = -1;
+  for (const std::string& damaged :
+       {std::string(), std::string("[]"), whole.substr(0, whole.size() / 2), no_seconds.dump(), negative.dump()}) {
     write_whole(file, damaged, false);
     EXPECT_FALSE(takes_it()) << damaged;
   }

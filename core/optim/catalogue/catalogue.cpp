@@ -142,11 +142,11 @@ OptimizerOptions optimizer_options(const Component& optimizer) {
       typed.groups.push_back({NamePattern(group), number(group, "lr"), number(group, "weight_decay")});
   typed.momentum = number(options, "momentum").value_or(0);
   typed.nesterov = options.has("nesterov") && options.boolean("nesterov");
-  if (options.has("betas")) {
-    const std::vector<double> betas = options.reals("betas");
-    typed.beta1 = betas.at(0);
-    typed.beta2 = betas.at(1);
-  }
+  if (options.has("betas"))
+    if (const std::vector<double> betas = options.reals("betas"); betas.size() == 2) {
+      typed.beta1 = betas[0];
+      typed.beta2 = betas[1];
+    }
   typed.eps = number(options, "eps").value_or(0);
   typed.decoupled = optimizer.name == "adamw";
   typed.lazy = options.has("lazy") && options.boolean("lazy");
@@ -174,7 +174,7 @@ SparseObstacle row_obstacle(const Component& optimizer, double weight_decay) {
                             ", which would change a row of a table for thousands of "
                             "updates after its gradient; take at most ",
                             slowest, ", or dense embeddings (model.rows: false)")};
-  if (options.beta2 > 0 && options.beta1 / std::sqrt(options.beta2) > slowest)
+  if (options.beta1 / std::sqrt(options.beta2) > slowest)
     return {"betas", str("are ", options.beta1, " and ", options.beta2,
                          ", which would change a row of a table for thousands of "
                          "updates after its gradient; take a smaller first one, lazy: true, or dense embeddings "

@@ -12,7 +12,7 @@ namespace convoy {
 const std::vector<Entry>& optimizer_catalogue();
 const std::vector<Entry>& schedule_catalogue();
 
-// Parameters whose name matches. An empty value is that of the optimizer.
+// Parameters whose name matches. If a value is empty, the optimizer's value applies.
 struct OptimizerGroup {
   NamePattern match;
   std::optional<double> learning_rate, weight_decay;

@@ -140,6 +140,7 @@ void RowBase::run_loop(Table& table, const at::Tensor& rows, const T* gradient, 
 template <class T>
 void RowBase::run_part(Table& table, const int64_t* rows, int64_t begin, int64_t end, const T* gradient, T* out,
                        const HostScalars& scalars) {
+  const DenormalsAreZero denormals;
   const int64_t width = table.values.size(1), now = table.history.length();
   T* const values = table.values.mutable_data_ptr<T>();
   RowList<T> list{values, moment<T>(table.moments, 0), moment<T>(table.moments, 1), width, rows + begin, end - begin,
@@ -267,6 +268,7 @@ void RowBase::flush_rows(int index, const at::Tensor& rows) {
 // Does not write to rows without changes: their memory may not be allocated yet.
 template <class T>
 void RowBase::flush_part(Table& table, int64_t begin, int64_t end) {
+  const DenormalsAreZero denormals;
   const int64_t width = table.values.size(1), now = table.history.length();
   T* const values = table.values.mutable_data_ptr<T>();
   T* const first = moment<T>(table.moments, 0);

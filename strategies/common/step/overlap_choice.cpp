@@ -26,33 +26,30 @@ double median(std::vector<double>& values) {
   return *middle;
 }
 
-std::string kept_file(const Context& context) { return context.folder + "/overlap.json"; }
-
-// Returns what the choice depends on and a resumed run may change.
-std::string where(const Context& context) {
-  return str(context.host, ", ", context.local_size, " of ", context.size, " ranks, threads: ", context.threads);
-}
-
-// Returns the seconds that an earlier part of the run measured here: without and with overlap; zeros: none.
-at::Tensor kept_seconds(const Context& context) {
-  const Json kept = parsed_json(read_file_if_any(kept_file(context)));
-  if (text_in(kept, "where") != where(context)) return at::zeros({2}, at::kDouble);
+// Reads seconds of an update without and with overlap from the file; zeros if it has none for this layout.
+at::Tensor kept_seconds(const std::string& file, const std::string& layout) {
+  const Json kept = parsed_json(read_file_if_any(file));
+  if (text_in(kept, "layout") != layout) return at::zeros({2}, at::kDouble);
   return at::tensor({number_in(kept, "seconds_without", 0), number_in(kept, "seconds_with", 0)}, at::kDouble);
 }
 
 }  // namespace
 
 OverlapChoice::OverlapChoice(const Context& context, CommunicatorPtr group, std::optional<bool> configured,
-                             bool measures)
+                             bool measures, int number)
     : context_(context),
       group_(std::move(group)),
       overlaps_(configured.value_or(true)),
       measuring_(!configured && measures && group_->size() > 1) {
-  if (!measuring_ || context_.config.train.resume != "auto") return;
-  // Hosts may not share the folder, so one rank of the group reads it.
-  at::Tensor seconds = group_->rank() == 0 ? kept_seconds(context_) : at::zeros({2}, at::kDouble);
+  // Ranks on several hosts may not see the same file, and several groups would write it.
+  const bool keeps = !context.folder.empty() && context.local_size == context.size && group_->size() == context.size;
+  if (!measuring_ || !keeps || context.config.train.resume != "auto") return;
+  file_ = context.folder + "/overlap.json";
+  layout_ = str(context.host, ", ", group_->backend(), ", ranks: ", context.size, " (", context.process_ranks,
+                " in this process), threads: ", context.threads, ", object ", number);
+  at::Tensor seconds = context.rank == 0 ? kept_seconds(file_, layout_) : at::zeros({2}, at::kDouble);
   group_->broadcast(seconds, 0, {"seconds with and without overlap", {}})->wait();
-  if ((seconds > 0).all().item<bool>()) take(seconds);
+  if ((seconds > 0).all().item<bool>()) take(seconds, " (measured before the resume)");
 }
 
 void OverlapChoice::begin_update() {
@@ -72,17 +69,17 @@ void OverlapChoice::end_update() {
 void OverlapChoice::decide() {
   at::Tensor seconds = at::tensor({median(seconds_[0]), median(seconds_[1])}, at::kDouble);
   group_->all_reduce(seconds, ReduceOp::sum, {"seconds with and without overlap", {}})->wait();
-  Json choice = take(seconds / group_->size());
-  if (context_.rank != 0 || context_.folder.empty()) return;
-  choice["where"] = where(context_);
+  Json choice = take(seconds / group_->size(), "");
+  if (context_.rank != 0 || file_.empty()) return;
+  choice["layout"] = layout_;
   try {
-    write_whole(kept_file(context_), choice.dump() + "\n", false);
+    write_whole(file_, choice.dump() + "\n", false);
   } catch (const Error& error) {
     log::warning(str(error.what(), "; the run continues, and measures overlap again when it resumes"));
   }
 }
 
-Json OverlapChoice::take(const at::Tensor& seconds) {
+Json OverlapChoice::take(const at::Tensor& seconds, const char* when) {
   measuring_ = false;
   const double without = seconds[0].item<double>(), with = seconds[1].item<double>();
   overlaps_ = with <= without;
@@ -90,7 +87,7 @@ Json OverlapChoice::take(const at::Tensor& seconds) {
   context_.add_to_summary({{"overlap", choice}});
   if (group_->rank() == 0)
     log::info(str("overlap: ", overlaps_ ? "on" : "off", ", because an update takes ", human_seconds(with),
-                  " with it and ", human_seconds(without), " without it"));
+                  " with it and ", human_seconds(without), " without it", when));
   return choice;
 }
 

@@ -3,7 +3,8 @@
 // Sending ahead gains time where the network works by itself. On cores, sums are computed by the core that trains, and
 // overlapping may cost more than it hides. Unless the choice is configured, ranks on cores therefore measure both in
 // their first updates, in turn, and take the faster one. The messages are the same, so results are equal bit for bit.
-// RUN/overlap.json keeps the choice for a resumed run with the same ranks on the same host.
+// If all ranks are on one host and in one group, RUN/overlap.json keeps the choice: a resumed run with the same layout
+// of ranks takes it.
 // Threads: one at a time.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/context.h"
@@ -20,8 +22,10 @@ namespace convoy {
 class OverlapChoice {
  public:
   // Collective over `group`. `measures`: false if there is nothing to measure; then it overlaps unless configured
-  // otherwise. Rank 0 of the job writes the file; the summary of each rank gets the choice and the measured times.
-  OverlapChoice(const Context& context, CommunicatorPtr group, std::optional<bool> configured, bool measures);
+  // otherwise. `number`: number of data axes that this job made before. The summary of each rank gets the choice and
+  // the measured times.
+  OverlapChoice(const Context& context, CommunicatorPtr group, std::optional<bool> configured, bool measures,
+                int number);
 
   bool overlaps() const { return overlaps_; }  // in the update that begins or runs
   // Call it before the update's first backward. The first call after the measured updates is collective. end_update is
@@ -31,11 +35,13 @@ class OverlapChoice {
 
  private:
   using Clock = std::chrono::steady_clock;
-  Json take(const at::Tensor& seconds);  // `seconds`: without and with overlap; returns the choice for the summary
+  // `seconds`: without and with overlap. `when`: end of the log line. Returns the choice for the summary.
+  Json take(const at::Tensor& seconds, const char* when);
   void decide();
 
   const Context context_;
   CommunicatorPtr group_;
+  std::string file_, layout_;  // empty: the choice is not kept
   bool overlaps_;
   bool measuring_;
   int updates_ = 0;  // that ended

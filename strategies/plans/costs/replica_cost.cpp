@@ -306,13 +306,14 @@ void add_sync_cost(const RunConfig& config, const ModelDescription& description,
     const bool gradients = policy.groups[group].what == SyncKind::gradients;
     const bool compressed = gradients && policy.compress != Compression::none;
     const double overlapped = gradients ? during_backward(step, one.messages) : 0;
+    const bool chooses = !step.overlap && !policy.ever_local();
     const double messages = one.messages * updates;
     const double sent = one.bytes * updates;
     if (!compressed) {
-      cost.add({"data", sent, messages, Exchange::all_reduce, overlapped, !step.overlap});
+      cost.add({"data", sent, messages, Exchange::all_reduce, overlapped, chooses});
       continue;
     }
-    cost.add({"data", sent / 2, messages / 2, Exchange::scatter, overlapped, !step.overlap});
+    cost.add({"data", sent / 2, messages / 2, Exchange::scatter, overlapped, chooses});
     cost.add({"data", sent / 2, messages / 2, Exchange::gather, 0});
   }
 }

@@ -205,6 +205,23 @@ TEST(Optimizers, HalfPrecisionKeepsFloatMoments) {
   }
 }
 
+#if defined(__x86_64__)
+// Without a gradient the first moment falls by a tenth in each update, into denormal numbers.
+TEST(Optimizers, MomentsWithoutGradientsBecomeZero) {
+  const auto optimizer = make_optimizer(adam("adam"));
+  at::Tensor values = at::ones({64}, at::kFloat);
+  optimizer->add_slot(values, {});
+  optimizer->update(0, {at::ones({64}, at::kFloat), {}, {}}, scalars(0.01, 1));
+  const at::Tensor mean = optimizer->moments(0).at(0).second;
+  EXPECT_GT(mean[0].item<float>(), 0);
+  for (int64_t step = 2; step <= 900; ++step)
+    optimizer->update(0, {at::zeros({64}, at::kFloat), {}, {}}, scalars(0.01, step));
+  EXPECT_EQ(mean.abs().max().item<float>(), 0);
+  const volatile float denormal = 1e-40F;
+  EXPECT_GT(denormal * 2, 0) << "the caller's mode has changed";
+}
+#endif
+
 TEST(Optimizers, DoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   for (const Case& one : cases()) {

@@ -332,6 +332,8 @@ TEST(RowOptimizer, ObstaclesNameTheKey) {
   const auto key = [](const Component& optimizer, double decay) { return row_obstacle(optimizer, decay).key; };
   EXPECT_EQ(key(adam("adam"), 0.1), "weight_decay");
   EXPECT_EQ(key(adam("adamw"), 0.1), "");
+  EXPECT_EQ(key(adam("adam", {{"betas", {0.9, 0.0}}}), 0), "betas");
+  EXPECT_EQ(key(adam("adam", {{"betas", {0.0, 0.0}}}), 0), "");
   EXPECT_EQ(key(sgd(0.9, false), 0.1), "weight_decay");
   EXPECT_EQ(key(sgd(0, false), 0.1), "");
   EXPECT_EQ(key(sgd(0.999, false), 0), "momentum");
