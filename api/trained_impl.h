@@ -146,7 +146,7 @@ struct Trained::Impl : public Strategy {
   bool forwarded_ = false;    // `forward` was called since the last backward
   bool adopted_ = false;      // values were taken over, and this was logged
   bool all_reached_ = false;  // every parameter has had a gradient on some rank
-  bool follows_ = false;      // the divisor of losses follows their weight
+  bool follows_ = false;      // an update's weight is the divisor of the next losses
   at::Tensor nominal_;        // double [1], on the CPU: divisor of losses in backward; 0: not chosen yet
 };
 

@@ -43,7 +43,7 @@ struct StateEntry {
 
 using StateVisitor = std::function<void(const StateEntry&)>;
 
-// --- Copies between pieces of one tensor with any boxes or flat ranges, so that any layout reads any other ---
+// --- Copying between pieces of a tensor, with any boxes or flat ranges: each layout reads every checkpoint ---
 
 // Returns "" if the piece is valid: a box within its global shape, a flat range within the box, no overflow. Otherwise
 // returns the reason.

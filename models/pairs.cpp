@@ -135,10 +135,10 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
     const auto saved_size = [&](const char* name) { return saved->saved_data[name].toInt(); };
     PairSizes sizes =
         pair_sizes(user, item, saved_size("row_numbers"), saved_size("item_numbers"), saved_size("factors"));
-    // The product's gradient may be columns of a wider one, as those of cat() are.
-    const int64_t apart = gradients[0].defined() ? row_stride(gradients[0]) : 0;
-    sizes.product_stride = apart > 0 ? apart : sizes.factors;
-    for (size_t i = apart > 0 ? 1 : 0; i < gradients.size(); ++i)
+    // The gradient of the product may be a range of columns of a wider tensor, for example after cat().
+    const int64_t stride = gradients[0].defined() ? row_stride(gradients[0]) : 0;
+    sizes.product_stride = stride > 0 ? stride : sizes.factors;
+    for (size_t i = stride > 0 ? 1 : 0; i < gradients.size(); ++i)
       if (gradients[i].defined()) gradients[i] = gradients[i].contiguous();
     at::Tensor to_user = at::empty(user.sizes(), user.options()), to_item = at::empty(item.sizes(), item.options());
     AT_DISPATCH_FLOATING_TYPES(user.scalar_type(), "pairs_backward", [&] {

@@ -142,8 +142,8 @@ void Run::Impl::restore_stored() {
     context.channel->post(protocol::continued, Json{{"step", from_ ? from_->step : 0}, {"in_memory", false}});
 }
 
-// Collective. Takes over the furthest state of the ranks, and sets the loop back to the earliest body that a rank has
-// not completed. Returns false on all ranks if none has a state.
+// Collective. Takes over the state with the most updates. The loop repeats from the earliest batch whose body a rank
+// has not completed. Returns false on all ranks if no rank has a state, or the job does not continue without peers.
 bool Run::Impl::take_over_training() {
   if (!job.impl().continues() || !take_over(context, strategy, kept_training_)) return false;
   const auto limit = timeout_of(context.config.launch.rendezvous);

@@ -59,7 +59,7 @@ struct Run::Impl {
   // Begins a pass over data, which stops the training clock.
   void begin_pass();
   void end_pass(double seconds);
-  // Opens the data set once.
+  // Returns the data set; the first call with this name and these options opens it.
   const OpenData& named_data(const std::string& name, const DataOptions& options);
   void each_batch(const OpenData& data, const ShareOptions& options, const BatchBody& body);
   // Throws in a job with launch.min_ranks.

@@ -88,7 +88,7 @@ class Checkpoints {
   bool owns(const CheckpointInfo& info) const;
 
  private:
-  struct Save;        // a save whose state was read
+  struct Save;        // a save; has the entries to write
   struct Background;  // the thread of a save
   void finish(Save& save);
   bool copy(std::vector<StateEntry>& entries);

@@ -187,10 +187,9 @@ at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_ou
   const at::Tensor own = at::where(valid & first.isnan().logical_not(), first, -infinity);
   const at::Tensor sorted = std::get<0>(own.sort(-1)).contiguous();  // the worst first
 
-  // Scores of other items; NaN counts as the best. Held-out items get the lowest score, so that they count as none.
-  at::Tensor others = at::where(scores.isnan(), infinity, scores);
+  // A NaN ranks first.
+  const at::Tensor others = at::where(scores.isnan(), infinity, scores).contiguous();
   const at::Tensor is_own = at::arange(items, held_out.options()).lt(held_out.unsqueeze(-1));
-  others = others.masked_fill(is_own, -infinity).contiguous();
   // For each other item: the number of held-out items that it passes, those without a higher score. Then `numbers`
   // counts the other items by this number.
   const at::Tensor passed = at::searchsorted(sorted, others, false, /*right=*/true);

@@ -64,8 +64,8 @@ void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, boo
 
 // --- Product of a matrix and a vector ---
 //
-// It is bound by memory: every weight is read once. A library's call costs more than the product for the layers of a
-// small model. fp32, with the widest instructions of the machine, as the loops above.
+// Memory bandwidth limits it: every weight is read once. For layers of a small model, calling a library costs more
+// than the product. fp32 only; uses the widest instructions of the machine.
 
 // out [rows] = matrix [rows, depth] · vector [depth] + first [rows]; null: without `first`. `stride`: distance between
 // rows of the matrix.

@@ -129,7 +129,7 @@ std::string group_name(const RunGroup& group) {
 
 struct ComparedMetric {
   std::string name;
-  std::vector<std::vector<double>> values;       // by group, of its runs
+  std::vector<std::vector<double>> values;       // by group, then by run
   std::vector<std::optional<SpreadTest>> tests;  // by group: its test against the first group; the first has none
 };
 

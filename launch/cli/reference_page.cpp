@@ -180,7 +180,7 @@ bool same_option(const Option& a, const Option& b) {
   return std::equal(x->begin(), x->end(), y->begin(), y->end(), same_option);
 }
 
-// Options of a list or section that are also options of the map that contains it are named, and not repeated.
+// A list or section may have options of the map that contains it. The table only names these in the row of the list.
 // `more`: text of a last column; null: the table has none.
 void add_rows(const std::vector<Option>& options, const std::string& path, std::ostream& out,
               const std::string* more = nullptr) {

@@ -275,7 +275,7 @@ class Predictor {
       const double hidden = std::min(axis.overlapped * (1 - busy) * seconds, window);
       window -= hidden;
       one.exchanges.push_back({axis.axis, axis.kind, axis.bytes, axis.messages, seconds, seconds - hidden,
-                               axis.run_chooses_overlap && axis.overlapped > 0 && !sharing_.gpus});
+                               axis.run_chooses_overlap && !sharing_.gpus});
       one.exchange += seconds - hidden;
       doubts.push_back(error * messages);
       doubts.push_back(hidden / 2);

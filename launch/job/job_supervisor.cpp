@@ -186,8 +186,8 @@ std::string JobSupervisor::positions_text(int process) const {
   return join(texts, "");
 }
 
-// Rank to which the end of a process belongs: its only rank, or the rank whose thread crashed (api/crash.h); -1
-// if unknown.
+// Returns the rank to name when a process ends: its only rank, or the one whose thread crashed (api/crash.h); before
+// the assignment, the first rank of the process. -1: unknown.
 int JobSupervisor::failed_rank_of(int process) const {
   if (!assignment_) return first_rank(process);
   const std::vector<int>& ranks = assignment_->job.processes.at(static_cast<size_t>(process)).ranks;

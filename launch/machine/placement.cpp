@@ -101,7 +101,7 @@ void divide_between_devices(RankPlan& rank) {
   }
 }
 
-// True if several threads of the rank compute on its cores, each with helper threads.
+// True if several devices of the rank are sets of cores; a thread computes on each.
 bool several_core_devices(const RankPlan& rank) {
   return std::count_if(rank.devices.begin(), rank.devices.end(),
                        [](const DevicePlan& device) { return device.kind == DevicePlan::Kind::cores; }) > 1;

@@ -43,7 +43,7 @@ struct PreparedRun {
   std::string rank_program;
   std::vector<std::string> warnings;
   bool quiet = false;  // the console shows lines of ranks only
-  // Rank lines that earlier runs of this command printed, which are not printed again; null: each line is printed.
+  // Lines of ranks that this command has printed in earlier runs; it skips them. Null: it prints every line.
   std::shared_ptr<std::set<std::string>> printed_before = nullptr;
   Json snapshots;  // null, or the snapshots that ranks take (launch/rank/snapshots.cpp)
   Json described;  // null, or the answer of `convoy-rank --describe blocks`

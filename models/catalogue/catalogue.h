@@ -11,8 +11,8 @@ namespace convoy {
 const std::vector<Entry>& model_catalogue();
 
 // Checks before the start that the model accepts the data set's rows; the models' constructors check the schema again.
-// Throws ConfigError at the data set's key that determines the rows, or else at the model's. Ignores models and data
-// sets of plugins.
+// Throws ConfigError at the key of the data set that determines the rows, or at a key of the model if there is none.
+// Ignores models and data sets of plugins.
 void check_model_rows(const std::string& model, const Options& options, const Options& data,
                       const DeclaredSchema& rows);
 

@@ -80,7 +80,7 @@ std::vector<Option> with_ranking_options(std::vector<Option> options, std::vecto
   return options;
 }
 
-// Options of preparation, of a table and of interactions.
+// Adds the preparation options that the data sets table and interactions share.
 std::vector<Option> with_preparation(std::vector<Option> options) {
   options.insert(
       options.end(),

@@ -18,8 +18,8 @@ constexpr int64_t exact_limit = int64_t(1) << 26;  // bits, 8 MB: fits into a ca
 
 using Words = std::array<uint32_t, 4>;
 
-constexpr size_t ahead = 8;        // samples whose words are drawn and whose memory is prefetched
-constexpr uint64_t patience = 16;  // blocks before a negative is selected from the list of remaining items
+constexpr size_t ahead = 8;            // samples whose words are drawn and whose memory is prefetched
+constexpr uint64_t extra_blocks = 16;  // drawn in addition, before negatives are selected directly
 
 uint32_t scaled(uint32_t word, int64_t bound) { return uint32_t(uint64_t(word) * uint64_t(bound) >> 32); }
 
@@ -28,7 +28,7 @@ void draw(const Positives& positives, int64_t items, int32_t user, uint64_t key,
           int64_t count, int64_t* out) {
   int64_t have = 0;
   uint64_t block = 0;
-  for (; have < count && block < patience + uint64_t(count); ++block) {
+  for (; have < count && block < extra_blocks + uint64_t(count); ++block) {
     for (uint32_t word : block == 0 ? first : philox(key, sample, block)) {
       const auto item = int32_t(scaled(word, items));
       if (positives.contains(user, item)) continue;

@@ -66,7 +66,7 @@ PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint6
                                        const std::string& cache = "");
 
 // Creates the data set for `data: {name: synthetic, kind: …}`. `few_rows`: equal columns and distribution, fast to
-// generate, without a cache. It has at most 131,072 rows, and interactions have at most two million users.
+// generate, without a cache. At most 131,072 rows; interactions use at most the first 2,097,152 users.
 DatasetPtr make_synthetic(const Options& options, uint64_t seed, bool few_rows = false);
 
 // Synthetic sequences of tokens: each token has a few successors, chosen by the seed, with equal probability. A model

@@ -58,7 +58,7 @@ class RowOptimizer {
   virtual void restored(int table) = 0;
 };
 
-// Creates the row optimizer of the configuration: row_sgd, row_adam or row_adagrad, by the name of the dense one.
+// Creates the row optimizer for `optimizer.name`: RowSgd for sgd, RowAdagrad for adagrad, RowAdam for adam and adamw.
 // `tensors`: uses the tensor path on the CPU too; for tests.
 std::unique_ptr<RowOptimizer> make_row_optimizer(const Component& optimizer, bool tensors = false);
 

@@ -289,7 +289,7 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
   const std::string file = folder_ + "/summary.json";
   if (const std::string kind = irregular(file); !kind.empty())
     throw Error(Failure::io, file, ": ", kind, ", but convoy needs a regular file there; remove it");
-  if (read_summary(folder_).contains("status") || lock_owner(folder_).held) return;  // it may have just started
+  if (read_summary(folder_).contains("status") || lock_owner(folder_).held) return;  // the run may have just started
   // A run may resume from a checkpoint, and a farm from its journal, without a summary.
   if (!newest_config(folder_).manifest.empty() || access((folder_ + "/journal.jsonl").c_str(), R_OK) == 0) return;
   throw Error(Failure::command_line, folder_,

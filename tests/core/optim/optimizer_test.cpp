@@ -16,6 +16,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <limits>
 
 #include "core/base/error.h"
 #include "core/optim/dense.h"
@@ -206,8 +207,9 @@ TEST(Optimizers, HalfPrecisionKeepsFloatMoments) {
 }
 
 #if defined(__x86_64__)
-// Without a gradient the first moment falls by a tenth in each update, into denormal numbers.
-TEST(Optimizers, MomentsWithoutGradientsBecomeZero) {
+// Without a gradient the first moment falls by a tenth in each update. Below the smallest normal number it would slow
+// every later update.
+TEST(Optimizers, MomentsWithoutGradientsDoNotBecomeDenormal) {
   const auto optimizer = make_optimizer(adam("adam"));
   at::Tensor values = at::ones({64}, at::kFloat);
   optimizer->add_slot(values, {});
@@ -216,7 +218,9 @@ TEST(Optimizers, MomentsWithoutGradientsBecomeZero) {
   EXPECT_GT(mean[0].item<float>(), 0);
   for (int64_t step = 2; step <= 900; ++step)
     optimizer->update(0, {at::zeros({64}, at::kFloat), {}, {}}, scalars(0.01, step));
-  EXPECT_EQ(mean.abs().max().item<float>(), 0);
+  const float left = mean.abs().max().item<float>();
+  EXPECT_LT(left, 1e-36F);
+  EXPECT_TRUE(left == 0 || left >= std::numeric_limits<float>::min()) << left;
   const volatile float denormal = 1e-40F;
   EXPECT_GT(denormal * 2, 0) << "the caller's mode has changed";
 }
