@@ -299,8 +299,8 @@ class GroupWork final : public Work {
     state_->fail(error.what());
   }
 
-  // Waits in intervals of at most one second. An interval never counts for more than its length, because this process
-  // and most peers are stopped while a job is suspended. An interval without an answer from the supervisor does not
+  // Waits in intervals of one second at most. Each counts as its planned length at most, also if it took longer because
+  // the job was suspended. An interval without an answer from the supervisor does not
   // count: this rank or a peer may wait for the supervisor. If the connection to it breaks, the group fails.
   bool waited(Clock::duration limit) {
     constexpr Clock::duration longest = std::chrono::seconds(1);

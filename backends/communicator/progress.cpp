@@ -179,6 +179,8 @@ void ProgressEngine::run_background() {
   prctl(PR_SET_NAME, thread_name_);
   prctl(PR_SET_TIMERSLACK, 1000UL);
   constexpr auto short_nap = microseconds(50), long_nap = microseconds(500), rare_nap = microseconds(20000);
+  // A nap of a poll grows by half, so that a peer is noticed after at most half of the time that it let this rank wait.
+  constexpr auto longest_poll_nap = microseconds(4000);
   auto nap = short_nap;
   int64_t seen = 0;
   auto last_use = Clock::now();
@@ -188,9 +190,9 @@ void ProgressEngine::run_background() {
     if (issued_ != seen || under_way_ > 0) last_use = Clock::now();
     seen = issued_;
     if (under_way_ == 0) {
-      // Waking this thread takes time of the thread that issues an operation. So between steps it wakes by itself at
-      // intervals.
-      if (Clock::now() - last_use > milliseconds(50)) {
+      // Waking this thread takes time of the thread that issues an operation. So between the operations of a light step
+      // it wakes by itself at intervals. In a longer pause these would take more time.
+      if (Clock::now() - last_use > (prompt_ >= prompt_enough ? milliseconds(50) : milliseconds(2))) {
         asleep_ = true;
         if (under_way_ == 0) sleep_.wait(lock, [this] { return stop_ || under_way_ > 0; });
         asleep_ = false;
@@ -220,7 +222,7 @@ void ProgressEngine::run_background() {
       continue;
     }
     sleep_.wait_for(lock, nap);
-    nap = std::min(long_nap, nap + nap / 2);
+    nap = std::min(longest_poll_nap, nap + nap / 2);
   }
 }
 

@@ -193,7 +193,10 @@ void ShardedData::begin(bool first, bool updates) {
   updates_ = updates;
   for (auto& hooks : hooks_) hooks->send(options_.shard != Shard::optimizer);
   if (!first) return;
+  const bool overlapped = overlap_.overlaps();
   overlap_.begin_update();
+  if (overlap_.overlaps() != overlapped)
+    for (const auto& entry : pools_) entry.second->restart();
   header_.zero_();
   for (auto& unit : units_) unit->begin();
 }

@@ -51,7 +51,6 @@ class ShardedData : public DataAxis {
   void visit_gradients(const StateVisitor& visit) override;
   void state_restored() override;
 
-  const std::vector<std::unique_ptr<ShardedUnit>>& units() const { return units_; }
   int64_t local_bytes() const;          // bytes of values and gradients that are always in memory
   int64_t borrowed_bytes_peak() const;  // peak of gathered values and whole gradients
 

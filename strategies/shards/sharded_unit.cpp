@@ -63,6 +63,12 @@ void BufferPool::give(at::Tensor buffer) {
   free_.push_back(std::move(buffer));
 }
 
+void BufferPool::restart() {
+  free_.clear();
+  kept_ = 0;
+  peak_ = lent_;
+}
+
 at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype) {
   return buffer.narrow(0, 0, elements * int64_t(c10::elementSize(dtype))).view(dtype);
 }

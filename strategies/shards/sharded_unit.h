@@ -34,9 +34,12 @@ class BufferPool {
   // Returns uint8 [at least `bytes`], aligned for every dtype; the content is undefined.
   at::Tensor take(int64_t bytes);
   void give(at::Tensor buffer);  // returns it to the pool; ignores an undefined tensor
+  // Frees kept tensors, and forgets the peak. Call it when fewer will be lent at one time: tensors that take turns
+  // without need push each other out of the cache.
+  void restart();
 
   int64_t bytes() const { return lent_ + kept_; }
-  int64_t peak() const { return peak_; }  // largest sum of lent bytes at one time
+  int64_t peak() const { return peak_; }  // largest sum of lent bytes at one time since `restart`
 
  private:
   at::Tensor lend(at::Tensor buffer);

@@ -170,6 +170,36 @@ TEST(ProgressEngine, AWaiterSeesTheFailureThatAnotherThreadFound) {
   operation->seen.set_value();
 }
 
+// Is over when its peer has answered.
+class WaitingOperation : public ProgressOperation {
+ public:
+  WaitingOperation() : ProgressOperation(std::make_shared<ProgressGroup>(), {}) {}
+  std::string missing() const override { return ""; }
+  std::atomic<bool> answered{false};
+  std::atomic<int> polls{0};
+
+ protected:
+  bool advance(bool&) override {
+    ++polls;
+    return answered;
+  }
+};
+
+// Each poll takes time of the core that computes.
+TEST(ProgressEngine, PollsASilentPeerSeldomAndASleepingThreadWakes) {
+  ProgressEngine engine("test");
+  for (int round = 0; round < 2; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the thread of the engine sleeps now
+    const auto operation = std::make_shared<WaitingOperation>();
+    engine.start(operation);
+    EXPECT_TRUE(soon([&] { return operation->polls > 1; })) << "nothing polls the operation, which nobody waits for";
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_LT(operation->polls, 200) << "at intervals of half a millisecond there are 600";
+    operation->answered = true;
+    EXPECT_TRUE(soon([&] { return operation->over(); }));
+  }
+}
+
 TEST(CudaHalf, IsLoadedOnDemandAndContainsNccl) {
   if (!backend_catalogue()[3].built) GTEST_SKIP() << "not in this build";
   EXPECT_EQ(dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD), nullptr) << "loaded before it was asked for";

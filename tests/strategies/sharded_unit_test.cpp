@@ -127,6 +127,9 @@ TEST(BufferPool, ReusesReturnedBuffers) {
   EXPECT_EQ(pool.bytes(), 3000);
   EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(numbers_in(larger, 7, at::kDouble).numel(), 7);
+  pool.restart();  // keeps what is lent: 1000 and 1100
+  EXPECT_EQ(pool.bytes(), 2100);
+  EXPECT_EQ(pool.peak(), 2100);
 }
 
 // Runs `body` on three ranks, each with a unit of two parameters.
