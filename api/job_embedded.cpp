@@ -1,9 +1,7 @@
 // Jobs without a supervisor: one rank of one process, or the ranks of an application that started them itself.
 #include <ATen/Parallel.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 
 #include "api/job_impl.h"
@@ -15,6 +13,7 @@
 #include "core/config/program.h"
 #include "core/control/channel.h"
 #include "core/control/exit_codes.h"
+#include "core/files/files.h"
 #include "core/files/limits.h"
 
 namespace convoy {
@@ -25,13 +24,12 @@ struct PrivateState {
   std::shared_ptr<StateFile> file;
   std::shared_ptr<CollectiveRecords> records;
 };
-PrivateState private_state(int rank) {
-  const std::string path =
-      str(std::filesystem::temp_directory_path().string(), "/convoy-", getpid(), "-rank", rank, "-", random_token());
+PrivateState private_state() {
   PrivateState state;
-  state.file = std::make_shared<StateFile>(path);
-  state.records = std::make_shared<CollectiveRecords>(path);
-  unlink(path.c_str());
+  with_unnamed_file([&](const std::string& path) {
+    state.file = std::make_shared<StateFile>(path);
+    state.records = std::make_shared<CollectiveRecords>(path);
+  });
   return state;
 }
 
@@ -40,7 +38,7 @@ thread_local std::vector<EmbeddedImpl*> jobs_here;  // jobs of this thread, the 
 
 class EmbeddedImpl : public Job::Impl {
  public:
-  explicit EmbeddedImpl(const EmbeddedRank& rank) : rank_(rank), state_(private_state(rank.rank)) {
+  explicit EmbeddedImpl(const EmbeddedRank& rank) : rank_(rank), state_(private_state()) {
     arguments = rank.arguments;
     context.config = embedded_config(rank.arguments, rank.settings);
     context.rank = rank.rank;

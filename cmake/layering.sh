@@ -237,7 +237,7 @@ owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use c
 # --- only strategies/ names strategies ----------------------------------------------------------------------------
 
 # "pipeline" is also a key in the files of a farm, so launch/farm and launch/report may name it away from the word
-# strategy. Replicas and Shards of the library have the options of two strategies, which one file translates.
+# strategy.
 names=$(find strategies/plans -maxdepth 1 -name '*.cpp' 2>/dev/null | sed -E 's|.*/||; s|\.cpp||' |
   grep -vxE 'catalogue|mesh_plan|schedule|stages' | paste -sd'|' || true)
 if [ -n "$names" ]; then
@@ -247,7 +247,7 @@ if [ -n "$names" ]; then
 its catalogue instead; if the string has nothing to do with the strategy, give the strategy another name"
   done < <(grep -nP "^(?:'\"'|\"(?!\(?(?:$names)\)?\")(?:[^\"\\\\]|\\\\.)*\"|/(?!/)|[^\"/])*+\"\(?(?:$names)\)?\"" \
     "${files[@]}" |
-    grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' |
+    grep -vE '^(strategies|tests|docs)/' |
     grep -vP "^launch/(farm|report)/(?!.*(?:strategy|\"\(?(?:$others)\)?\"))" || true)
 fi
 

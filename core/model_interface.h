@@ -1,8 +1,8 @@
 // Model, Block, Loss: the model to train. A model does not know the strategy that trains it.
 //
-// A Model is a recipe without tensors. A Block is a torch module from tensors to tensors: the unit of placement,
-// pipeline stages, gathering and activation checkpointing. Block i+1 takes the outputs of block i; block 0 takes
-// `inputs(batch)`.
+// A Model is a recipe without tensors. A Block is a torch module from tensors to tensors: placement,
+// pipeline stages, gathering and activation checkpointing work on whole blocks. Block i+1 takes the outputs of block i;
+// block 0 takes `inputs(batch)`.
 // Call order: blocks() → block(i, layers) for the local blocks, in any order → inputs → forwards → examples → loss or
 // metrics.
 // Threads: the rank threads of a process share one Model, which is const after construction. A Block belongs to one

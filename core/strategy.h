@@ -1,8 +1,8 @@
 // Strategy: decides how many ranks train one model. This is the main seam of convoy.
 //
 // A Strategy owns this rank's part of the model and of the optimizer, and communicates through the communicators of
-// the context. It can list all its state by name. The trainer, checkpoints, metrics, `explain` and `verify` use only
-// this interface. Plan and cost are pure functions next to the catalogue (strategies/plans/catalogue.h).
+// the context. It can list all its state by name. The trainer, checkpoints, metrics and `verify` use only this
+// interface. Plan and cost are pure functions next to the catalogue (strategies/plans/catalogue.h).
 // Call order: sampling may be called before setup; then only `samples` is valid. Next comes setup, once; then sampling,
 // step, evaluate (and evaluated), visit_state and flush in any order that is equal on all ranks of the job.
 // Threads: one Strategy per rank, used only by the thread of that rank.

@@ -12,6 +12,7 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"
+#include "core/files/limits.h"
 #include "core/model_checks.h"
 #include "core/rank_state/position.h"
 #include "core/training/evaluation.h"
@@ -214,7 +215,7 @@ class Training {
       return progress_.resume_clock();
     }
     progress_.check_generators();
-    progress_.add_evaluation_seconds(std::chrono::duration<double>(Clock::now() - start).count());
+    progress_.add_evaluation_seconds(seconds_since(start));
     progress_.record_evaluation(done, *values);
     finished_ = strategy_.evaluated(*values);
     watch(done, *values, may_stop);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <new>
 #include <system_error>
 
@@ -199,44 +200,55 @@ void check_subject(const RunArguments& arguments) {
                 "give one of them, or write program: […] in the file");
 }
 
-int run(int argc, char** argv) {
-  check_arguments(argc, argv);
-  CLI::App app{"convoy: distributed training on LibTorch, configured by a YAML file"};
-  app.set_version_flag("--version", std::string("convoy ") + version);
-  app.require_subcommand(1);
-  app.set_help_all_flag("--help-all", "Print the help of every command and exit");
+// An option of a folder.
+void add_folder(CLI::App& command, const char* name, const char* type, std::string& folder, const char* help,
+                bool required = false) {
+  command.add_option(name, folder, help)->type_name(type)->required(required)->check([](const std::string& given) {
+    return given.empty() ? "must name a folder" : std::string();
+  });
+}
 
-  RunArguments arguments;
-  argc = take_program(argc, argv, arguments.program);
-  CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes, or run a program: -- PROGRAM ARGUMENT…");
-  add_run_options(*run, arguments);
-  run->get_option("CONFIG")->required(false);
-  run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")
-      ->type_name("DIR")
-      ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
-  std::string joined;
-  run->add_option("--join", joined, "Add a rank to this running job, whose configuration has launch.min_ranks")
-      ->type_name("RUN")
-      ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
-  add_inject_option(*run, arguments);
-  add_hosts_option(*run, arguments);
-  add_node_options(*run, arguments.nodes);
-  run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
+ParsedCommand add_run(CLI::App& app, std::vector<std::string> program) {
+  struct Given {
+    RunArguments run;
+    std::string joined;
+  };
+  auto given = std::make_shared<Given>();
+  given->run.program = std::move(program);
+  CLI::App* line = app.add_subcommand("run", "Train what CONFIG describes, or run a program: -- PROGRAM ARGUMENT…");
+  add_run_options(*line, given->run);
+  line->get_option("CONFIG")->required(false);
+  add_folder(*line, "--output", "DIR", given->run.output, "Run folder; without it the next free runs/NAME");
+  add_folder(*line, "--join", "RUN", given->joined,
+             "Add a rank to this running job, whose configuration has launch.min_ranks");
+  add_inject_option(*line, given->run);
+  add_hosts_option(*line, given->run);
+  add_node_options(*line, given->run.nodes);
+  line->footer([] { return configuration_help(all_catalogues()) + run_footer; });
+  return {line, [given] {
+            if (given->joined.empty()) {
+              check_subject(given->run);
+              return run_command(given->run);
+            }
+            check_join(given->run);
+            return join_command(given->joined);
+          }};
+}
 
-  VerifyArguments verification;
-  CLI::App* verify = app.add_subcommand("verify", "Compare a strategy's training, also of your model, with one rank's");
-  add_run_options(*verify, verification.run);
-  add_inject_option(*verify, verification.run);
-  verify->add_option("--steps", verification.steps, "Global batches to train")
+ParsedCommand add_verify(CLI::App& app) {
+  auto arguments = std::make_shared<VerifyArguments>();
+  CLI::App* line = app.add_subcommand("verify", "Compare a strategy's training, also of your model, with one rank's");
+  add_run_options(*line, arguments->run);
+  add_inject_option(*line, arguments->run);
+  line->add_option("--steps", arguments->steps, "Global batches to train")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  verify->add_option("--precision", verification.precision, "Precision of both runs: fp64 or fp32")
+  line->add_option("--precision", arguments->precision, "Precision of both runs: fp64 or fp32")
       ->capture_default_str()
       ->type_name("P")
       ->check(CLI::IsMember({"fp64", "fp32"}));
-  verify
-      ->add_option("--tolerance", verification.tolerance,
+  line->add_option("--tolerance", arguments->tolerance,
                    "Largest relative difference that counts as rounding; default 1e-9 in fp64, 1e-3 in fp32")
       ->type_name("T")
       ->check([](const std::string& text) {
@@ -247,111 +259,160 @@ int run(int argc, char** argv) {
                    ? std::string()
                    : str("is ", text, ", must be a number above 0, such as 1e-9");
       });
-  verify
-      ->add_option("--against", verification.against,
+  line->add_option("--against", arguments->against,
                    "Compare one step with a model of Python, from a folder of tools/dump_reference.py; precision and "
                    "default tolerance (1e-5, fp64: 1e-10) follow its weights")
       ->type_name("DIR")
       ->excludes("--steps")
       ->excludes("--precision");
-  verify->footer(verify_footer);
+  line->footer(verify_footer);
+  return {line, [arguments] { return verify_command(*arguments); }};
+}
 
-  ExplainArguments question;
-  CLI::App* explain = app.add_subcommand("explain", "Predict a run: placement, bytes sent, memory, schedule");
-  add_run_options(*explain, question.run);
-  explain->add_option("--topology", question.topology, "Another machine, from a file of `lstopo --of xml FILE`")
+ParsedCommand add_explain(CLI::App& app) {
+  auto arguments = std::make_shared<ExplainArguments>();
+  CLI::App* line = app.add_subcommand("explain", "Predict a run: placement, bytes sent, memory, schedule");
+  add_run_options(*line, arguments->run);
+  line->add_option("--topology", arguments->topology, "Another machine, from a file of `lstopo --of xml FILE`")
       ->type_name("FILE");
-  explain->add_option("--hosts", question.hosts, "Names of several such hosts")->type_name("A,B")->delimiter(',');
-  explain->add_option("--compare", question.compare, "Compare these strategies, with the other keys as configured")
+  line->add_option("--hosts", arguments->hosts, "Names of several such hosts")->type_name("A,B")->delimiter(',');
+  line->add_option("--compare", arguments->compare, "Compare these strategies, with the other keys as configured")
       ->type_name("S,S")
       ->delimiter(',');
-  CLI::Option* calibrate = explain->add_flag(
-      "--calibrate", question.calibrate,
+  CLI::Option* calibrate = line->add_flag(
+      "--calibrate", arguments->calibrate,
       "Measure one rank's step and the backend for some seconds, write calibration.json, and predict step times");
   CLI::Option* calibration =
-      explain->add_option("--calibration", question.calibration, "Predict step times from a file of --calibrate")
+      line->add_option("--calibration", arguments->calibration, "Predict step times from a file of --calibrate")
           ->type_name("FILE")
           ->excludes(calibrate);
   calibrate->excludes(calibration);
-  explain->add_flag("--no-times", question.no_times, "Compare without measuring step times")
+  line->add_flag("--no-times", arguments->no_times, "Compare without measuring step times")
       ->excludes(calibrate)
       ->excludes(calibration);
-  explain->add_option("--link", question.link, "Latency and bandwidth between hosts, as in 20us,12GB/s")
+  line->add_option("--link", arguments->link, "Latency and bandwidth between hosts, as in 20us,12GB/s")
       ->type_name("LATENCY,BYTES/s");
-  explain->footer(explain_footer);
+  line->footer(explain_footer);
+  return {line, [arguments] {
+            convoy::explain(*arguments, std::cout);
+            return exit_code::done;
+          }};
+}
 
-  BenchArguments measurement;
-  CLI::App* bench = app.add_subcommand("bench", "Measure time, bandwidth and correctness of a collective, by size");
-  bench->add_option("OPERATION", measurement.operation, "all_reduce, all_gather, reduce_scatter, broadcast or send")
+ParsedCommand add_bench(CLI::App& app) {
+  auto arguments = std::make_shared<BenchArguments>();
+  CLI::App* line = app.add_subcommand("bench", "Measure time, bandwidth and correctness of a collective, by size");
+  line->add_option("OPERATION", arguments->operation, "all_reduce, all_gather, reduce_scatter, broadcast or send")
       ->required()
       ->check(CLI::IsMember(bench_operations));
-  add_run_options(*bench, measurement.run);
-  bench->get_option("CONFIG")->required(false)->description("YAML file with device, backend and launch");
-  add_hosts_option(*bench, measurement.run);
-  bench->add_option("--output", measurement.run.output, "Keep the run folder under this name")->type_name("DIR");
-  bench->add_option("--sizes", measurement.sizes, "Sizes in bytes: 1K-64M doubles from 1K to 64M; or a list, 4K,450000")
+  add_run_options(*line, arguments->run);
+  line->get_option("CONFIG")->required(false)->description("YAML file with device, backend and launch");
+  add_hosts_option(*line, arguments->run);
+  line->add_option("--output", arguments->run.output, "Keep the run folder under this name")->type_name("DIR");
+  line->add_option("--sizes", arguments->sizes, "Sizes in bytes: 1K-64M doubles from 1K to 64M; or a list, 4K,450000")
       ->capture_default_str()
       ->type_name("SIZES");
-  bench->add_option("--dtype", measurement.dtype, "Type of the elements")
+  line->add_option("--dtype", arguments->dtype, "Type of the elements")
       ->capture_default_str()
       ->type_name("T")
       ->check(CLI::IsMember(bench_dtypes));
-  bench->add_option("--json", measurement.json, "Also write the rows to this file, for programs")->type_name("FILE");
-  bench->footer(bench_footer);
+  line->add_option("--json", arguments->json, "Also write the rows to this file, for programs")->type_name("FILE");
+  line->footer(bench_footer);
+  return {line, [arguments] { return bench_command(*arguments); }};
+}
 
-  TopArguments watching;
-  CLI::App* top = app.add_subcommand("top", "Watch a run: state, step, rate, loss, time left, CPU, memory, GPUs");
-  top->add_option("RUN", watching.folder, "Run folder, also of a farm")->required();
-  top->add_flag("--once", watching.once, "Print the table once and end");
-  top->add_option("--every", watching.every, "Seconds between updates; default 1 on a terminal, 10 as text")
+ParsedCommand add_top(CLI::App& app) {
+  auto arguments = std::make_shared<TopArguments>();
+  CLI::App* line = app.add_subcommand("top", "Watch a run: state, step, rate, loss, time left, CPU, memory, GPUs");
+  line->add_option("RUN", arguments->folder, "Run folder, also of a farm")->required();
+  line->add_flag("--once", arguments->once, "Print the table once and end");
+  line->add_option("--every", arguments->every, "Seconds between updates; default 1 on a terminal, 10 as text")
       ->type_name("SECONDS")
       ->check(real_range(0.1, 86400));
-  top->footer(top_footer);
+  line->footer(top_footer);
+  return {line, [arguments] { return top_command(*arguments); }};
+}
 
-  AddArguments addition;
-  CLI::App* add = app.add_subcommand("add", "Put further pipelines into the queue of a farm");
-  add->add_option("RUN", addition.folder, "Folder of the farm")->required();
-  add->add_option("FILE", addition.file, "YAML file of the pipeline");
-  add_repeated(*add, "--set", "KEY=VALUES", addition.overrides,
+ParsedCommand add_add(CLI::App& app) {
+  auto arguments = std::make_shared<AddArguments>();
+  CLI::App* line = app.add_subcommand("add", "Put further pipelines into the queue of a farm");
+  line->add_option("RUN", arguments->folder, "Folder of the farm")->required();
+  line->add_option("FILE", arguments->file, "YAML file of the pipeline");
+  add_repeated(*line, "--set", "KEY=VALUES", arguments->overrides,
                "Further values of a key of the farm's grid, as in strategy.grid.seed=[3,4]");
-  add->add_option("--wait", addition.wait, "Seconds to wait for the farm's answer")
+  line->add_option("--wait", arguments->wait, "Seconds to wait for the farm's answer")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(real_range(1, 86400));
-  add->footer(add_footer);
+  line->footer(add_footer);
+  return {line, [arguments] { return add_command(*arguments); }};
+}
 
-  ExportArguments exportation;
-  CLI::App* export_weights = app.add_subcommand("export", "Write the weights of a run for Python");
-  export_weights->add_option("RUN", exportation.run, "Run folder or checkpoint, also RUN@best, RUN@step-N, RUN@memberN")
+ParsedCommand add_export(CLI::App& app) {
+  auto arguments = std::make_shared<ExportArguments>();
+  CLI::App* line = app.add_subcommand("export", "Write the weights of a run for Python");
+  line->add_option("RUN", arguments->run, "Run folder or checkpoint, also RUN@best, RUN@step-N, RUN@memberN")
       ->required();
-  export_weights->add_option("--to", exportation.to, "Folder to write")
-      ->required()
-      ->type_name("DIR")
-      ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
-  export_weights->add_option("--format", exportation.format, "safetensors: weights only; hf: for transformers")
+  add_folder(*line, "--to", "DIR", arguments->to, "Folder to write", true);
+  line->add_option("--format", arguments->format, "safetensors: weights only; hf: for transformers")
       ->capture_default_str()
       ->type_name("F")
       ->check(CLI::IsMember(export_formats));
-  export_weights->add_flag("--force", exportation.force, "Replace an earlier export in DIR");
-  export_weights
-      ->add_option("--max-file-size", exportation.max_file_size,
+  line->add_flag("--force", arguments->force, "Replace an earlier export in DIR");
+  line->add_option("--max-file-size", arguments->max_file_size,
                    "Divide the weights into files of this size, with an index")
       ->capture_default_str()
       ->type_name("SIZE");
-  export_weights->footer(export_footer);
+  line->footer(export_footer);
+  return {line, [arguments] { return export_command(*arguments); }};
+}
 
-  const std::vector<ParsedCommand> uses = add_use_commands(app);
-
-  ListRequest listing;
-  CLI::App* list = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
-  list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
-  list->add_option("NAME", listing.name, "One name of that kind, with its options");
-  list->add_flag("--markdown", listing.markdown, "Print the whole reference page, docs/config.md");
-  list->add_flag("--json-schema", listing.json_schema, "Print the JSON schema of configurations, for editors");
-  list->add_option("--completion", listing.completion, "Print the completion script of a shell")
+// `app`: of which it prints a manual page or a completion script.
+ParsedCommand add_list(CLI::App& app) {
+  auto listing = std::make_shared<ListRequest>();
+  CLI::App* line = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
+  line->add_option("KIND", listing->kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
+  line->add_option("NAME", listing->name, "One name of that kind, with its options");
+  line->add_flag("--markdown", listing->markdown, "Print the whole reference page, docs/config.md");
+  line->add_flag("--json-schema", listing->json_schema, "Print the JSON schema of configurations, for editors");
+  line->add_option("--completion", listing->completion, "Print the completion script of a shell")
       ->type_name("SHELL")
       ->check(CLI::IsMember(completion_shells));
-  list->add_flag("--man", listing.man, "Print the manual page");
+  line->add_flag("--man", listing->man, "Print the manual page");
+  return {line, [&app, listing] {
+            if (listing->man)
+              std::cout << man_page(app);
+            else if (!listing->completion.empty())
+              std::cout << completion_script(app, all_catalogues(), listing->completion);
+            else
+              list_catalogues(all_catalogues(), *listing, std::cout);
+            return exit_code::done;
+          }};
+}
+
+// In the order of `convoy --help`.
+std::vector<ParsedCommand> add_commands(CLI::App& app, std::vector<std::string> program) {
+  std::vector<ParsedCommand> commands{add_run(app, std::move(program)),
+                                      add_verify(app),
+                                      add_explain(app),
+                                      add_bench(app),
+                                      add_top(app),
+                                      add_add(app),
+                                      add_export(app)};
+  for (ParsedCommand& use : add_use_commands(app)) commands.push_back(std::move(use));
+  commands.push_back(add_list(app));
+  return commands;
+}
+
+int run(int argc, char** argv) {
+  check_arguments(argc, argv);
+  CLI::App app{"convoy: distributed training on LibTorch, configured by a YAML file"};
+  app.set_version_flag("--version", std::string("convoy ") + version);
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Print the help of every command and exit");
+  std::vector<std::string> program;
+  argc = take_program(argc, argv, program);
+  const std::vector<ParsedCommand> commands = add_commands(app, std::move(program));
 
   // `run --hosts` starts this command on other hosts; it reads its request from standard input.
   if (argc == 2 && std::string(argv[1]) == "agent") {
@@ -359,44 +420,19 @@ int run(int argc, char** argv) {
     return run_agent_for_host(loop);
   }
   // CLI11's message for an unknown command names no alternatives.
-  std::vector<std::string> commands{run->get_name(),   verify->get_name(),        explain->get_name(),
-                                    bench->get_name(), top->get_name(),           add->get_name(),
-                                    list->get_name(),  export_weights->get_name()};
-  for (const ParsedCommand& use : uses) commands.push_back(use.line->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
-    unknown_command(argv[1], commands);
+  std::vector<std::string> names;
+  for (const ParsedCommand& command : commands) names.push_back(command.line->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end())
+    unknown_command(argv[1], names);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? exit_code::done : exit_code::command_line;
   }
-  if (*list) {
-    if (listing.man)
-      std::cout << man_page(app);
-    else if (!listing.completion.empty())
-      std::cout << completion_script(app, all_catalogues(), listing.completion);
-    else
-      list_catalogues(all_catalogues(), listing, std::cout);
-    return exit_code::done;
-  }
-  working_folder();  // a process of LibTorch cannot start in a deleted one
-  for (const ParsedCommand& use : uses)
-    if (*use.line) return use.run();
-  if (*explain) {
-    convoy::explain(question, std::cout);
-    return exit_code::done;
-  }
-  if (*add) return add_command(addition);
-  if (*export_weights) return export_command(exportation);
-  if (*top) return top_command(watching);
-  if (*bench) return bench_command(measurement);
-  if (*verify) return verify_command(verification);
-  if (!joined.empty()) {
-    check_join(arguments);
-    return join_command(joined);
-  }
-  check_subject(arguments);
-  return run_command(arguments);
+  const auto given = std::find_if(commands.begin(), commands.end(), [](const auto& one) { return bool(*one.line); });
+  // A process of LibTorch cannot start in a deleted folder. `list` starts none.
+  if (given->line->get_name() != "list") working_folder();
+  return given->run();
 }
 
 // Reports exceptions and returns their exit codes.

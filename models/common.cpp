@@ -25,8 +25,8 @@ Classifier::Classifier(const Schema& schema, const std::string& model) {
   const Field& target = schema.at("target", "model " + model);
   if (features.shape.size() != 3)
     throw Error(Failure::config, "model ", model,
-                " wants images of channels × height × width, and this data set's features have ", features.shape.size(),
-                " dimensions; choose model mlp or another data set");
+                " takes images [channels, height, width], and this data set's features have shape ",
+                at::IntArrayRef(features.shape), "; choose model mlp or another data set");
   if (target.cardinality < 1 || !target.shape.empty())
     throw Error(Failure::config, "model ", model,
                 " predicts classes, and this data set's target is no class per image; choose model mlp");

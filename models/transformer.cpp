@@ -273,7 +273,7 @@ TransformerSizes transformer_sizes(const Options& options, const Schema& schema,
   const Field& target = schema.at("target", asked_by);
   if (tokens.shape.size() != 1 || tokens.cardinality < 1 || target.shape != tokens.shape || target.cardinality < 1)
     throw Error(Failure::config, asked_by,
-                " wants rows of tokens with as many targets, both numbers of a vocabulary, and this data set "
+                " takes rows of tokens with as many targets, both numbers of a vocabulary, and this data set "
                 "has others; choose data: {name: text}");
   if (target.cardinality != tokens.cardinality)
     throw Error(Failure::config, asked_by, ": this data set has tokens of ", tokens.cardinality,

@@ -49,8 +49,8 @@ class SmallAllReduce final : public MpiOperation {
   bool advance(bool& moved) override {
     if (!begun_) begin();
     const int messages = others_ * pieces_;
-    if (came_ < messages) moved = take(messages) || moved;
-    if (came_ < messages) return false;
+    if (arrived_ < messages) moved = take(messages) || moved;
+    if (arrived_ < messages) return false;
     int sent = 0;
     check_mpi(MPI_Testall(messages, sends_.data(), &sent, MPI_STATUSES_IGNORE), "send");
     if (!sent) return false;
@@ -105,7 +105,7 @@ class SmallAllReduce final : public MpiOperation {
         const int message = first + which[i];
         if (code == MPI_ERR_IN_STATUS) check_mpi(statuses[i].MPI_ERROR, "receive", peer(message / pieces_));
         check_mpi_length(statuses[i], length(message % pieces_), peer(message / pieces_));
-        ++came_;
+        ++arrived_;
         any = true;
       }
       if (code != MPI_ERR_IN_STATUS) check_mpi(code, "receive");
@@ -123,7 +123,7 @@ class SmallAllReduce final : public MpiOperation {
   const int pieces_, piece_;                   // messages per peer, and bytes of each; the last may be shorter
   const std::unique_ptr<char[]> received_;     // from the other ranks, in order of ranks
   std::vector<MPI_Request> receives_, sends_;  // by peer and piece
-  int came_ = 0;                               // messages that have arrived
+  int arrived_ = 0;                            // messages
   bool begun_ = false;
 };
 

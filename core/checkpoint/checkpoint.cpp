@@ -495,7 +495,8 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dat
   strategy.visit_state([&](const StateEntry& entry) {
     const bool counter = is_optional(name_of(entry.kind), entry.name, "");
     if (counter && entry.replica < 0 && stored.count(entry.key()) == 0) return;  // starts again
-    // State that members share, such as the step of each best metric, is in no member's checkpoint: it starts again.
+    // A member's checkpoint lacks state that members share, such as the step of each best metric: this state starts
+    // again.
     const bool shared = !info.members.empty() && entry.member < 0;
     if (!shared) wanted.push_back(entry);
   });

@@ -53,7 +53,7 @@ void CheckpointDirectory::publish(int64_t step, const std::string& token) {
     files_.rename(temporary, final);
     try {
       files_.sync_folder(folder_);
-      files_.rename(pointer, folder_ + "/latest");
+      files_.rename(pointer, folder_ + "/" + latest_file);
       files_.sync_folder(folder_);
     } catch (const Error&) {
       files_.rename(final, temporary);
@@ -113,7 +113,7 @@ void CheckpointDirectory::prune(int64_t keep_last, int64_t newest) noexcept {
     if (keep_last <= 0) return;
     // A run that resumed from an older checkpoint leaves later ones in the folder. They do not count here and stay.
     std::vector<int64_t> others;
-    const std::optional<int64_t> best = pointed_step(folder_, best_file);
+    const std::optional<int64_t> best = best_step(folder_);
     for (int64_t step : steps()) {
       if (step < newest && step != best) others.push_back(step);
     }

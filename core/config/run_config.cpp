@@ -254,7 +254,7 @@ Option log_section() {
            .may_be_null(),
        describe::text("prometheus",
                       "file of the job's metrics in the textfile format of Prometheus' node_exporter, such as "
-                      "/var/lib/node_exporter/{name}.prom; {name} stands for the run's name; default: none")
+                      "/var/lib/node_exporter/{name}.prom; {name} stands for the name of the run folder; default: none")
            .may_be_null()});
 }
 
@@ -275,10 +275,12 @@ std::vector<Option> described() {
       describe::integer("seed", "seed of initial values, sampling and all random draws", defaults.seed).at_least(0),
       describe::choice("device", "device type of the ranks; auto: GPUs if the hosts have any", {"auto", "cpu", "cuda"},
                        defaults.device),
-      describe::choice("precision", "data type of activations and gradients", {"fp64", "fp32", "bf16", "fp16"},
-                       defaults.precision),
+      describe::choice("precision",
+                       "number format; with bf16 and fp16, products and activations have it, and parameters, gradients "
+                       "and moments stay in fp32",
+                       {"fp64", "fp32", "bf16", "fp16"}, defaults.precision),
       describe::choice("randomness",
-                       "exact: random draws do not depend on the layout; fast: one generator per rank; "
+                       "exact: random draws do not depend on the layout; fast: one generator per step, layer and rank; "
                        "auto: exact on the CPU, fast on GPUs",
                        {"auto", "exact", "fast"}, defaults.randomness),
       describe::list("plugins", "shared libraries that register losses, data sets, transforms or models",

@@ -74,7 +74,7 @@ AddressInfo resolve(const std::string& address, uint16_t port) {
   const int problem = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (problem != 0) {
     throw Error(Failure::rendezvous, "control channel: '", address, "' is no numeric IPv4 or IPv6 address (",
-                gai_strerror(problem), "); set launch.address to one of this host's");
+                gai_strerror(problem), "); set launch.address to an address of this host");
   }
   return {found, &freeaddrinfo};
 }

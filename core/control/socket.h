@@ -19,7 +19,7 @@ namespace convoy {
 // {"id", "value"? | "values"? | "error"? | "missing"? | "abort"?}, {"watch", "key", "value"} or {"abort"}.
 
 inline constexpr int frame_version = 1;
-inline constexpr size_t hello_limit = 1024;  // bytes of a frame before the connection has presented its secret
+inline constexpr size_t hello_limit = 1024;              // largest frame before the connection has presented its secret
 inline constexpr size_t frame_limit = size_t{64} << 20;  // size of a message to the server
 inline constexpr size_t reply_limit = size_t{1} << 30;   // size of a message from the server
 

@@ -127,7 +127,7 @@ class Loader::Worker {
         // The producer is a thread of this process and always ends with a batch or an exception: no time limit is
         // needed.
         filled_.wait(lock, [this] { return !ready_.empty() || failure_; });
-        waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        waited_ += seconds_since(start);
       }
       if (ready_.empty()) std::rethrow_exception(failure_);
       batch = std::move(ready_.front());
@@ -152,7 +152,7 @@ class Loader::Worker {
     const double cpu = thread_cpu_seconds();
     Batch batch = make(taken_);
     cpu_ = cpu_ + thread_cpu_seconds() - cpu;
-    waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    waited_ += seconds_since(start);
     ++taken_;
     return on_device(std::move(batch));
   }

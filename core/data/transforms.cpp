@@ -43,8 +43,9 @@ void on_images(Batch& batch, const char* who, const Work& work) {
   at::Tensor& features = features_of(batch, who);
   const int64_t dims = features.dim();
   if (dims != 3 && dims != 4)
-    throw Error(Failure::config, "transform ", who, " needs images, [rows, channels, height, width]; features are ",
-                features.sizes());
+    throw Error(Failure::config, "transform ", who,
+                " needs images, [rows, height, width] or [rows, channels, height, width], but features are ",
+                features.sizes(), "; leave the transform out");
   const int64_t planes = dims == 4 ? features.size(1) : 1;
   if (features.scalar_type() == at::kByte)
     work(Images<uint8_t>{features.mutable_data_ptr<uint8_t>(), planes, features.size(-2), features.size(-1)});

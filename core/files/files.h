@@ -125,6 +125,18 @@ inline std::filesystem::path temporary_folder() {
   throw Error(Failure::io, "TMPDIR", named != nullptr ? str("=", named) : " is not set and /tmp",
               " is no folder: ", error.message(), "; set TMPDIR to one that may be written");
 }
+// Calls `use` with the path of a file to create in that folder, and then removes its name, also after an exception.
+template <class Use>
+void with_unnamed_file(const Use& use) {
+  struct Removal {
+    std::filesystem::path path;
+    ~Removal() {
+      std::error_code none;
+      std::filesystem::remove(path, none);
+    }
+  } const file{temporary_folder() / ("convoy-" + random_token())};
+  use(file.path.string());
+}
 
 // --- Owners of file locks (flock), from the kernel's list /proc/locks ---
 

@@ -86,27 +86,34 @@ void along(const std::string& mount, std::string path, Limits& limits, Read read
   }
 }
 
-bool lists(const std::string& controllers, const std::string& name) {
-  return ("," + controllers + ",").find("," + name + ",") != std::string::npos;
-}
-
 }  // namespace
 
-Limits cgroup_limits(const std::string& root) {
-  Limits limits;
+bool OwnCgroup::has(const std::string& controller) const {
+  return ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
+}
+
+std::vector<OwnCgroup> own_cgroups(const std::string& root) {
+  std::vector<OwnCgroup> groups;
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {  // "hierarchy:controllers:/path"
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
-    const std::string mount = root + "/sys/fs/cgroup";
-    if (controllers.empty()) {
-      along(mount, path, limits, read_v2);
-      along(mount + "/unified", path, limits, read_v2);
+    groups.push_back({line.substr(first + 1, second - first - 1), line.substr(second + 1)});
+  }
+  return groups;
+}
+
+Limits cgroup_limits(const std::string& root) {
+  Limits limits;
+  const std::string mount = root + "/sys/fs/cgroup";
+  for (const OwnCgroup& group : own_cgroups(root)) {
+    if (group.controllers.empty()) {
+      along(mount, group.path, limits, read_v2);
+      along(mount + "/unified", group.path, limits, read_v2);
     }
-    if (lists(controllers, "cpu")) along(mount + "/cpu", path, limits, read_v1_cpu);
-    if (lists(controllers, "memory")) along(mount + "/memory", path, limits, read_v1_memory);
-    if (lists(controllers, "pids")) along(mount + "/pids", path, limits, read_pids);
+    if (group.has("cpu")) along(mount + "/cpu", group.path, limits, read_v1_cpu);
+    if (group.has("memory")) along(mount + "/memory", group.path, limits, read_v1_memory);
+    if (group.has("pids")) along(mount + "/pids", group.path, limits, read_pids);
   }
   return limits;
 }
@@ -122,15 +129,11 @@ int64_t memory_kills(const std::string& root) {
         if (key == "oom_kill") kills = count;
     }
   };
-  std::ifstream file(root + "/proc/self/cgroup");
+  const std::string mount = root + "/sys/fs/cgroup";
   Limits unused;
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
-    const std::string mount = root + "/sys/fs/cgroup";
-    if (controllers.empty()) along(mount, path, unused, read);
-    if (lists(controllers, "memory")) along(mount + "/memory", path, unused, read);
+  for (const OwnCgroup& group : own_cgroups(root)) {
+    if (group.controllers.empty()) along(mount, group.path, unused, read);
+    if (group.has("memory")) along(mount + "/memory", group.path, unused, read);
   }
   return kills;
 }

@@ -1,5 +1,6 @@
 // Limits of this process from cgroups (versions 1 and 2), free memory of the host, from /proc and /sys; and clocks.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,14 @@ Limits cgroup_limits(const std::string& root = "");
 // less; none if unknown.
 std::optional<int64_t> memory_left(const std::string& root = "");
 
+// A cgroup of this process. In a container the folder may exist on the host only.
+struct OwnCgroup {
+  std::string controllers;  // version 1: names between commas, as in "cpu,cpuacct"; version 2: ""
+  std::string path;         // below the mount point of the controller or of version 2
+  bool has(const std::string& controller) const;
+};
+std::vector<OwnCgroup> own_cgroups(const std::string& root = "");
+
 // Returns how many processes the kernel has killed for memory in this process's cgroup; -1 if the kernel does not count
 // them.
 int64_t memory_kills(const std::string& root = "");
@@ -36,6 +45,9 @@ std::string host_name();
 double process_cpu_seconds();
 double thread_cpu_seconds();  // CPU time of the calling thread
 double unix_seconds();        // unix time
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 // Returns message texts: the missing resource, its limits, and what to do.
 std::string no_memory_text(const std::string& root = "");

@@ -31,8 +31,8 @@ void refuse_irregular_files(const std::string& folder, const std::string& advice
   std::vector<std::string> appended, paths;
   for (const char* name : {"metrics.jsonl", "journal.jsonl"}) appended.push_back(str(folder, "/", name));
   for (const std::string& name : names_in(folder + "/logs")) appended.push_back(str(folder, "/logs/", name));
-  for (const char* name : {".lock", "summary.json", "config.yaml", "progress.json", "failure.json", "leaderboard.csv",
-                           "overlap.json", "ways.json"})
+  for (const char* name :
+       {".lock", "summary.json", "config.yaml", "progress.json", "failure.json", "leaderboard.csv", "overlap.json"})
     paths.push_back(str(folder, "/", name));
   paths.insert(paths.end(), appended.begin(), appended.end());
   for (const std::string& path : paths)
@@ -73,7 +73,8 @@ std::string create_run_folder(const std::string& folder, const std::string& advi
   }
   refuse_irregular_files(folder, advice);
   // A rename of the ranks replaces a file or a link there.
-  if (const std::string latest = folder + "/checkpoints/latest"; fs::is_directory(fs::symlink_status(latest, problem)))
+  if (const std::string latest = folder + "/checkpoints/" + latest_file;
+      fs::is_directory(fs::symlink_status(latest, problem)))
     refuse_path(latest, str("is a folder, but a run writes a regular file there; remove it, or ", advice));
   return warning;
 }
@@ -158,8 +159,8 @@ std::string checkpoints_folder(const std::string& path) {
   return checkpoint_steps(path).empty() ? "" : path;
 }
 
-std::optional<int64_t> pointed_step(const std::string& folder, const char* file) {
-  std::string name = read_file_if_any((fs::path(folder) / file).string(), 64);
+std::optional<int64_t> best_step(const std::string& folder) {
+  std::string name = read_file_if_any((fs::path(folder) / best_file).string(), 64);
   while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
   const std::optional<int64_t> step = step_in(name);
   std::error_code none;
@@ -175,13 +176,20 @@ std::string run_of(const std::string& text) {
   return path;
 }
 
+void for_each_object(const std::string& path, const std::function<void(const Json&)>& use) {
+  for (const std::string& line : split(read_file_if_any(path), '\n')) {
+    if (line.empty()) continue;
+    if (const Json json = parsed_json(line); json.is_object()) use(json);
+  }
+}
+
 std::string checkpoint_names(const std::string& run, int64_t before) {
   const std::string folder = checkpoints_folder(run);
   if (folder.empty()) return "";
   std::vector<int64_t> steps = checkpoint_steps(folder);
   if (before >= 0) steps.erase(std::lower_bound(steps.begin(), steps.end(), before), steps.end());
   std::vector<std::string> names;
-  if (const auto best = pointed_step(folder, best_file); best && (before < 0 || *best < before))
+  if (const auto best = best_step(folder); best && (before < 0 || *best < before))
     names.push_back(str(run, "@", best_file));
   for (auto step = steps.rbegin(); step != steps.rend() && names.size() < listed_checkpoints; ++step)
     names.push_back(str(run, "@", step_folder_prefix, *step));
@@ -222,7 +230,7 @@ MemberPath checkpoint_path(const std::string& text, const std::string& key) {
     refuse_reference(key, run, str(" is followed by @", what, ", and only @best, @step-N and @memberN have a meaning"));
   const std::string folder = checkpoints_folder(run);
   if (what == best_file) {
-    const std::optional<int64_t> best = folder.empty() ? std::nullopt : pointed_step(folder, best_file);
+    const std::optional<int64_t> best = folder.empty() ? std::nullopt : best_step(folder);
     if (!best) refuse_reference(key, run, " has no best checkpoint, which train.keep_best keeps");
     named.path = (fs::path(folder) / str(step_folder_prefix, *best)).string();
     return named;

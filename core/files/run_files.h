@@ -1,11 +1,13 @@
 // Folder of a run: no other user can redirect its files, and one run at a time locks it. Threads: any. Failure:
 // Error(output) for an unusable folder, Error(refused) for one that others may write.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/ensemble_members.h"
+#include "core/base/json.h"
 
 namespace convoy {
 
@@ -31,6 +33,10 @@ class FolderLock {
   std::string path_;
   int fd_ = -1;
 };
+
+// Calls `use` with each complete line of a JSON Lines file, such as metrics.jsonl, that is an object. Nothing for a file
+// that cannot be read.
+void for_each_object(const std::string& path, const std::function<void(const Json&)>& use);
 
 // --- The checkpoint that a user names ---
 //
@@ -58,7 +64,7 @@ std::string advice_for_damage(const std::string& step_folder);
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 // The checkpoints folder that `path` means: itself, or the one below it; "" if it has none.
 std::string checkpoints_folder(const std::string& path);
-// The step that FOLDER/best or FOLDER/latest names; nullopt if there is no such file, or if its checkpoint is gone.
-std::optional<int64_t> pointed_step(const std::string& folder, const char* file);
+// The step that FOLDER/best names; nullopt if there is no such file, or if its checkpoint is gone.
+std::optional<int64_t> best_step(const std::string& folder);
 
 }  // namespace convoy

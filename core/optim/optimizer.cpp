@@ -7,8 +7,7 @@
 
 namespace convoy {
 
-GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name) {
-  const OptimizerOptions options = optimizer_options(optimizer);
+GroupSettings group_settings(const OptimizerOptions& options, const std::string& parameter_name) {
   GroupSettings settings{1, options.weight_decay};
   const std::optional<size_t> index = options.group_of(parameter_name);
   if (!index) return settings;

@@ -87,7 +87,8 @@ struct GroupSettings {
   double learning_rate_factor = 1;
   double weight_decay = 0;
 };
-GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name);
+struct OptimizerOptions;  // core/optim/catalogue/catalogue.h
+GroupSettings group_settings(const OptimizerOptions& options, const std::string& parameter_name);
 
 // UpdateCount: converts steps to updates. `every` steps make one update; the remaining steps of an epoch make one more.
 // Schedules count updates.

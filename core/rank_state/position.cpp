@@ -9,19 +9,19 @@ namespace convoy {
 
 namespace {
 
-double seconds_since(double time) { return std::max(unix_seconds() - time, 0.0); }
+double age_of(double time) { return std::max(unix_seconds() - time, 0.0); }
 
 }  // namespace
 
 RankReport report_of(int rank, const CollectiveRecords& records) {
   const RankPosition position = records.position();
-  return {rank, position, seconds_since(position.seconds), records.calls()};
+  return {rank, position, age_of(position.seconds), records.calls()};
 }
 
 std::optional<RankReport> read_report(int rank, const std::string& state_file) {
   const auto position = read_state_file(state_file);
   if (!position) return std::nullopt;
-  return RankReport{rank, *position, seconds_since(position->seconds), read_collective_records(state_file)};
+  return RankReport{rank, *position, age_of(position->seconds), read_collective_records(state_file)};
 }
 
 Json to_json(const RankReport& report) {

@@ -38,7 +38,7 @@ struct CollectiveRecord {
   const char* dtype = "";          // 15
   const int64_t* shape = nullptr;  // the first 4 dimensions
   int dimensions = -1;             // -1: the call has no tensor
-  const char* more = "";           // reduction or root; 15
+  const char* more = "";           // reduction or root; 15 bytes at most
 };
 
 class CollectiveRecords {

@@ -226,7 +226,7 @@ std::vector<RankCall> read_calls(const StateLayout& layout) {
   return all;
 }
 
-// Maps the file; null if it has another size or version.
+// Null if the file cannot be mapped, or is no state file of this version.
 StateMapping map_layout(const std::string& path, bool writable) {
   const Descriptor fd(open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};

@@ -30,7 +30,7 @@ CONVOY_BODY void relu_sums_body(const T* __restrict row, const T* __restrict ite
     }
 }
 
-// out [n] += rows [n, width] · weights [width]. Sums in a fixed order, one per lane.
+// out [n] += rows [n, width] · weights [width]. One sum per lane; adds the lanes in a fixed order.
 CONVOY_BODY void add_dots_body(const T* __restrict rows, const T* __restrict weights, T* __restrict out, int64_t n,
                                int64_t width) {
   constexpr int64_t lanes = 8;

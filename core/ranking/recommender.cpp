@@ -215,14 +215,15 @@ class NpyWriter : public RecommendationWriter {
   OutputFile& out_;
 };
 
-}  // namespace
-
+// The caller commits `out` after the last list. Error(command_line) if the name of `out` has another ending.
 std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format) {
   if (ends_in(out.path(), ".csv")) return std::make_unique<CsvWriter>(out, format);
   if (ends_in(out.path(), ".jsonl")) return std::make_unique<JsonLinesWriter>(out, std::move(format));
   check_output_ending(out.path(), {".npy", ".csv", ".jsonl"}, "--to");
   return std::make_unique<NpyWriter>(out, format);
 }
+
+}  // namespace
 
 // --- UserFile ---
 

@@ -84,9 +84,6 @@ class RecommendationWriter {
   virtual void write(const int64_t* users, const TopItems& top) = 0;
 };
 
-// The caller commits `out` after the last list. Error(command_line) if the name of `out` has another ending.
-std::unique_ptr<RecommendationWriter> make_recommendation_writer(OutputFile& out, RecommendationFormat format);
-
 // --- UserFile ---
 
 // UserFile: users to recommend for, optionally with contexts.

@@ -47,6 +47,9 @@ ResourceUsage ResourceUsage::operator-(const ResourceUsage& before) const {
           waits - before.waits, wait_cpu - before.wait_cpu, bytes - before.bytes};
 }
 
+namespace {
+
+// Returns this rank's part of the summary; `loop`: usage of the `steps` steps of the loop.
 Json rank_statistics(const Context& context, const ResourceUsage& loop, int64_t steps, const DataTime& data) {
   steps = std::max<int64_t>(steps, 1);
   const MemoryStatistics memory = memory_statistics();
@@ -63,6 +66,8 @@ Json rank_statistics(const Context& context, const ResourceUsage& loop, int64_t 
           {"peak_resident_bytes", memory.resident_peak},
           {"cpu_efficiency", cpu_efficiency(context, loop)}};
 }
+
+}  // namespace
 
 void add_statistics(const Context& context, const Json& rank, Json& summary) {
   const at::Device device = context.devices.front();
@@ -218,7 +223,7 @@ bool TrainingProgress::skipped_all() const {
 
 void TrainingProgress::report_first_step() const {
   if (context_.rank != 0) return;
-  const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  const double seconds = seconds_since(started_);
   context_.channel->post(protocol::first_step, Json{{"seconds", seconds}});
 }
 
@@ -287,9 +292,7 @@ void TrainingProgress::write(const Record& record) {
 
 // --- Training clock ---
 
-double TrainingProgress::training_seconds() const {
-  return train_seconds_ + (training_ ? std::chrono::duration<double>(Clock::now() - lap_).count() : 0);
-}
+double TrainingProgress::training_seconds() const { return train_seconds_ + (training_ ? seconds_since(lap_) : 0); }
 
 void TrainingProgress::pause_clock() {
   train_seconds_ = training_seconds();

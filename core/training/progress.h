@@ -51,8 +51,6 @@ struct DataTime {
   double waited = 0, cpu = 0;
 };
 
-// Returns this rank's part of the summary; `loop`: usage of the `steps` steps of the loop.
-Json rank_statistics(const Context& context, const ResourceUsage& loop, int64_t steps, const DataTime& data);
 // Collective. Adds the value of the slowest or busiest rank to the job's summary, so that one number shows a problem.
 void add_statistics(const Context& context, const Json& rank, Json& summary);
 

@@ -1,4 +1,4 @@
-// The library of convoy: distributed training for programs that bring their own module, optimizer and training loop.
+// The library of convoy: distributed training for programs with their own module, optimizer and training loop.
 //
 //   #include <convoy/convoy.h>
 //

@@ -4,8 +4,8 @@
 //   torch::optim::Adam adam(net->parameters(), 1e-3);
 //   convoy::Replicas replicas(job, *net, adam);
 //
-// All ranks start with the parameters and buffers of rank 0. Gradients are all-reduced in buckets during the backward
-// pass.
+// All ranks start with the parameters and buffers of rank 0. Gradients are all-reduced in buckets, during or after the
+// backward pass (`overlap` in docs/strategies/ddp.md).
 // The module may be of any class, with tied, frozen and unused parameters. A torch optimizer sees no gradient for a
 // parameter until some rank has computed one. After that, the parameter gets zeros in steps without a gradient.
 // Freezing or unfreezing a parameter later causes Error(config) in the next step.

@@ -1,3 +1,4 @@
+#include "backends/catalogue/catalogue.h"
 #include "launch/cli/commands.h"
 
 #include <unistd.h>
@@ -109,9 +110,9 @@ int run_command(const RunArguments& arguments, std::optional<Node> parsed) {
   }
   const PreparedRun run = prepare(std::move(tree), on_node, variables, as);
   if (role) {
-    if (run.config.backend == "mpi")
-      throw ConfigError(location_of(run.config.resolved, "backend"), "backend",
-                        "is mpi, whose mpirun starts processes through a remote shell; with one convoy per node take "
+    if (const std::string& backend = run.config.backend; backend != "auto" && backend_entry(backend).by_mpirun)
+      throw ConfigError(location_of(run.config.resolved, "backend"), "backend", "is ", backend,
+                        ", whose mpirun starts processes through a remote shell; with one convoy per node take "
                         "gloo or nccl, or start all by mpirun");
     EventLoop loop;
     refuse_one_rank_on_nodes(run, *role);

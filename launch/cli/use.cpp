@@ -18,6 +18,7 @@
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/input_files.h"
 #include "core/files/output_file.h"
+#include "core/files/run_files.h"
 #include "core/rank_state/summary.h"
 #include "launch/cli/commands.h"
 #include "launch/machine/topology.h"
@@ -212,7 +213,7 @@ std::vector<fs::path> folders_of(const UsedRun& run) {
     const fs::path checkpoints = step.parent_path();
     if (checkpoints.filename() == "checkpoints")
       folders.push_back(checkpoints.parent_path());
-    else if (fs::exists(checkpoints / "latest", none))
+    else if (fs::exists(checkpoints / latest_file, none))
       folders.push_back(checkpoints);
   }
   return folders;

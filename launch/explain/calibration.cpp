@@ -272,6 +272,9 @@ double ExchangeTimings::bandwidth() const {
   return bytes / std::max(seconds, 1e-9);
 }
 
+namespace {
+
+// Sections of a resolved configuration that affect times: model, data, loss, optimizer, precision, recompute.
 Json timed_sections(const Json& resolved) {
   Json sections = Json::object();
   for (const char* name : {"precision", "model", "data", "loss", "optimizer"})
@@ -280,6 +283,8 @@ Json timed_sections(const Json& resolved) {
   sections["recompute"] = recompute;
   return sections;
 }
+
+}  // namespace
 
 Calibration calibration_of(const MeasurementRequest& request, const std::vector<Measurement>& measured,
                            const Host& host, const Json& resolved) {

@@ -142,9 +142,6 @@ struct Calibration {
   std::shared_ptr<const Calibration> dense_embeddings;  // the same run with dense embeddings; null: not measured
 };
 
-// Sections of a resolved configuration that affect times: model, data, loss, optimizer, precision, recompute.
-Json timed_sections(const Json& resolved);
-
 Calibration calibration_of(const MeasurementRequest& request, const std::vector<Measurement>& measured,
                            const Host& host, const Json& resolved);
 

@@ -78,10 +78,7 @@ std::vector<WantedExchange> wanted_exchanges(const std::vector<const Candidate*>
         if (axis.messages > 0) kinds[candidate->placed.job.backend].insert(axis.kind);
   std::vector<WantedExchange> wanted;
   for (const auto& [backend, exchanges] : kinds) {
-    bool threads = false;
-    for (const BackendEntry& entry : backend_catalogue())
-      if (entry.name == backend) threads = entry.threads_only;
-    wanted.push_back({backend, threads, {exchanges.begin(), exchanges.end()}});
+    wanted.push_back({backend, backend_entry(backend).threads_only, {exchanges.begin(), exchanges.end()}});
   }
   return wanted;
 }
@@ -150,7 +147,7 @@ class MeasurementJob {
  private:
   bool under_mpirun() const {
     return std::any_of(request_.exchanges.begin(), request_.exchanges.end(),
-                       [](const WantedExchange& wanted) { return wanted.backend == "mpi"; });
+                       [](const WantedExchange& wanted) { return backend_entry(wanted.backend).by_mpirun; });
   }
 
   void start(const std::string& channel) {

@@ -80,8 +80,8 @@ class Agent {
 
   // `process` is the caller's number for the process. Throws what start_process throws.
   pid_t start(int process, const ProcessStart& start);
-  // Writes to the standard input of a process started with one. Blocks until the process reads: short texts only. Does
-  // nothing if the process has ended.
+  // Writes to the standard input of a process that was started with a pipe there. Blocks until the process reads: short
+  // texts only. Does nothing if the process has ended.
   void send(int process, const std::string& text);
   void end_input(int process);
   void kill_after(std::chrono::milliseconds grace);  // the earliest call counts

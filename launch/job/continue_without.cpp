@@ -8,6 +8,7 @@
 #include "core/base/text.h"
 #include "core/control/assignment.h"
 #include "core/control/exit_codes.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
 #include "launch/job/membership.h"
 #include "launch/job/run_attempt.h"

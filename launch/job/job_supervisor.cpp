@@ -567,7 +567,7 @@ JobOutcome JobSupervisor::outcome() {
   outcome.stall = stall_;
   if (result_) {
     outcome.result = *result_;
-    outcome.after_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - result_at_).count();
+    outcome.after_seconds = seconds_since(result_at_);
   }
   for (const auto& [rank, info] : infos_) outcome.ranks[rank] = info;
   for (const auto& [rank, result] : results_) outcome.ranks[rank].update(result);

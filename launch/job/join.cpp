@@ -8,6 +8,7 @@
 
 #include <numeric>
 
+#include "backends/catalogue/catalogue.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/control/assignment.h"
@@ -35,7 +36,8 @@ std::string RunAttempt::cannot_join() const {
     return "ranks join only a run whose processes this convoy starts itself: on one machine or by --hosts, without "
            "another launcher";
   const JobPlan& job = assignment_->job;
-  if (job.backend != "gloo") return str("ranks join over backend gloo, and this run has ", job.backend);
+  if (!backend_entry(job.backend).no_lost_rank.empty())
+    return str("ranks join over backend gloo, and this run has ", job.backend);
   if (const std::string lost = strategy_of(run_.config).state_of_lost_rank(job); !lost.empty())
     return str("a new rank cannot receive the state from another one, because ", lost);
   return "";

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
 
 namespace convoy {
@@ -143,8 +144,7 @@ void LiveFiles::add_start(int rank, Json& report) {
   for (const auto& [part, seconds] : times->items()) sum += seconds.is_number() ? seconds.get<double>() : 0;
   const auto [known, is_new] = starts_.try_emplace(rank);
   RankStart& start = known->second;
-  if (is_new || sum < start.measured)
-    start.unmeasured = std::max(0.0, std::chrono::duration<double>(Clock::now() - began_).count() - sum);
+  if (is_new || sum < start.measured) start.unmeasured = std::max(0.0, seconds_since(began_) - sum);
   start.measured = sum;
   (*times)["start_up"] = number_in(*times, "start_up", 0) + start.unmeasured;
 }
@@ -197,7 +197,7 @@ void LiveFiles::resources(const Json& report) {
   const int rank = report.at("rank").get<int>();
   resources_[rank] = report;
   add_start(rank, resources_[rank]);
-  Json line = {{"time_s", std::chrono::duration<double>(Clock::now() - began_).count()}};
+  Json line = {{"time_s", seconds_since(began_)}};
   line.update(report);
   line.erase("times");  // summary.json has them
   try {

@@ -277,7 +277,9 @@ class NodeAgent {
     loop_.run_until([this] { return stopped_ || lost_ || !answers_.empty(); });
     if (answers_.empty()) {
       if (!stopped_ && last_code_ == exit_code::done) last_code_ = exit_code::rendezvous;
-      if (!stopped_) log::error(str(here(), ": node 0 at ", address_text(role_), " is gone"));
+      if (!stopped_)
+        log::error(str(here(), ": lost the connection to node 0 at ", address_text(role_),
+                       "; see its output, and if it has ended, start all nodes again"));
       return std::nullopt;
     }
     Json answer = answers_.front();

@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/run_attempt.h"
 #include "launch/machine/host_lists.h"
@@ -84,6 +85,9 @@ RendezvousFile::~RendezvousFile() { unlink(path_.c_str()); }
 
 void remove_rendezvous(const std::string& folder, const std::string& job) { unlink(path_of(folder, job).c_str()); }
 
+namespace {
+
+// Nothing if the file does not exist. Error(refused) if another user owns it, or if others may read or write it.
 std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job) {
   const std::string path = path_of(folder, job);
   struct stat status {};
@@ -93,6 +97,8 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
   const std::string text = read_file_if_any(path, longest_address);
   return text.empty() ? std::nullopt : std::make_optional(channel_address(text.substr(0, text.find('\n'))));
 }
+
+}  // namespace
 
 ServingAddress serving_address(const std::string& configured, const LaunchedAs& as, const Variables& variables) {
   if (!configured.empty()) return {configured_address(configured, interfaces_here()), ""};

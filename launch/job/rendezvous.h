@@ -28,9 +28,6 @@ class RendezvousFile {
   std::string path_;
 };
 
-// Nothing if the file does not exist. Error(refused) if another user owns it, or if others may read or write it.
-std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job);
-
 // Removes the file for a supervisor that is dead.
 void remove_rendezvous(const std::string& folder, const std::string& job);
 

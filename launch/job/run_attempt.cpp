@@ -47,10 +47,6 @@ bool reported_done(const RunFolder& folder) {
   return true;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& policy, JobRequest request,
                        Actions actions)
     : loop_(loop),
@@ -208,7 +204,7 @@ void RunAttempt::begin(const PlacedJob& placed) {
 void RunAttempt::write_folder(const PlacedJob& placed) {
   write_whole(folder_.path + "/config.yaml", to_yaml(configuration()), false);
   start_summary(placed.job, placed.table, placed.topology);
-  if (const Json choice = choice_of(run_, folder_.path, placed.job); !choice.is_null()) {
+  if (const Json choice = choice_of(run_, placed.job); !choice.is_null()) {
     summary_["ways"] = choice;
     write_summary(folder_.path, summary_);
   }

@@ -143,6 +143,4 @@ class RunAttempt {
 // True if nothing is left to train in the folder; prints its notes then.
 bool reported_done(const RunFolder& folder);
 
-double seconds_since(std::chrono::steady_clock::time_point start);
-
 }  // namespace convoy

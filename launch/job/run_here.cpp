@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/catalogue/catalogue.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/control/exit_codes.h"
@@ -19,12 +20,6 @@
 
 namespace convoy {
 namespace {
-
-// Reads ways.json of the folder; null where it is missing or unreadable.
-Json recorded_choice(const std::string& folder) {
-  const Json choice = parsed_json(read_file_if_any(folder + "/ways.json"));
-  return choice.is_object() && choice.value("taken", Json()).is_string() ? choice : Json();
-}
 
 // Returns the execution modes that the configuration leaves open.
 std::vector<std::string> open_modes(const RunConfig& config) {
@@ -54,26 +49,17 @@ int64_t kept_ranks(const PreparedRun& run, const std::string& folder, int64_t pl
   }
 }
 
-// Keeps a resumed run's execution mode and number of ranks, which determine rounding: replaces `placed` by a plan with
-// the number of ranks of its checkpoint, and with the mode of ways.json, a file of earlier versions. If that cannot be
-// planned on this host, it only adds a warning.
-void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& placed) {
-  const MemberFunctions& members = strategy_of(run.config).members;
-  const std::vector<std::string> modes = open_modes(run.config);
-  if (modes.empty()) return;
-  const Json choice = recorded_choice(folder);
-  const std::string mode = choice.is_null() ? members.mode(placed.job) : choice["taken"].get<std::string>();
+// Keeps a resumed run's number of ranks, which determines the execution mode and rounding: replaces `placed` by a plan
+// with the number of ranks of its checkpoint. If that cannot be planned on this host, it only adds a warning.
+void keep_ranks(const PreparedRun& run, const std::string& folder, PlacedJob& placed) {
+  if (open_modes(run.config).empty()) return;
   const auto planned_ranks = static_cast<int64_t>(placed.job.ranks.size());
   const int64_t ranks = kept_ranks(run, folder, planned_ranks);
-  if (mode == members.mode(placed.job) && ranks == planned_ranks) return;
+  if (ranks == planned_ranks) return;
+  const MemberFunctions& members = strategy_of(run.config).members;
   PreparedRun planned = run;
-  Json changes = Json::object();
-  if (!choice.is_null() && std::count(modes.begin(), modes.end(), mode) > 0)
-    changes["strategy"][members.mode_key] = mode;
-  if (ranks != planned_ranks) changes["launch"]["ranks"] = ranks;
-  std::vector<std::string>& warnings = placed.warnings;
   try {
-    planned.config = run.config.changed(changes);
+    planned.config = run.config.changed({{"launch", {{"ranks", ranks}}}});
     PlacedJob kept = placed_here(planned);
     kept.job.config = run.config;  // ranks receive the user's configuration
     kept.warnings.push_back(str("strategy.", members.mode_key, ": auto keeps ", members.mode(kept.job), " on ",
@@ -81,8 +67,8 @@ void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& plac
                                 ", as this training began; --ranks changes the number, and results by rounding"));
     placed = std::move(kept);
   } catch (const ConfigError& error) {
-    warnings.push_back(str("strategy.", members.mode_key, ": auto cannot keep ", mode, " on ", counted(ranks, "rank"),
-                           ", as this training began (", error.what(), "); results may differ by rounding"));
+    placed.warnings.push_back(str("strategy.", members.mode_key, ": auto cannot keep ", counted(ranks, "rank"),
+                                  ", as this training began (", error.what(), "); results may differ by rounding"));
   }
 }
 
@@ -281,11 +267,9 @@ class Mpirun {
 
 }  // namespace
 
-Json choice_of(const PreparedRun& run, const std::string& folder, const JobPlan& job) {
+Json choice_of(const PreparedRun& run, const JobPlan& job) {
   if (open_modes(run.config).empty()) return nullptr;
   const std::string taken = strategy_of(run.config).members.mode(job);
-  const Json recorded = recorded_choice(folder);
-  if (recorded.is_object() && recorded["taken"] == taken) return recorded;
   return {{"taken", taken}, {"because", mode_reason(taken)}, {"tried", Json::array()}};
 }
 
@@ -293,7 +277,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
   RunFolder folder = open_run_folder(folder_request(run));
   if (reported_done(folder)) return exit_code::done;
   PlacedJob taken = placed;
-  fix_mode(run, folder.path, taken);
+  keep_ranks(run, folder.path, taken);
   RestartPolicy policy(std::move(folder), restart_options(run));
   return run_attempts(loop, [&] { return one_attempt(loop, run, taken, policy); });
 }
@@ -333,7 +317,8 @@ int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob&
 }
 
 int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
-  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
+  return backend_entry(placed.job.backend).by_mpirun ? run_through_mpirun(loop, run, placed)
+                                                     : run_here(loop, run, placed);
 }
 
 }  // namespace convoy

@@ -11,7 +11,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
 // Execution mode of a planned job for summary.json: {taken, because, tried: []}; null if the configuration names it.
 // The plan chooses the mode from the devices and never from measurements: modes round differently, and equal runs must
 // give equal bits.
-Json choice_of(const PreparedRun& run, const std::string& folder, const JobPlan& job);
+Json choice_of(const PreparedRun& run, const JobPlan& job);
 
 // Started alone with backend mpi: starts mpirun, which starts one `convoy` per rank.
 struct MpirunHosts {

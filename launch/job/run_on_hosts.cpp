@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 
+#include "backends/catalogue/catalogue.h"
 #include "core/base/text.h"
 #include "core/base/version.h"
 #include "core/control/assignment.h"
@@ -65,7 +66,7 @@ class HostsRun {
     try {
       ask_hosts();
       placed_ = planned(wanted);
-      address_ = placed_.job.backend == "local" ? "127.0.0.1" : chosen_address();
+      address_ = backend_entry(placed_.job.backend).threads_only ? "127.0.0.1" : chosen_address();
       if (stopped_) throw Error(Failure::stopped, "stop requested before the ranks had started");
     } catch (const Error& error) {
       if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
@@ -76,7 +77,7 @@ class HostsRun {
     return problem;
   }
 
-  bool by_mpirun() const { return placed_.job.backend == "mpi"; }
+  bool by_mpirun() const { return backend_entry(placed_.job.backend).by_mpirun; }
 
   int through_mpirun() {
     MpirunHosts hosts;

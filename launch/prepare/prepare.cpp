@@ -31,7 +31,8 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
     throw ConfigError(location_of(config.resolved, key), key, reason);
   };
   const auto refuse_here = [&](const std::string& reason) {
-    refuse("launch.min_ranks", str("is ", least, ", but ", reason, "; leave it out, or set launch.max_restarts"));
+    refuse("launch.min_ranks", str("is ", least, ", but ", reason,
+                                   "; leave it out; with launch.max_restarts all ranks start again instead"));
   };
   const StrategyEntry& strategy = strategy_of(config);
   if (!strategy.state_of_lost_rank)
@@ -40,11 +41,9 @@ void check_min_ranks(const PreparedRun& run, const JobPlan& job) {
     refuse_here(str(name_of(run.as.launcher), " started the ranks and may end all of them when one dies"));
   if (run.arguments.nodes.any())
     refuse_here("the convoy of each node (--nodes) ends when a peer is lost; type --hosts on one of them instead");
-  if (job.backend == "local" && job.ranks.size() > 1)
-    refuse_here("with backend local all ranks are threads of one process; set backend: gloo");
-  if (job.backend == "mpi") refuse_here("MPI ends all ranks when one dies; set backend: gloo");
-  if (job.backend == "nccl")
-    refuse_here("with backend nccl a GPU may have used part of a sum of gradients before the loss is known");
+  const BackendEntry& backend = backend_entry(job.backend);
+  if (!backend.no_lost_rank.empty() && (!backend.threads_only || job.ranks.size() > 1))
+    refuse_here(backend.no_lost_rank);
   if (config.launch.port > 0)
     refuse("launch.port", str("is ", config.launch.port,
                               ", but with launch.min_ranks the control channel takes another "
@@ -83,12 +82,6 @@ SourceLocation key_location(const PreparedRun& run, const std::string& key) {
   throw ConfigError(key_location(run, "backend"), "backend", reason, kind);
 }
 
-const BackendEntry& backend_entry(const std::string& name) {
-  for (const BackendEntry& entry : backend_catalogue())
-    if (entry.name == name) return entry;
-  throw Error(Failure::internal, "backend '", name, "' is not in the catalogue");
-}
-
 // The launcher decides the number of ranks; a number in the file is for a run without a launcher. A different number on
 // the command line is an error.
 void resolve_rank_count(PreparedRun& run) {
@@ -114,10 +107,10 @@ void check_backend(const PreparedRun& run) {
   if (entry.threads_only && several)
     refuse_backend(run, str(name, " connects only the threads of one process, but ", name_of(run.as.launcher),
                             " started ", run.as.size, " processes; use gloo or mpi, or start convoy alone"));
-  if (name == "mpi" && several && !run.as.pmi)
+  if (entry.by_mpirun && several && !run.as.pmi)
     refuse_backend(run, run.as.launcher == Launcher::slurm
-                            ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
-                            : str("mpi cannot find its peers under ", name_of(run.as.launcher),
+                            ? str(name, " under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo")
+                            : str(name, " cannot find its peers under ", name_of(run.as.launcher),
                                   "; use gloo, or start with mpirun"));
 }
 

@@ -44,6 +44,9 @@ std::vector<std::string> notes_about(const std::string& checkpoint, const std::s
 
 std::string UsedRun::path() const { return member < 0 ? checkpoint : str(checkpoint, "@member", member); }
 
+namespace {
+
+// Why `folder` is neither a run nor a checkpoint; "" if it is one.
 std::string why_unusable(const std::string& folder, const std::string& command) {
   std::error_code none;
   if (!fs::exists(folder, none))
@@ -54,8 +57,6 @@ std::string why_unusable(const std::string& folder, const std::string& command) 
   if (!is_checkpoint_path(folder)) return str(folder, " is neither a run folder nor a checkpoint");
   return "";
 }
-
-namespace {
 
 [[noreturn]] void refuse_without_checkpoint(const std::string& folder, const std::string& name,
                                             const std::string& command) {
@@ -283,7 +284,7 @@ UsedRun used_run(const std::string& name, const std::string& command, bool of_pr
     if (checkpoint_steps(folder).empty()) refuse_without_checkpoint(named.path, name, command);
     used.checkpoint = str(folder, "/step-", checkpoint_steps(folder).back());
   }
-  const StoredConfig stored = stored_config(used.checkpoint);
+  const StoredConfig stored = stored_in(used.checkpoint);
   if (stored.config.is_null())
     throw Error(Failure::corrupt_data, command, ": ", used.checkpoint,
                 "/manifest.json cannot be read: the checkpoint is damaged", advice_for_damage(used.checkpoint));
@@ -300,8 +301,6 @@ UsedRun used_run(const std::string& name, const std::string& command, bool of_pr
   check_named_member(used, command);
   return used;
 }
-
-StoredConfig stored_config(const std::string& step_folder) { return stored_in(step_folder); }
 
 StoredConfig newest_config(const std::string& folder) {
   for (const fs::path& step : steps_in(fs::path(folder) / "checkpoints"))

@@ -29,9 +29,6 @@ struct UsedRun {
 // @step-N, and for a run of a program of the user unless `of_programs`: only that program can make its model.
 UsedRun used_run(const std::string& name, const std::string& command, bool of_programs = false);
 
-// Why `folder` is neither a run nor a checkpoint; "" if it is one.
-std::string why_unusable(const std::string& folder, const std::string& command);
-
 // Checks the checkpoint that train.resume names as a path, before any rank starts. Throws ConfigError at train.resume
 // if the path has no checkpoint or no such member. Also throws it at keys of the model that must be
 // equal and differ. Other differences are allowed: ranks report them, and refuse wrong shapes. Returns lines for the
@@ -46,8 +43,6 @@ struct StoredConfig {
   int64_t step = 0;
   bool has_schema = false;
 };
-// Configuration of one step-N folder; `config` is null if its manifest cannot be read.
-StoredConfig stored_config(const std::string& step_folder);
 // Configuration of the newest checkpoint with a readable manifest in a run folder.
 StoredConfig newest_config(const std::string& folder);
 // Configuration of the checkpoint from which a run in `folder` resumes: its newest, else that of the path `resume`.

@@ -121,8 +121,7 @@ class RankTraining {
     if (assignment_.snapshots.is_null()) return std::nullopt;
     const RunConfig& config = assignment_.job.config;
     const int64_t rows = trained_.data->size(Split::train);
-    const MemberSample sample =
-        sampling.samples.empty() ? member_sample(config.data.options, config.seed) : sampling.samples.front();
+    const MemberSample sample = row_sample_of(sampling, config);
     const int64_t global_rows = training_length(config.train, rows, context.mesh.degree("data")).global_rows;
     return uneven_rows(sample, rows, global_rows, config.train.max_steps, assignment_.snapshots.at("shares"));
   }

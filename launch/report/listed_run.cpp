@@ -11,6 +11,7 @@
 #include "core/base/text.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"
+#include "core/files/run_files.h"
 #include "core/rank_state/summary.h"
 #include "launch/text/text_table.h"
 
@@ -34,9 +35,8 @@ Json object_of_key(const Json& json, const char* key) {
 // The evaluations so far of a run without a final summary, as a summary has them.
 Json recorded_metrics(const std::string& path) {
   Json metrics = Json::object();
-  for (const std::string& line : split(read_file_if_any(path), '\n')) {
-    const Json record = parsed_json(line);
-    if (!record.is_object() || text_in(record, "kind") != "evaluate") continue;
+  for_each_object(path, [&](const Json& record) {
+    if (text_in(record, "kind") != "evaluate") return;
     const Json values = object_of_key(record, "metrics");
     const Json lowest = record.value("lower_is_better", Json());
     const bool directions = lowest.is_array();  // earlier versions did not record them
@@ -52,7 +52,7 @@ Json recorded_metrics(const std::string& path) {
       if (lower) known["lower_is_better"] = true;
       if (better) known.update({{"best", value}, {"best_step", record.value("step", 0)}});
     }
-  }
+  });
   return metrics;
 }
 

@@ -6,6 +6,7 @@
 #include "core/base/text.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
+#include "core/files/run_files.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/report/report.h"
 #include "launch/report/report.h"
@@ -13,14 +14,6 @@
 namespace convoy {
 
 namespace {
-
-// Calls `use` with each complete line of a JSON Lines file that is an object.
-void for_each_object(const std::string& path, const std::function<void(const Json&)>& use) {
-  for (const std::string& line : split(read_file_if_any(path), '\n')) {
-    if (line.empty()) continue;
-    if (const Json json = parsed_json(line); json.is_object()) use(json);
-  }
-}
 
 // --- Farms ---
 
@@ -184,14 +177,11 @@ Json copied_keys(const Json& from, std::initializer_list<const char*> keys) {
 // Lines {"time_s", "rank", "memory_bytes", "cpu_s"}: memory, and busy cores between two lines of a rank. A resumed run
 // counts its time from 0 again; its curve follows that of the earlier one.
 void read_resources(const std::string& path, ReportedRun& run) {
-  const std::string text = read_file_if_any(path);
   NamedCurves cpu_seconds;
   std::map<std::string, std::pair<double, double>> clocks;  // by rank: time of the last line, and total of earlier runs
-  for (const std::string& line : split(text, '\n')) {
-    if (line.empty()) continue;
-    const Json sample = parsed_json(line);
+  for_each_object(path, [&](const Json& sample) {
     const double clock = number_in(sample, "time_s", std::nan("")), rank = number_in(sample, "rank", 0);
-    if (!std::isfinite(clock)) continue;
+    if (!std::isfinite(clock)) return;
     const std::string name = str("rank ", int64_t(rank));
     auto& [last, before] = clocks[name];
     if (clock < last) before += last;
@@ -201,7 +191,7 @@ void read_resources(const std::string& path, ReportedRun& run) {
       curve_of(run.memory, name).add(time, bytes);
     if (const double seconds = number_in(sample, "cpu_s", -1); seconds >= 0)
       curve_of(cpu_seconds, name).add(time, seconds);
-  }
+  });
   for (const auto& [name, curve] : cpu_seconds)
     for (size_t i = 1; i < curve.x.size(); ++i) {
       const double time = curve.x[i] - curve.x[i - 1], used = curve.y[i] - curve.y[i - 1];

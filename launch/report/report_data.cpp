@@ -34,7 +34,7 @@ std::string report_folder_text(std::string folder) {
   return folder;
 }
 
-// Another user's run, or a file that has lost its mode.
+// Another user's run, or a file without read permission.
 void refuse_unreadable(const std::string& folder) {
   const std::string file = folder + "/summary.json", why = why_unreadable(file);
   if (why.empty()) return;

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "core/base/error.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/optimizer.h"
 #include "core/tensors/init.h"
 #include "strategies/common/model/visit_parts.h"
@@ -51,11 +52,11 @@ StackedStorage::StackedStorage(const ModelPart& like, bool like_is_stack, const 
 
 void StackedStorage::lay_out(const std::vector<ParameterPtr>& parameters, bool stacked,
                              const std::vector<MemberSettings>& rows, const Component& optimizer) {
-  std::vector<Component> optimizers;
-  for (const MemberSettings& member : rows) optimizers.push_back(optimizer_of(optimizer, member));
+  std::vector<OptimizerOptions> optimizers;
+  for (const MemberSettings& member : rows) optimizers.push_back(optimizer_options(optimizer_of(optimizer, member)));
   for (const ParameterPtr& parameter : parameters) {
     Group group;
-    for (const Component& own : optimizers) {
+    for (const OptimizerOptions& own : optimizers) {
       const GroupSettings settings = group_settings(own, parameter->name);
       group.rate_factors.push_back(settings.learning_rate_factor);
       group.weight_decays.push_back(settings.weight_decay);

@@ -27,7 +27,7 @@ namespace {
 void check_shape(int stage, const std::string& name, const std::vector<int64_t>& wanted,
                  const std::vector<int64_t>& made) {
   if (wanted != made)
-    throw Error(Failure::config, "model: a layer of stage ", stage, " wants a weight of ", at::IntArrayRef(wanted),
+    throw Error(Failure::config, "model: a layer of stage ", stage, " has a weight of ", at::IntArrayRef(wanted),
                 " and is tied to ", name, " of ", at::IntArrayRef(made));
 }
 

@@ -354,7 +354,7 @@ std::optional<TensorShard> ShardedLayers::sharding_of_distant(const std::string&
   if (shard.shard.part() < shard.shard.size) return std::nullopt;
   std::vector<int64_t> shape{out, in};
   if (shape[size_t(dimension)] != whole)
-    refuse(name, convoy::str(" wants a weight of [", out, ", ", in, "] and is tied to ", tensor, ", which has ", whole,
+    refuse(name, convoy::str(" has a weight of [", out, ", ", in, "] and is tied to ", tensor, ", which has ", whole,
                              dimension == 0 ? " rows" : " columns"));
   shape[size_t(dimension)] = shard.shard.length();
   const ParameterPtr copy = store_->distant(tensor, shape);
@@ -402,7 +402,7 @@ Layer ShardedLayers::tied_linear(const std::string& name, int64_t in, int64_t ou
   const ParameterPtr weight = store_->by_name.at(options.tied_to);
   const std::vector<int64_t>& shape = weight->held.front().piece.global_shape;
   if (at::IntArrayRef(shape) != at::IntArrayRef({out, in}))
-    refuse(name, convoy::str(" wants a weight of [", out, ", ", in, "] and is tied to ", options.tied_to, " of ",
+    refuse(name, convoy::str(" has a weight of [", out, ", ", in, "] and is tied to ", options.tied_to, " of ",
                              at::IntArrayRef(shape)));
   if (shard.dimension == 1) return row_of(name, in, out, options, weight, shard.shard);
   if (options.cut == Cut::row)

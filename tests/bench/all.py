@@ -12,13 +12,9 @@ import time
 
 import harness
 
-# Each with the options that keep the whole within about an hour. The longest are last.
-BENCHMARKS = {
-    "startup": [], "comm": [], "ddp": [], "data_parallel": [], "fsdp": [], "pipeline": [], "tensor": [], "ensemble": [],
-    "ncf": [], "ncf_mlperf": [], "predict": [], "generate": [], "ranking": [], "farm": [],
-    "supervision": [], "seeing": [], "lost_rank": [],
-    "hosts": [], "halving": [], "resnet": [], "images": [],
-}
+BENCHMARKS = ["startup", "comm", "ddp", "data_parallel", "fsdp", "pipeline", "tensor", "ensemble", "ncf",
+              "ncf_mlperf", "predict", "generate", "ranking", "farm", "supervision", "seeing", "lost_rank", "hosts",
+              "halving", "resnet", "images"]
 DOCS = harness.TOP / "docs"
 PAGE, CHART, RESULTS = DOCS / "benchmarks.md", DOCS / "benchmarks.svg", DOCS / "benchmarks.json"
 BEGIN, END = "<!-- begin: tests/bench/run all -->", "<!-- end: tests/bench/run all -->"
@@ -144,16 +140,16 @@ def missed(results):
 
 if __name__ == "__main__":
     parser = harness.arguments(__doc__, rounds=None)
-    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME",
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, metavar="NAME",
                         help="measures these; the page keeps the others")
     options = parser.parse_args()
-    names, start = options.only or list(BENCHMARKS), time.monotonic()
+    names, start = options.only or BENCHMARKS, time.monotonic()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known = results.setdefault(f"{len(os.sched_getaffinity(0))} cores of {processor()}", {})
     for number, name in enumerate(names, 1):
         minutes = (time.monotonic() - start) / 60
         harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
-        code, verdicts = measure(name, BENCHMARKS[name] + (["--rounds", str(options.rounds)] if options.rounds else []))
+        code, verdicts = measure(name, ["--rounds", str(options.rounds)] if options.rounds else [])
         # Values that an earlier run had and this one lacks: it ended early, or something that it needs is missing.
         before = known.get(name, {})
         labels = [*(one["label"] for one in before.get("verdicts", [])), *before.get("absent", [])]

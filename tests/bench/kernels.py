@@ -28,8 +28,8 @@ def with_option(workload, *overrides):
 
 IS_SKINNY = "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n"
 SKINNY = [("core/tensors/skinny_product.cpp", IS_SKINNY, IS_SKINNY + "  return false;\n")]
-ROWS = [("core/optim/rows/row_base.h", "return table.values.is_cpu() && !paths_.tensors;",
-         "return false && table.values.is_cpu() && !paths_.tensors;")]
+ROWS = [("core/optim/rows/row_base.h", "return table.values.is_cpu() && !tensors_;",
+         "return false && table.values.is_cpu() && !tensors_;")]
 DENSE = [("core/optim/dense.cpp", "  if (slot.values.is_cpu()) {\n    update_by_loop",
           "  if (false && slot.values.is_cpu()) {\n    update_by_loop"),
          ("core/optim/dense.cpp", "  } else if (slot.values.is_cuda() && slot.options.members == 1",

@@ -144,7 +144,7 @@ TEST(Resnet, RefusesOtherDepthsAndData) {
               HasSubstr("18 is none of shape cifar"));
   EXPECT_THAT(message([&] { make_resnet(Options(resnet("imagenet", 20)), small); }), HasSubstr("take 18, 34 or 50"));
   EXPECT_THAT(message([&] { make_resnet(Options(resnet("cifar", 20)), images({12}, 3)); }),
-              HasSubstr("channels × height × width"));
+              HasSubstr("[channels, height, width]"));
   EXPECT_THAT(message([&] {
                 make_resnet(Options(resnet("cifar", 20)), images({3, 32, 32}, 0));
               }),

@@ -70,16 +70,6 @@ with runs.workspace() as folder:
     told = images["ranks"][0]["ensemble"]
     runs.check(told["trained"] == "side by side" and "convolutions" in told["because"], f"convolutions: {told}")
 
-    # An earlier version measured the modes and chose one. The resumed run keeps it.
-    sets = [*SETS, "train.checkpoint_every=5 steps"]
-    runs.run(CONFIG, folder / "killed", sets, inject=["kill@step=8"], expect=None)
-    choice = {"taken": "processes", "because": "the fastest", "tried": []}
-    (folder / "killed" / "ways.json").write_text(json.dumps(choice))
-    resumed = runs.run(CONFIG, folder / "killed", sets)
-    runs.check(resumed["ways"] == choice, f"another way: {resumed['ways']}")
-    check_shape(resumed)
-    runs.check(close(members(resumed), members(stacked)), f"resumed: {members(resumed)}")
-
     # A resumed run keeps its number of ranks, on any number of cores.
     sets = ["precision=fp64", "train.checkpoint_every=5 steps"]
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -102,4 +92,4 @@ with runs.workspace() as folder:
     runs.check(gloo["taken"] == "processes", f"gloo: {gloo}")
     under = runs.run(CONFIG, folder / "mpirun", [*SETS, "train.epochs=1"], under=["mpirun", "-n", "2"])["ways"]
     runs.check(under["taken"] == "processes" and under["tried"] == [], f"mpirun: {under}")
-print("auto: devices and model decide, and an older run keeps its mode")
+print("auto: devices and model decide, and a resumed run keeps its ranks")

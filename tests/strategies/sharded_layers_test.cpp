@@ -291,7 +291,7 @@ TEST(ShardedLayers, RefuseIndivisibleSizesByName) {
     layers->embedding("tokens", 10, 6, {});
     LinearOptions tied;
     tied.tied_to = "block.tokens.weight";
-    expect(error_of([&] { layers->linear("out", 7, 10, tied); }), "block.out wants a weight of [10, 7]");
+    expect(error_of([&] { layers->linear("out", 7, 10, tied); }), "block.out has a weight of [10, 7]");
     tied.cut = Cut::row;
     expect(error_of([&] { layers->linear("out", 6, 10, tied); }), "block.out asks for a share of its inputs");
     tied.tied_to = "block.nowhere.weight";

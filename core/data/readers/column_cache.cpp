@@ -49,7 +49,7 @@ std::string hash_of(const Columns& columns) {
 using Facts = std::map<std::string, std::string>;
 
 std::optional<Columns> read_cache(const std::string& path, const Facts& wanted, const ColumnCheck& check) {
-  std::error_code none;  // a folder of another user cannot be searched
+  std::error_code none;  // no exception if the folder cannot be searched: then there is no cache
   if (!std::filesystem::exists(path, none)) return std::nullopt;
   try {
     const SafetensorsFile file(path);

@@ -92,6 +92,8 @@ bool are_valid_columns(const Columns& columns, const InteractionColumns& how) {
   return true;
 }
 
+namespace {
+
 Interactions interactions_of(const Columns& columns) {
   Interactions all;
   for (const NamedColumn& column : named_columns)
@@ -104,6 +106,7 @@ Interactions interactions_of(const Columns& columns) {
   return all;
 }
 
+// Returns rows begin … begin + rows − 1, as views; without features and names.
 Interactions row_range(const Interactions& all, int64_t begin, int64_t rows) {
   Interactions result;
   for (const NamedColumn& column : named_columns)
@@ -111,6 +114,8 @@ Interactions row_range(const Interactions& all, int64_t begin, int64_t rows) {
       result.*column.tensor = (all.*column.tensor).narrow(0, begin, rows);
   return result;
 }
+
+}  // namespace
 
 // --- Reader: one pass over the text, by several threads if it is long ---
 //

@@ -31,13 +31,9 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
 // Uses the column cache. `path` may be a pattern of several files (core/data/formats/input_files.h).
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
 
-// Returns rows begin … begin + rows − 1, as views; without features and names.
-Interactions row_range(const Interactions& all, int64_t begin, int64_t rows);
-
 // Form of the column cache (column_cache.h).
 Columns columns_of(const Interactions& all);
 bool are_valid_columns(const Columns& columns, const InteractionColumns& how);
-Interactions interactions_of(const Columns& columns);
 
 // One table of the interactions of several files (joined_files.cpp).
 Interactions joined_interactions(std::vector<Interactions> parts, const std::vector<std::string>& paths);

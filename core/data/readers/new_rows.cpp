@@ -207,6 +207,9 @@ std::unique_ptr<NewRows> new_array_rows(NamedTensors tensors, const std::string&
   return std::make_unique<ArrayRows>(name, std::move(tensors), trained, options);
 }
 
+namespace {
+
+// The part for .npy and .safetensors.
 std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedData& trained,
                                          const NewRowsOptions& options) {
   NamedTensors tensors;
@@ -218,6 +221,8 @@ std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedD
   }
   return new_array_rows(std::move(tensors), path, trained, options);
 }
+
+}  // namespace
 
 // --- TrainedData ---
 

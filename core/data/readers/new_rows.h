@@ -74,9 +74,6 @@ struct TrainedData {
 // with the names of fields). Error(corrupt_data) naming missing columns; Error(config) for another kind of data.
 std::unique_ptr<NewRows> open_new_rows(const std::string& path, const TrainedData& trained,
                                        const NewRowsOptions& options);
-// The part for .npy and .safetensors.
-std::unique_ptr<NewRows> open_new_arrays(const std::string& path, const TrainedData& trained,
-                                         const NewRowsOptions& options);
 
 // --- Rows in memory, for a program that serves a model ---
 

@@ -23,8 +23,8 @@ void check_rows(const std::string& path, const TableData& data) {
     throw Error(Failure::corrupt_data, path, ": holds no rows");
   for (const auto* other : {&data.target, &data.weight}) {
     if (other->defined() && (other->dim() < 1 || other->size(0) != data.rows()))
-      throw Error(Failure::corrupt_data, path, ": ", data.rows(), " rows of features, and targets or weights of shape ",
-                  other->sizes());
+      throw Error(Failure::corrupt_data, path, ": features have ", data.rows(),
+                  " rows, but targets or weights have shape ", other->sizes(), "; give one for each row");
   }
 }
 
@@ -246,8 +246,8 @@ TableData read_table(const std::string& path, const TableOptions& options) {
   const std::vector<std::string> targets =
       options.target_path.empty() ? std::vector<std::string>(paths.size()) : files_of(options.target_path);
   if (targets.size() != paths.size())
-    throw Error(Failure::config, "data.path means ", paths.size(), " files, and data.target_path ", targets.size(),
-                "; give a file of targets for each");
+    throw Error(Failure::config, "data.path matches ", counted(int64_t(paths.size()), "file"),
+                ", and data.target_path ", targets.size(), "; give one file of targets for each");
   std::vector<TableData> parts;
   for (size_t i = 0; i < paths.size(); ++i) {
     TableOptions one = options;

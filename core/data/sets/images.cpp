@@ -28,7 +28,7 @@
 #include "core/files/files.h"
 #include "core/files/limits.h"
 
-// OpenMP's function: LibTorch brings the library, but not its header. Null for a LibTorch with other threads.
+// LibTorch links OpenMP, but has no header of it. Null if LibTorch was built without OpenMP.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 
 namespace convoy {

@@ -89,6 +89,10 @@ Preparations PreparedInteractions::preparations() const {
   return all;
 }
 
+namespace {
+
+// Gives the words of the context columns the numbers of the stored preparation. Error(corrupt_data) for a word that it
+// lacks.
 void number_context_words(Interactions& all, const Preparation& stored) {
   bool copied = false;
   for (size_t column = 0; column < all.context_words.size(); ++column) {
@@ -110,6 +114,8 @@ void number_context_words(Interactions& all, const Preparation& stored) {
     words = known;
   }
 }
+
+}  // namespace
 
 // --- Split: training rows and held-out rows ---
 

@@ -83,10 +83,6 @@ struct PreparedInteractions {
   Preparations preparations() const;
 };
 
-// Gives the words of the context columns the numbers of the stored preparation. Error(corrupt_data) for a word that it
-// lacks.
-void number_context_words(Interactions& all, const Preparation& stored);
-
 // --- InteractionsDataset: the data set for implicit feedback ---
 
 struct RankingOptions {

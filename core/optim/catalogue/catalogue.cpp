@@ -133,7 +133,7 @@ OptimizerOptions optimizer_options(const Component& optimizer) {
   const auto number = [](const Options& section, const char* name) {
     return section.has(name) ? std::optional<double>(section.real(name)) : std::nullopt;
   };
-  OptimizerOptions typed;
+  OptimizerOptions typed{optimizer.name};
   typed.learning_rate = number(options, "lr").value_or(0);
   typed.weight_decay = number(options, "weight_decay").value_or(0);
   typed.clip_norm = number(options, "clip_norm").value_or(0);
@@ -157,25 +157,24 @@ OptimizerOptions optimizer_options(const Component& optimizer) {
   return typed;
 }
 
-SparseObstacle row_obstacle(const Component& optimizer, double weight_decay) {
-  const OptimizerOptions options = optimizer_options(optimizer);
-  const bool momentum = options.momentum != 0;
-  if (weight_decay != 0 && !options.decoupled && (optimizer.name != "sgd" || momentum))
+SparseObstacle row_obstacle(const OptimizerOptions& optimizer, double weight_decay) {
+  const bool momentum = optimizer.momentum != 0;
+  if (weight_decay != 0 && !optimizer.decoupled && (optimizer.name != "sgd" || momentum))
     return {"weight_decay",
             str("is ", weight_decay, " and ", optimizer.name, " adds it to the gradient",
                 momentum ? ", with momentum" : "", ", so that every row of a table has a gradient; take ",
                 optimizer.name == "adam" ? "adamw, which decouples the decay" : "0",
                 ", or dense embeddings (model.rows: false)")};
-  if (options.lazy) return {};
+  if (optimizer.lazy) return {};
   // As in RowHistory: terms fall below 1e-17 of the first within 4,096 updates.
   constexpr double slowest = 0.9904;
-  if (options.momentum > slowest)
-    return {"momentum", str("is ", options.momentum,
+  if (optimizer.momentum > slowest)
+    return {"momentum", str("is ", optimizer.momentum,
                             ", which would change a row of a table for thousands of "
                             "updates after its gradient; take at most ",
                             slowest, ", or dense embeddings (model.rows: false)")};
-  if (options.beta1 / std::sqrt(options.beta2) > slowest)
-    return {"betas", str("are ", options.beta1, " and ", options.beta2,
+  if (optimizer.beta1 / std::sqrt(optimizer.beta2) > slowest)
+    return {"betas", str("are ", optimizer.beta1, " and ", optimizer.beta2,
                          ", which would change a row of a table for thousands of "
                          "updates after its gradient; take a smaller first one, lazy: true, or dense embeddings "
                          "(model.rows: false)")};

@@ -20,6 +20,7 @@ struct OptimizerGroup {
 
 // Values of an optimizer's section. Options that an optimizer does not have keep the values below.
 struct OptimizerOptions {
+  std::string name;
   double learning_rate = 0;
   double weight_decay = 0;
   double clip_norm = 0;  // 0: no clipping
@@ -39,12 +40,12 @@ struct OptimizerOptions {
 };
 OptimizerOptions optimizer_options(const Component& optimizer);
 
-// Obstacle to sparse embeddings with this optimizer and weight decay: the key of its option, and the reason. Empty:
-// there is none.
+// Obstacle to sparse embeddings with this optimizer and the weight decay of the table: the key of its option, and the
+// reason. Empty: there is none.
 struct SparseObstacle {
   std::string key;
   std::string reason;
 };
-SparseObstacle row_obstacle(const Component& optimizer, double weight_decay);
+SparseObstacle row_obstacle(const OptimizerOptions& optimizer, double weight_decay);
 
 }  // namespace convoy

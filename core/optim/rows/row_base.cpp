@@ -43,8 +43,14 @@ void copy_rows(const at::Tensor& to, const at::Tensor& from, int64_t begin, int6
 
 }  // namespace
 
-RowBase::RowBase(std::vector<std::string> moment_names, double first, double second, RowPaths paths)
-    : moment_names_(std::move(moment_names)), first_(first), second_(second), paths_(paths) {}
+RowBase::RowBase(std::vector<std::string> moment_names, double first, double second, const OptimizerOptions& options,
+                 bool tensors)
+    : moment_names_(std::move(moment_names)),
+      first_(first),
+      second_(second),
+      lazy_(options.lazy),
+      exact_(options.exact_catch_up),
+      tensors_(tensors) {}
 
 int RowBase::add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory) {
   at::NoGradGuard no_grad;
@@ -53,7 +59,7 @@ int RowBase::add_table(at::Tensor values, const SlotOptions& options, const Tabl
                "a sparse embedding is [rows, width] of fp32 or fp64, not ", values.sizes(), " of ", dtype);
   check(options);
   const double precision = dtype == at::kDouble ? 1e-17 : 1e-9;
-  const bool exact = paths_.exact.value_or(dtype == at::kDouble) && values.is_cpu() && !paths_.tensors;
+  const bool exact = exact_.value_or(dtype == at::kDouble) && values.is_cpu() && !tensors_;
   const auto zeros = memory.zeros ? memory.zeros : [](at::IntArrayRef shape, at::ScalarType type) {
     return untouched_zeros(shape, type);
   };
@@ -62,7 +68,7 @@ int RowBase::add_table(at::Tensor values, const SlotOptions& options, const Tabl
               options,
               {},
               zeros({values.size(0)}, at::kInt),
-              RowHistory(paths_.lazy ? 0 : first_, paths_.lazy ? 1 : second_, precision),
+              RowHistory(lazy_ ? 0 : first_, lazy_ ? 1 : second_, precision),
               exact,
               memory.local_rows.value_or(std::vector<std::pair<int64_t, int64_t>>{{0, values.size(0)}}),
               {}};
@@ -111,7 +117,7 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
   if (!host) return;
   const at::Tensor given = gradients.contiguous();
   run(table, rows, given, nullptr, *host);
-  if (paths_.lazy) return;
+  if (lazy_) return;
   table.history.advance(missed_update(table.options, *host));
   now_current(table, rows);
   if (table.history.length() == longest_absence) flush(index);
@@ -213,7 +219,7 @@ void RowBase::look_up_exactly(Table& table, const int64_t* rows, int64_t begin, 
   }
 }
 
-bool RowBase::stale(int table) const { return !paths_.lazy && tables_.at(table).history.length() > 0; }
+bool RowBase::stale(int table) const { return !lazy_ && tables_.at(table).history.length() > 0; }
 
 std::vector<at::Tensor> RowBase::memory_for_copies(int index) {
   const Table& table = tables_.at(index);

@@ -19,15 +19,11 @@ struct GatheredRows {
   at::Tensor gradients;  // undefined: catch up only
 };
 
-struct RowPaths {
-  bool lazy = false;
-  std::optional<bool> exact;  // applies missed updates one by one; nullopt: only in fp64 on the CPU
-  bool tensors = false;       // uses the tensor path on the CPU too; for tests
-};
-
 class RowBase : public RowOptimizer {
  public:
-  RowBase(std::vector<std::string> moment_names, double first, double second, RowPaths paths);
+  // `first`, `second`: decay rates of the moments. `tensors`: uses the tensor path on the CPU too; for tests.
+  RowBase(std::vector<std::string> moment_names, double first, double second, const OptimizerOptions& options,
+          bool tensors);
 
   int add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory) override;
   void look_up(int table, const at::Tensor& rows, at::Tensor out) override;
@@ -88,11 +84,13 @@ class RowBase : public RowOptimizer {
   void run_with_tensors(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,
                         const HostScalars& scalars);
   static void now_current(Table& table, const at::Tensor& rows);
-  bool by_loops(const Table& table) const { return table.values.is_cpu() && !paths_.tensors; }
+  bool by_loops(const Table& table) const { return table.values.is_cpu() && !tensors_; }
 
   std::vector<std::string> moment_names_;
   double first_, second_;
-  RowPaths paths_;
+  bool lazy_ = false;
+  std::optional<bool> exact_;  // applies missed updates one by one; nullopt: only in fp64 on the CPU
+  bool tensors_ = false;
   std::vector<Table> tables_;
 };
 

@@ -44,8 +44,8 @@ class RowRule : public RowBase {
 
 class RowAdagrad : public RowRule<RowAdagrad> {
  public:
-  RowAdagrad(const OptimizerOptions& options, RowPaths paths)
-      : RowRule({"sum"}, 0, 1, always(paths)), eps_(options.eps) {}
+  RowAdagrad(const OptimizerOptions& options, bool tensors)
+      : RowRule({"sum"}, 0, 1, always_lazy(options), tensors), eps_(options.eps) {}
 
  protected:
   void check(const SlotOptions& options) const override {
@@ -66,9 +66,9 @@ class RowAdagrad : public RowRule<RowAdagrad> {
 
  private:
   // Needs no history: `lazy` gives equal results.
-  static RowPaths always(RowPaths paths) {
-    paths.lazy = true;
-    return paths;
+  static OptimizerOptions always_lazy(OptimizerOptions options) {
+    options.lazy = true;
+    return options;
   }
   friend RowRule<RowAdagrad>;
   template <class T>
@@ -87,8 +87,8 @@ class RowAdagrad : public RowRule<RowAdagrad> {
 
 class RowAdam : public RowRule<RowAdam> {
  public:
-  RowAdam(const OptimizerOptions& options, RowPaths paths)
-      : RowRule({"exp_avg", "exp_avg_sq"}, options.beta1, options.beta2, paths), options_(options) {}
+  RowAdam(const OptimizerOptions& options, bool tensors)
+      : RowRule({"exp_avg", "exp_avg_sq"}, options.beta1, options.beta2, options, tensors), options_(options) {}
 
  protected:
   void check(const SlotOptions& options) const override {
@@ -145,9 +145,9 @@ class RowAdam : public RowRule<RowAdam> {
 
 class RowSgd : public RowRule<RowSgd> {
  public:
-  RowSgd(const OptimizerOptions& options, RowPaths paths)
+  RowSgd(const OptimizerOptions& options, bool tensors)
       : RowRule(options.momentum == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"},
-                options.momentum, 1, linear(paths)),
+                options.momentum, 1, never_exact(options), tensors),
         momentum_(options.momentum),
         nesterov_(options.nesterov) {}
 
@@ -180,9 +180,10 @@ class RowSgd : public RowRule<RowSgd> {
   }
 
  private:
-  static RowPaths linear(RowPaths paths) {
-    paths.exact = false;
-    return paths;
+  // Missed updates are one product, so the formula has their values.
+  static OptimizerOptions never_exact(OptimizerOptions options) {
+    options.exact_catch_up = false;
+    return options;
   }
   friend RowRule<RowSgd>;
   template <class T>
@@ -201,11 +202,10 @@ class RowSgd : public RowRule<RowSgd> {
 
 std::unique_ptr<RowOptimizer> make_row_optimizer(const Component& optimizer, bool tensors) {
   const OptimizerOptions options = optimizer_options(optimizer);
-  const RowPaths paths{options.lazy, options.exact_catch_up, tensors};
-  if (optimizer.name == "sgd") return std::make_unique<RowSgd>(options, paths);
-  if (optimizer.name == "adagrad") return std::make_unique<RowAdagrad>(options, paths);
+  if (optimizer.name == "sgd") return std::make_unique<RowSgd>(options, tensors);
+  if (optimizer.name == "adagrad") return std::make_unique<RowAdagrad>(options, tensors);
   CONVOY_CHECK(optimizer.name == "adam" || optimizer.name == "adamw", "optimizer '", optimizer.name, "' has no rows");
-  return std::make_unique<RowAdam>(options, paths);
+  return std::make_unique<RowAdam>(options, tensors);
 }
 
 }  // namespace convoy

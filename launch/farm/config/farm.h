@@ -146,7 +146,8 @@ GridExtension extended(const std::string& folder, const std::vector<std::string>
 
 // --- Resource requests of pipelines, and checks of pipelines on a cluster ---
 //
-// Pure functions, except that the checks look for plugins, data files and checkpoints.
+// The checks read files, start convoy-rank to describe plugins, and complete Pipeline::config. The other functions are
+// pure.
 
 // The hosts of a farm, and the slots, GPUs and memory that it may use of them.
 struct Cluster {

@@ -175,13 +175,16 @@ class Checks {
       PlanRequest plan_request;
       plan_request.ranks = static_cast<int>(config.launch.ranks);
       strategy_of(config).plan(config, slot_topology(request), plan_request);
-      if (config.backend == "nccl" && request.gpus == 0)
+      if (config.backend == "auto") return;
+      const BackendEntry& backend = backend_entry(config.backend);
+      if (backend.needs_gpu && request.gpus == 0)
         throw ConfigError(SourceLocation{}, "backend",
-                          "is nccl, which needs a GPU for each rank, but this pipeline has no GPU; use gloo",
+                          str("is ", backend.name,
+                              ", which needs a GPU for each rank, but this pipeline has no GPU; "
+                              "use gloo"),
                           Failure::device_missing);
-      for (const BackendEntry& backend : backend_catalogue())
-        if (backend.name == config.backend && !backend.built)
-          throw ConfigError(SourceLocation{}, "backend", "this build has no ", backend.name, "; ", backend.how_to_get);
+      if (!backend.built)
+        throw ConfigError(SourceLocation{}, "backend", "this build has no ", backend.name, "; ", backend.how_to_get);
     });
   }
 

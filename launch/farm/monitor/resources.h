@@ -132,7 +132,7 @@ class ResourceWatch {
  public:
   // One sample of every pipeline, once a second.
   using OnSamples = std::function<void(const std::vector<ResourceSample>&)>;
-  // At most once per add(): `sample` is above `limit`.
+  // Called at most once for each add(), when `sample` exceeds `limit`.
   using OnOverLimit = std::function<void(const ResourceSample& sample, int64_t limit)>;
 
   ResourceWatch(EventLoop& loop, OnSamples on_samples, OnOverLimit on_over_limit);

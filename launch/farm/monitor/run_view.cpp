@@ -38,6 +38,26 @@ std::string live_times(const std::string& folder) {
   return "time of " + time_text(times, 0, wall);
 }
 
+// Calls `use` with each object of a JSON Lines file after the first `read` bytes, which it increases. An incomplete last
+// line waits for the next call. If the file is shorter than `read`, a resumed run has dropped lines: calls `restart`, and
+// reads from the beginning.
+void for_new_objects(const std::string& path, long& read, const std::function<void()>& restart,
+                     const std::function<void(const Json&)>& use) {
+  if (!irregular(path).empty()) return;  // opening a FIFO would block
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return;
+  if (file.tellg() < read) {
+    read = 0;
+    restart();
+  }
+  file.seekg(read);
+  for (std::string line; std::getline(file, line);) {
+    if (file.eof()) return;
+    read += static_cast<long>(line.size()) + 1;
+    if (const Json object = parsed_json(line); object.is_object()) use(object);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> braille_curve(const std::vector<std::pair<double, double>>& points, size_t columns,
@@ -82,22 +102,13 @@ std::vector<std::string> braille_curve(const std::vector<std::pair<double, doubl
 }
 
 void RunDetails::read_metrics() {
-  const std::string path = folder_ + "/metrics.jsonl";
-  if (!irregular(path).empty()) return;  // opening a FIFO would block
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return;
-  if (file.tellg() < read_) {  // a resumed run has dropped lines
-    read_ = 0;
+  const auto forget = [&] {
     names_.clear();
     curves_.clear();
-  }
-  file.seekg(read_);
-  for (std::string line; std::getline(file, line);) {
-    if (file.eof()) return;  // the line is not complete yet
-    read_ += static_cast<long>(line.size()) + 1;
-    const Json record = parsed_json(line);
-    const Json metrics = record.is_object() ? record.value("metrics", Json()) : Json();
-    if (!metrics.is_object()) continue;
+  };
+  for_new_objects(folder_ + "/metrics.jsonl", read_, forget, [&](const Json& record) {
+    const Json metrics = record.value("metrics", Json());
+    if (!metrics.is_object()) return;
     const bool evaluated = text_in(record, "kind") == "evaluate";
     for (const auto& [name, value] : metrics.items()) {
       if (!value.is_number() || name == "skipped_updates") continue;
@@ -106,7 +117,7 @@ void RunDetails::read_metrics() {
       if (points.empty()) names_.push_back(curve);
       points.emplace_back(number_in(record, "step", 0), value.get<double>());
     }
-  }
+  });
 }
 
 std::vector<std::string> RunDetails::lines(size_t width) {
@@ -298,20 +309,15 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
 }
 
 void RunReader::read_journal() {
-  const std::string path = folder_ + "/journal.jsonl";
-  if (!irregular(path).empty()) return;  // opening a FIFO would block
-  std::ifstream file(path);
-  if (!file.seekg(journal_read_)) return;
-  for (std::string line; std::getline(file, line);) {
-    if (file.eof()) return;  // the line is not complete yet
-    journal_read_ += static_cast<long>(line.size()) + 1;
-    const Json event = parsed_json(line);
-    const std::string name = text_in(event, "pipeline");
-    if (name.empty()) continue;
-    if (events_.count(name) == 0) order_.push_back(name);
-    if (text_in(event, "event") != "priority") events_[name] = event;
-    ended_.erase(name);
-  }
+  for_new_objects(
+      folder_ + "/journal.jsonl", journal_read_, [] {},
+      [&](const Json& event) {
+        const std::string name = text_in(event, "pipeline");
+        if (name.empty()) return;
+        if (events_.count(name) == 0) order_.push_back(name);
+        if (text_in(event, "event") != "priority") events_[name] = event;
+        ended_.erase(name);
+      });
 }
 
 RunView RunReader::read() {

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
 #include <utility>
 
 #include "core/base/json.h"
@@ -24,6 +23,7 @@
 #include "core/control/exit_codes.h"
 #include "core/control/fault.h"
 #include "core/files/limits.h"
+#include "core/files/run_files.h"
 #include "core/rank_state/summary.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
@@ -363,11 +363,8 @@ void Journal::sync() {
 
 std::map<std::string, JournalRecord> read_journal(const std::string& run_folder) {
   std::map<std::string, JournalRecord> records;
-  std::istringstream file(read_file_if_any(run_folder + "/journal.jsonl"));
-  for (std::string text; std::getline(file, text);) {
-    const Json line = parsed_json(text);
-    if (!line.is_object() || !line.contains("event") || !line.contains("pipeline") || !line["pipeline"].is_string())
-      continue;
+  for_each_object(run_folder + "/journal.jsonl", [&](const Json& line) {
+    if (!line.contains("event") || !line.contains("pipeline") || !line["pipeline"].is_string()) return;
     JournalRecord& record = records[line["pipeline"].get<std::string>()];
     const Json& event = line["event"];
     const auto rung = static_cast<int>(whole_in(line, "rung", -1));
@@ -385,7 +382,7 @@ std::map<std::string, JournalRecord> read_journal(const std::string& run_folder)
       record.rung_values[at] = std::nullopt;
       if (line.contains("value") && line["value"].is_number()) record.rung_values[at] = line["value"].get<double>();
     }
-  }
+  });
   return records;
 }
 

@@ -17,6 +17,7 @@
 
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "launch/machine/gpus.h"
 #include "launch/process/orphan_guard.h"
 
@@ -32,18 +33,12 @@ struct CgroupFolder {
   bool v2 = false;
 };
 
-// Reads lines "hierarchy:controllers:/path". In a container the path may exist on the host only.
 std::optional<CgroupFolder> self_cgroup(const std::string& root) {
-  std::ifstream file(root + "/proc/self/cgroup");
   const std::string mount = root + "/sys/fs/cgroup";
   std::optional<CgroupFolder> v2;
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':'), after = line.find(':', first + 1);
-    if (first == std::string::npos || after == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, after - first - 1) + ",",
-                      path = line.substr(after + 1);
-    if (controllers.find(",memory,") != std::string::npos) return CgroupFolder{mount + "/memory" + path, false};
-    if (controllers == ",,") v2 = CgroupFolder{mount + path, true};
+  for (const OwnCgroup& group : own_cgroups(root)) {
+    if (group.has("memory")) return CgroupFolder{mount + "/memory" + group.path, false};
+    if (group.controllers.empty()) v2 = CgroupFolder{mount + group.path, true};
   }
   return v2;
 }

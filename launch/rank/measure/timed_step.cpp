@@ -6,7 +6,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 
@@ -169,15 +168,9 @@ class TimedBlock : public Block {
 
 // Returns a state file without a name: a step reports its position, which nothing reads here.
 std::shared_ptr<StateFile> unread_state() {
-  const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", random_token(), ".state");
-  struct Removal {  // removes the file also if StateFile throws
-    const std::filesystem::path& path;
-    ~Removal() {
-      std::error_code none;
-      std::filesystem::remove(path, none);
-    }
-  } const removal{path};
-  return std::make_shared<StateFile>(path.string());
+  std::shared_ptr<StateFile> state;
+  with_unnamed_file([&](const std::string& path) { state = std::make_shared<StateFile>(path); });
+  return state;
 }
 
 // Selects blocks of the model, or all, and times the forward of each.

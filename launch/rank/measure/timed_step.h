@@ -13,6 +13,7 @@
 #include "core/communicator.h"
 #include "core/context.h"
 #include "core/data/loader.h"
+#include "core/files/limits.h"
 #include "core/metrics/accumulator.h"
 #include "core/registry.h"
 #include "core/strategy.h"
@@ -21,9 +22,6 @@
 namespace convoy {
 
 using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 struct ExchangeTimes {
   std::vector<double> seconds;  // one value per exchange, on this rank

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 #include "core/metrics/sink.h"
 #include "core/rank_state/position.h"
 #include "core/training/evaluation.h"
@@ -74,7 +75,7 @@ class EvaluateUse : public Use {
       if (auto values = evaluation.run_on_training_rows(options, abandoned)) add(*values, metrics);
       evaluated += rows;
     }
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = seconds_since(start);
     return {{"rows", evaluated}, {"seconds", seconds}, {"metrics", values_json(metrics)}};
   }
 

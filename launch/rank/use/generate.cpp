@@ -8,6 +8,7 @@
 #include "core/data/formats/tokenizer.h"
 #include "core/data/formats/vocabulary.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "core/generation.h"
 #include "core/model_interface.h"
 #include "launch/prepare/run_folder.h"
@@ -120,7 +121,7 @@ class Generate : public Use {
       texts.push_back(valid_utf8(coder.decode(tokens)));
       numbers.push_back(tokens);
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     return {{"texts", texts},
             {"seconds", seconds},
             {"tokens", numbers},

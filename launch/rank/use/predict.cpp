@@ -16,6 +16,7 @@
 #include "core/data/formats/delimited.h"
 #include "core/data/prediction_file.h"
 #include "core/data/readers/new_rows.h"
+#include "core/files/limits.h"
 #include "core/tensors/tensor_memory.h"
 #include "launch/rank/use/use.h"
 
@@ -136,7 +137,7 @@ class Predict : public Use {
     while (rows->next(block)) write(block);
     if (!file) throw Error(Failure::corrupt_data, path, ": holds no rows");
     file->finish();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     return {{"rows", written},
             {"seconds", seconds},
             {"peak_bytes", memory_statistics().resident_peak},

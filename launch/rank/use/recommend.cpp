@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/data/sets/interactions.h"
+#include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/ranking/pair_scorer.h"
 #include "core/ranking/recommender.h"
@@ -62,7 +63,7 @@ class RecommendUse : public Use {
     const MemoryGrowth memory;
     const RecommendReport report =
         recommend(*all, *scorer, options, *out, [&](const RecommendProgress& at) { use.progress(progress_text(at)); });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     return {{"to", out->path()},
             {"users", report.users},
             {"items", all->items},

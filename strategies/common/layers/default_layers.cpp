@@ -379,7 +379,7 @@ void fail_tie(const std::string& name, const std::string& to) {
 
 void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there) {
   if (there != wanted)
-    throw Error(Failure::config, "model: ", name, " wants a weight of ", wanted, " and is tied to ", to, " of ", there);
+    throw Error(Failure::config, "model: ", name, " has a weight of ", wanted, " and is tied to ", to, " of ", there);
 }
 
 }  // namespace convoy

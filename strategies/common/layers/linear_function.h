@@ -20,10 +20,6 @@ namespace convoy {
 // A subclass differentiates; its edges are input, weight, bias. Include this header in sources only, because it
 // includes autograd.
 
-// True if a gradient goes to Parameter::gradient. False in a backward that the strategy did not start, and if a
-// gradient of the gradient is required.
-bool writes_gradient(const Parameter& parameter, const ForwardState& state);
-
 // True if LibTorch's functions suffice: gradients are off, dtypes differ, or autocast is on, which chooses dtypes
 // outside of nodes.
 bool without_node(const at::Tensor& input, const at::Tensor& weight);

@@ -25,7 +25,7 @@
 namespace convoy {
 namespace {
 
-// Bytes that this thread has allocated on the CPU.
+// Bytes on the CPU that this thread has allocated and not freed, and their peak.
 class AllocatedBytes : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t size, size_t, size_t, at::Device) override {

@@ -8,15 +8,17 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/optim/catalogue/catalogue.h"
 
 namespace convoy {
 
 std::vector<ParameterGroup> parameter_groups(const std::vector<ParameterPtr>& parameters,
                                              const std::vector<int>& listed, const Component& optimizer) {
+  const OptimizerOptions options = optimizer_options(optimizer);
   std::vector<ParameterGroup> groups;
   for (int index : listed) {
     const Parameter& parameter = *parameters[size_t(index)];
-    const GroupSettings settings = group_settings(optimizer, parameter.name);
+    const GroupSettings settings = group_settings(options, parameter.name);
     const auto same_group = [&](const ParameterGroup& other) {
       return other.group.learning_rate_factor == settings.learning_rate_factor &&
              other.group.weight_decay == settings.weight_decay && other.counted == parameter.counted;

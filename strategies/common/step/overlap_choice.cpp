@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "core/rank_state/summary.h"
 
 namespace convoy {
@@ -62,7 +63,7 @@ void OverlapChoice::begin_update() {
 void OverlapChoice::end_update() {
   if (!measuring_) return;
   if (updates_ >= warm_updates && (updates_ - warm_updates) % phase_updates > 0)
-    seconds_[overlaps_].push_back(std::chrono::duration<double>(Clock::now() - begin_).count());
+    seconds_[overlaps_].push_back(seconds_since(begin_));
   ++updates_;
 }
 

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
+#include "core/files/limits.h"
 #include "core/optim/optimizer.h"
 #include "core/tensors/init.h"
 
@@ -26,7 +27,7 @@ constexpr double largest_difference = 1e-3;
 double seconds_of(const std::function<at::Tensor()>& steps) {
   const auto start = std::chrono::steady_clock::now();
   steps().sum().item<double>();  // waits for the device
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 // Trials copy the whole state for a moment. Steps of models above this size are not dominated by launches.

@@ -34,13 +34,12 @@ int64_t& host_count(const at::Tensor& count) { return *count.mutable_data_ptr<in
 }  // namespace
 
 Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut, OptimizerFactory factory)
-    : optimizer_options_(context.config.optimizer),
+    : section_(context.config.optimizer),
       factory_(std::move(factory)),
       steps_{context.steps_per_epoch, every},
-      schedule_(optimizer_options_, steps_.of(context.total_steps),
-                steps_.of(std::max<int64_t>(context.steps_per_epoch, 1))),
+      schedule_(section_, steps_.of(context.total_steps), steps_.of(std::max<int64_t>(context.steps_per_epoch, 1))),
       cut_(std::move(cut)) {
-  clip_norm_ = optimizer_options(optimizer_options_).clip_norm;
+  clip_norm_ = optimizer_options(section_).clip_norm;
   const at::Device device = context.devices.front();
   const auto real = at::TensorOptions(device.is_cpu() ? at::kDouble : at::kFloat).device(device);
   count_ = at::zeros({1}, real.dtype(at::kLong));
@@ -67,7 +66,7 @@ void Update::set_local_only(LocalOnly local_only) {
 }
 
 std::unique_ptr<Optimizer> Update::optimizer_for(const std::vector<UpdateSlot>& slots) const {
-  auto optimizer = factory_ ? factory_() : make_optimizer(optimizer_options_);
+  auto optimizer = factory_ ? factory_() : make_optimizer(section_);
   for (const UpdateSlot& slot : slots)
     optimizer->add_slot(slot.values, {1, slot.group.learning_rate_factor, slot.group.weight_decay, slot.pieces});
   return optimizer;
@@ -110,9 +109,10 @@ void Update::attach(std::vector<UpdateSlot> slots, at::Tensor header) {
 void Update::attach_tables(std::vector<ParameterPtr> tables) {
   tables_ = std::move(tables);
   if (tables_.empty()) return;
-  row_optimizer_ = make_row_optimizer(optimizer_options_);
+  row_optimizer_ = make_row_optimizer(section_);
+  const OptimizerOptions options = optimizer_options(section_);
   for (const ParameterPtr& table : tables_) {
-    const GroupSettings group = group_settings(optimizer_options_, table->name);
+    const GroupSettings group = group_settings(options, table->name);
     table->table->connect(row_optimizer_.get(), {1, group.learning_rate_factor, group.weight_decay});
   }
 }

@@ -1,6 +1,7 @@
 // Update: the end of every strategy's step. Gradients → (norm, finite) → loss scale, clipping → optimizer.
 //
-// All scalars are device tensors with a leading member dimension; nothing is read to the host. If the loss or a
+// On a device, scalars are tensors with a leading member dimension, and nothing is read to the host. On the CPU they
+// are computed as numbers: dozens of operators on single numbers would cost a tenth of a light step. If the loss or a
 // gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the update is skipped without an
 // error if the loss scaler can help (core/optim/precision.h).
 // Call order: attach; then for each update begin → reduced(bucket or slot) in order → finish. Threads: the rank's
@@ -144,7 +145,7 @@ class Update {
   double clipped_on_host(UpdateScalars& scalars, double squares) const;
   void clip(UpdateScalars& scalars, const at::Tensor& norm) const;
 
-  Component optimizer_options_;
+  Component section_;  // `optimizer` of the configuration
   OptimizerFactory factory_;
   std::unique_ptr<Optimizer> optimizer_;
   UpdateCount steps_;

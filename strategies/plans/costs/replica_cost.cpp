@@ -57,9 +57,14 @@ double during_backward(const StepOptions& step, double messages) {
   return step.overlap.value_or(true) && messages > 1 ? (messages - 1) / messages : 0;
 }
 
+namespace {
+
+// Returns the bytes of each bucket except the first, for `gradient_bytes` of gradients.
 double bucket_bytes(const StepOptions& step, double gradient_bytes) {
   return step.cap_bytes > 0 ? step.cap_bytes : bucket_cap(gradient_bytes);
 }
+
+}  // namespace
 
 double parameters_of(const ModelDescription& description) {
   double elements = 0;

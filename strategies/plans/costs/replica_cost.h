@@ -43,8 +43,6 @@ void add_buffer_exchanges(const StepOptions& step, const ModelDescription& descr
 RankWork whole_work(const RunConfig& config, int degree);
 // Returns the share of `messages` messages that overlaps with the backward pass, by the option `overlap`.
 double during_backward(const StepOptions& step, double messages);
-// Returns the bytes of each bucket except the first, for `gradient_bytes` of gradients.
-double bucket_bytes(const StepOptions& step, double gradient_bytes);
 
 // --- What an update sends by the section `sync` ---
 

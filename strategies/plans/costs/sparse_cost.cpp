@@ -24,7 +24,7 @@ bool sparse_check_wants_blocks(const JobPlan& job) {
   if (!asks_for_rows(config.model.options)) return false;
   if (wants_sharded_rows(config.model.options) && job.mesh.degree("data") > 1) return true;
   const OptimizerOptions optimizer = optimizer_options(config.optimizer);
-  const auto obstructs = [&](double decay) { return !row_obstacle(config.optimizer, decay).key.empty(); };
+  const auto obstructs = [&](double decay) { return !row_obstacle(optimizer, decay).key.empty(); };
   return obstructs(optimizer.weight_decay) ||
          std::any_of(optimizer.groups.begin(), optimizer.groups.end(),
                      [&](const OptimizerGroup& group) { return group.weight_decay && obstructs(*group.weight_decay); });

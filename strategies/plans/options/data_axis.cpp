@@ -260,7 +260,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
                " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model");
   const OptimizerOptions optimizer = optimizer_options(config.optimizer);
   // With parameter groups, the weight decay of a table depends on its name, which is not known yet.
-  const SparseObstacle obstacle = row_obstacle(config.optimizer, optimizer.groups.empty() ? optimizer.weight_decay : 0);
+  const SparseObstacle obstacle = row_obstacle(optimizer, optimizer.groups.empty() ? optimizer.weight_decay : 0);
   if (!obstacle.key.empty()) config.optimizer.options.fail(obstacle.key, obstacle.reason);
   if (!shares) return;
   if (sync_policy(config.strategy.options).ever_local())

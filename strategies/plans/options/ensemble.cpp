@@ -179,6 +179,9 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   return members;
 }
 
+namespace {
+
+// Returns overrides in the form of --set with which `config` trains only this member, with a strategy for one model.
 std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member) {
   std::vector<std::string> overrides = {str("seed=", member.seed),
                                         str("optimizer.lr=", Json(member.learning_rate).dump()),
@@ -190,6 +193,8 @@ std::vector<std::string> overrides_of(const RunConfig& config, const MemberSetti
     overrides.push_back("data.samples=" + samples_json(member.sample).dump());
   return overrides;
 }
+
+}  // namespace
 
 std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks) {
   const int64_t base = members / ranks, larger = members % ranks;

@@ -45,9 +45,6 @@ std::vector<MemberSettings> members_of(const RunConfig& config);
 // Returns the row samples of the members. Their seeds are not set: those do not follow from the section alone.
 std::vector<MemberSample> samples_of(const Options& strategy);
 
-// Returns overrides in the form of --set with which `config` trains only this member, with a strategy for one model.
-std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member);
-
 // Returns members [first, last) of rank `rank` of `ranks`: contiguous; counts differ by at most one.
 std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks);
 

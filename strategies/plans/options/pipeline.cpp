@@ -264,7 +264,7 @@ std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
   std::vector<std::string> holders;
   for (const int index : steps.rank_of) holders.push_back(names[size_t(index)]);
   return str(stages_text(stages, holders, model), schedule_names[size_t(options.schedule)], ", ", micro,
-             " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps, names),
+             " micro-batches (F1.0: forward of stage 1, micro-batch 0; B: backward):\n", to_text(steps, names),
              "idle: ", std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");
 }
 

@@ -33,25 +33,28 @@ struct Decay {
   double value = 0;
   std::string key = "optimizer.weight_decay";
 };
-Decay decay_of(const Component& optimizer, const std::string& parameter) {
-  const OptimizerOptions options = optimizer_options(optimizer);
+Decay decay_of(const OptimizerOptions& options, const std::string& parameter) {
   const std::optional<size_t> group = options.group_of(parameter);
   if (!group || !options.groups[*group].weight_decay) return {options.weight_decay};
   return {*options.groups[*group].weight_decay, str("optimizer.groups.", *group, ".weight_decay")};
 }
 
-}  // namespace
-
+// Decides for `rows: auto`: true for a table of at least 65,536 rows if an update looks up at most a quarter of them.
+// Some ids repeat, so that is about a fifth of the rows. A smaller table is cheaper to update as a whole: single rows
+// have fixed costs, and the rows of all ranks, which every rank gathers, may exceed the table.
 bool rows_by_size(int64_t table_rows, double lookups) {
   return table_rows >= least_rows && lookups <= most_of_table * double(table_rows);
 }
+
+}  // namespace
 
 SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSize& table) {
   SparseDecision decision;
   const double lookups = update_lookups(config, ranks, table.name, table.lookups);
   decision.large = rows_by_size(table.rows, lookups);
-  const Decay decay = decay_of(config.optimizer, table.name);
-  const SparseObstacle obstacle = row_obstacle(config.optimizer, decay.value);
+  const OptimizerOptions optimizer = optimizer_options(config.optimizer);
+  const Decay decay = decay_of(optimizer, table.name);
+  const SparseObstacle obstacle = row_obstacle(optimizer, decay.value);
   if (!sync_policy(config.strategy.options).allows_rows(table.name)) {
     decision.reason = "an outer step of diloco moves all rows";
   } else if (!obstacle.key.empty()) {

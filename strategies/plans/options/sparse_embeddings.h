@@ -22,15 +22,10 @@ struct TableSize {
 };
 CONVOY_JSON(TableSize, name, rows, dim, asked, lookups, row_ids, drawn)
 
-// Decides for `rows: auto`: true for a table of at least 65,536 rows if an update looks up at most a quarter of them.
-// Some ids repeat, so that is about a fifth of the rows. A smaller table is cheaper to update as a whole: single rows
-// have fixed costs, and the rows of all ranks, which every rank gathers, may exceed the table.
-bool rows_by_size(int64_t table_rows, double lookups);
-
 // Decision for one embedding, with `ranks` ranks on the data axis. Ranks and planner use the same function.
 struct SparseDecision {
   bool rows = false;
-  bool large = false;  // rows_by_size
+  bool large = false;  // `rows: auto` takes rows for this many rows and look-ups
   std::string key;     // key whose value keeps the table dense; "": none
   std::string reason;  // why it is dense
 };

@@ -145,6 +145,10 @@ int64_t RowExchange::number_bytes(size_t table) const {
   return convoy::number_bytes(tables_[table]->table->embedding().rows());
 }
 
+int64_t RowExchange::section_bytes(size_t table, int64_t rows) const {
+  return padded(rows * number_bytes(table)) + gradient_bytes(table, rows);
+}
+
 int64_t RowExchange::gradient_bytes(size_t table, int64_t rows) const {
   const at::Tensor& value = tables_[table]->value;
   return compressed_.empty() ? padded(rows * value.size(1) * int64_t(value.element_size()))

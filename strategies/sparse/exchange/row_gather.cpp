@@ -104,10 +104,6 @@ RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Co
       lengths_(ranks_),
       messages_(ranks_) {}
 
-int64_t RowGather::section(size_t table, int64_t rows) const {
-  return padded(rows * number_bytes(table)) + gradient_bytes(table, rows);
-}
-
 // Reads the count from the rank's message.
 int64_t RowGather::count(size_t rank, size_t table) const {
   int64_t rows = 0;
@@ -117,7 +113,7 @@ int64_t RowGather::count(size_t rank, size_t table) const {
 
 int64_t RowGather::length(size_t rank, int64_t dense) const {
   int64_t bytes = head_bytes() + dense;
-  for (size_t table = 0; table < tables_.size(); ++table) bytes += section(table, count(rank, table));
+  for (size_t table = 0; table < tables_.size(); ++table) bytes += section_bytes(table, count(rank, table));
   return bytes;
 }
 
@@ -206,7 +202,7 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
   int64_t bytes = head_bytes() + dense_;
   for (size_t table = 0; table < tables_.size(); ++table) {
     touched.push_back(tables_[table]->table->touched());
-    bytes += section(table, touched.back().numbers.numel());
+    bytes += section_bytes(table, touched.back().numbers.numel());
   }
   in_place_ = in_shared_memory_ && bytes <= expected_[own];
   if (!in_place_) ensure_bytes(packed_, std::max(bytes, expected_[own]), at::kCPU);
@@ -288,7 +284,7 @@ std::vector<RowGather::Section> RowGather::sections(size_t table, std::vector<in
     const int64_t rows = count(rank, table);
     const char* numbers = data_of(messages_[rank].bytes) + begins[rank];
     all.push_back({numbers, numbers + padded(rows * size), rows});
-    begins[rank] += section(table, rows);
+    begins[rank] += section_bytes(table, rows);
   }
   return all;
 }
@@ -327,10 +323,6 @@ void RowGather::add_up(size_t table, const std::vector<Section>& sections, bool 
 DeviceRowGather::DeviceRowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers)
     : RowExchange(std::move(group), std::move(tables), numbers) {}
 
-int64_t DeviceRowGather::section(size_t table, int64_t rows) const {
-  return padded(rows * number_bytes(table)) + gradient_bytes(table, rows);
-}
-
 void DeviceRowGather::run(const std::vector<at::Tensor>& dense) {
   if (tables_.empty()) return;
   at::NoGradGuard no_grad;
@@ -356,7 +348,7 @@ void DeviceRowGather::run(const std::vector<at::Tensor>& dense) {
   for (size_t table = 0; table < tables_.size(); ++table) {
     merge(table, begins);
     for (size_t rank = 0; rank < begins.size(); ++rank)
-      begins[rank] += section(table, counts[int64_t(rank)][int64_t(table)]);
+      begins[rank] += section_bytes(table, counts[int64_t(rank)][int64_t(table)]);
   }
 }
 
@@ -375,7 +367,7 @@ void DeviceRowGather::pack(const std::vector<at::Tensor>& dense, const std::vect
   const auto counts = counts_.accessor<int64_t, 2>();
   for (size_t rank = 0; rank < bytes_.size(); ++rank)
     for (size_t table = 0; table < tables_.size(); ++table)
-      bytes_[rank] += section(table, counts[int64_t(rank)][int64_t(table)]);
+      bytes_[rank] += section_bytes(table, counts[int64_t(rank)][int64_t(table)]);
   local_bytes_ = bytes_[size_t(group_->rank())];
   ensure_bytes(packed_, local_bytes_, tables_.front()->value.device());
   int64_t at = 0;
@@ -387,7 +379,7 @@ void DeviceRowGather::pack(const std::vector<at::Tensor>& dense, const std::vect
     const int64_t rows = own[table].numbers.numel();
     numbers_in(packed_, table, at, rows).copy_(own[table].numbers);
     at += padded(rows * number_bytes(table));
-    const int64_t bytes = section(table, rows) - padded(rows * number_bytes(table));
+    const int64_t bytes = gradient_bytes(table, rows);
     const at::Tensor& values = own[table].values;
     if (compressed_.empty())
       bytes_as(packed_, at, values.numel(), values.scalar_type()).copy_(values.view({-1}));
@@ -405,7 +397,7 @@ at::Tensor DeviceRowGather::values_at(size_t table, int64_t begin, int64_t rows)
   const at::Tensor& value = tables_[table]->value;
   const int64_t numbers = padded(rows * number_bytes(table));
   if (!compressed_.empty())
-    return compressed_[table].decode(gathered_.narrow(0, begin + numbers, section(table, rows) - numbers), rows);
+    return compressed_[table].decode(gathered_.narrow(0, begin + numbers, gradient_bytes(table, rows)), rows);
   return bytes_as(gathered_, begin + numbers, rows * value.size(1), value.scalar_type()).view({rows, value.size(1)});
 }
 

@@ -65,7 +65,6 @@ class RowGather : public RowExchange {
   bool bounds_allow() const;
   int64_t count(size_t rank, size_t table) const;
   int64_t length(size_t rank, int64_t dense) const;
-  int64_t section(size_t table, int64_t rows) const;
   void merge_all(bool complete);
   // Rows of one table in a rank's message.
   struct Section {
@@ -109,7 +108,6 @@ class DeviceRowGather : public RowExchange {
   void merge(size_t table, const std::vector<int64_t>& begins);
   at::Tensor numbers_in(const at::Tensor& bytes, size_t table, int64_t begin, int64_t rows) const;
   at::Tensor values_at(size_t table, int64_t begin, int64_t rows) const;
-  int64_t section(size_t table, int64_t rows) const;
 
   at::Tensor counts_;             // int64 [ranks, tables] on the CPU
   at::Tensor packed_, gathered_;  // bytes

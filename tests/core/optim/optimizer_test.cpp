@@ -19,6 +19,7 @@
 #include <limits>
 
 #include "core/base/error.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/dense.h"
 #include "tests/core/optim/optimizers.h"
 
@@ -270,14 +271,14 @@ TEST(ParameterGroups, FirstMatchCounts) {
   json["weight_decay"] = 0.1;
   json["groups"] = {{{"match", "\\.bias$"}, {"lr", nullptr}, {"weight_decay", 0.0}},
                     {{"match", "^embedding"}, {"lr", 0.02}, {"weight_decay", nullptr}}};
-  const Component component{"sgd", Options(json)};
-  const auto bias = group_settings(component, "embedding.bias");
+  const OptimizerOptions options = optimizer_options({"sgd", Options(json)});
+  const auto bias = group_settings(options, "embedding.bias");
   EXPECT_EQ(bias.weight_decay, 0);
   EXPECT_EQ(bias.learning_rate_factor, 1);
-  const auto embedding = group_settings(component, "embedding.weight");
+  const auto embedding = group_settings(options, "embedding.weight");
   EXPECT_EQ(embedding.weight_decay, 0.1);
   EXPECT_EQ(embedding.learning_rate_factor, 2);
-  const auto other = group_settings(component, "hidden.weight");
+  const auto other = group_settings(options, "hidden.weight");
   EXPECT_EQ(other.weight_decay, 0.1);
   EXPECT_EQ(other.learning_rate_factor, 1);
 }

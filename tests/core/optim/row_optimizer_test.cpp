@@ -329,7 +329,9 @@ TEST(RowOptimizer, RefusesOptionsThatNeedAllRows) {
 }
 
 TEST(RowOptimizer, ObstaclesNameTheKey) {
-  const auto key = [](const Component& optimizer, double decay) { return row_obstacle(optimizer, decay).key; };
+  const auto key = [](const Component& optimizer, double decay) {
+    return row_obstacle(optimizer_options(optimizer), decay).key;
+  };
   EXPECT_EQ(key(adam("adam"), 0.1), "weight_decay");
   EXPECT_EQ(key(adam("adamw"), 0.1), "");
   EXPECT_EQ(key(adam("adam", {{"betas", {0.9, 0.0}}}), 0), "betas");
