@@ -38,9 +38,9 @@ std::string live_times(const std::string& folder) {
   return "time of " + time_text(times, 0, wall);
 }
 
-// Calls `use` with each object of a JSON Lines file after the first `read` bytes, which it increases. An incomplete last
-// line waits for the next call. If the file is shorter than `read`, a resumed run has dropped lines: calls `restart`, and
-// reads from the beginning.
+// Calls `use` with each object of a JSON Lines file after the first `read` bytes, which it increases. An incomplete
+// last line waits for the next call. If the file is shorter than `read`, a resumed run has dropped lines: calls
+// `restart`, and reads from the beginning.
 void for_new_objects(const std::string& path, long& read, const std::function<void()>& restart,
                      const std::function<void(const Json&)>& use) {
   if (!irregular(path).empty()) return;  // opening a FIFO would block
