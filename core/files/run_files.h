@@ -34,8 +34,8 @@ class FolderLock {
   int fd_ = -1;
 };
 
-// Calls `use` with each complete line of a JSON Lines file, such as metrics.jsonl, that is an object. Does nothing for a
-// file that cannot be read.
+// Calls `use` with each complete line of a JSON Lines file, such as metrics.jsonl, that is an object. Does nothing for
+// a file that cannot be read.
 void for_each_object(const std::string& path, const std::function<void(const Json&)>& use);
 
 // --- The checkpoint that a user names ---
