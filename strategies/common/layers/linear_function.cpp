@@ -17,17 +17,6 @@ namespace convoy {
 
 using torch::autograd::variable_list;
 
-namespace {
-
-// True if a gradient goes to Parameter::gradient. False in a backward that the strategy did not start, and if a
-// gradient of the gradient is required.
-bool writes_gradient(const Parameter& parameter, const ForwardState& state) {
-  return state.collecting && parameter.gradient.defined() && !at::GradMode::is_enabled() &&
-         parameter.gradient.scalar_type() == parameter.value.scalar_type();
-}
-
-}  // namespace
-
 bool without_node(const at::Tensor& input, const at::Tensor& weight) {
   return !at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(input.device().type()) ||
          input.scalar_type() != weight.scalar_type();
@@ -57,6 +46,13 @@ void ProductNode::release_variables() {
 }
 
 namespace {
+
+// True if a gradient goes to Parameter::gradient. False in a backward that the strategy did not start, and if a
+// gradient of the gradient is required.
+bool writes_gradient(const Parameter& parameter, const ForwardState& state) {
+  return state.collecting && parameter.gradient.defined() && !at::GradMode::is_enabled() &&
+         parameter.gradient.scalar_type() == parameter.value.scalar_type();
+}
 
 // Rows of a gradient or an input, as the weight's matrix takes them: [rows, size], or [K, rows, size] of a stack.
 at::Tensor rows_for(const at::Tensor& weight, const at::Tensor& tensor) {

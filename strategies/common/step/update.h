@@ -1,9 +1,8 @@
 // Update: the end of every strategy's step. Gradients → (norm, finite) → loss scale, clipping → optimizer.
 //
-// On a device, scalars are tensors with a leading member dimension, and nothing is read to the host. On the CPU they
-// are computed as numbers: dozens of operators on single numbers would cost a tenth of a light step. If the loss or a
-// gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the update is skipped without an
-// error if the loss scaler can help (core/optim/precision.h).
+// Scalars are tensors of the device with a leading member dimension, and nothing is read from it; on the CPU they are
+// numbers. If the loss or a gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the
+// update is skipped without an error if the loss scaler can help (core/optim/precision.h).
 // Call order: attach; then for each update begin → reduced(bucket or slot) in order → finish. Threads: the rank's
 // thread.
 #pragma once

@@ -94,10 +94,9 @@ class RowExchange {
   void visit(const StateVisitor& visit) const;
 
  protected:
-  // Bytes in a message: of one row number; of the gradients of rows; of a table's section, numbers and gradients.
-  int64_t number_bytes(size_t table) const;
-  int64_t gradient_bytes(size_t table, int64_t rows) const;
-  int64_t section_bytes(size_t table, int64_t rows) const;
+  int64_t number_bytes(size_t table) const;                  // bytes of one row number in a message
+  int64_t gradient_bytes(size_t table, int64_t rows) const;  // bytes of their gradients in a message
+  int64_t section_bytes(size_t table, int64_t rows) const;   // bytes of both
   // Rank 0 warns once if ranks received more bytes of rows than the tables' dense gradients would take.
   void warn_if_more_than_dense(int64_t received);
 
