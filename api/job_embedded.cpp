@@ -91,20 +91,9 @@ class EmbeddedImpl : public Job::Impl {
 
  private:
   CommunicatorPtr connected() {
-    const LaunchConfig& launch = context.config.launch;
-    BackendRequest request;
-    request.rank = context.rank;
-    request.size = context.size;
-    request.device = context.devices.front();
-    request.channel = context.channel;
-    request.job = context.config.name;
-    request.host = context.host;
-    request.timeout = timeout_of(launch.collective);
-    request.rendezvous = timeout_of(launch.rendezvous);
+    BackendRequest request = backend_request(context);
     request.waiting = [state = state_.file](const char* name) { state->collective(name); };
     request.notes = state_.records;
-    request.times = context.times;
-    request.checks = collective_checks_named(launch.check_collectives);
     request.mpi_communicator = rank_.mpi_communicator;
     if (context.channel->supervised() != nullptr) report_stalls(request);
     return rank_.backends->backends.make(rank_.backend, request);

@@ -167,27 +167,17 @@ void Rank::report_more(const Json& more) {
 }
 
 void Rank::connect(Context& context, const Registry& backends) {
-  const LaunchConfig& launch = assignment_.job.config.launch;
-  BackendRequest request;
-  request.rank = context.rank;
-  request.size = context.size;
-  request.device = context.devices.front();
-  request.channel = channel_;
+  BackendRequest request = backend_request(context);
   request.job = str(assignment_.job.name, "/", assignment_.attempt);
-  request.host = context.host;
   request.address = assignment_.data_address;
-  request.timeout = timeout_of(launch.collective);
-  request.rendezvous = timeout_of(launch.rendezvous);
   request.waiting = [state = state_, injector = injector_](const char* name) {
     state->collective(name);
     if (*name != '\0') injector->waiting();
   };
   request.abandons_rendezvous = continues_without_lost_ranks(assignment_);
   request.notes = records_;
-  request.times = times_;
   // A benchmark measures the collective without checks.
-  request.checks =
-      assignment_.bench.is_null() ? collective_checks_named(launch.check_collectives) : CollectiveChecks::none;
+  if (!assignment_.bench.is_null()) request.checks = CollectiveChecks::none;
   request.late = [stall_reporter = stall_reporter_, rank = plan_.rank](const SlowCollective& call) {
     stall_reporter->late(rank, call);
   };

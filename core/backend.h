@@ -17,22 +17,11 @@
 
 namespace convoy {
 
-// A collective that has taken longer than half of its limit, as reported to the supervisor.
-struct SlowCollective {
-  std::string group;         // label, as in RankCall
-  int64_t number = 0;        // number of the call in the group; 0 for sends and receives, which have no number
-  std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
-  std::vector<int> members;  // ranks of the job that take part
-  double seconds = 0;        // time waited so far
-  double limit = 0;
-  bool over = false;  // the limit has passed
-};
-CONVOY_JSON(SlowCollective, group, number, call, members, seconds, limit, over)
-
 // Collective check: ranks compare name, operation, shape, dtype, reduction, root and counts over the control channel.
 // The first calls of each group are checked before the transport gets them. Later calls are checked shortly afterwards.
 enum class CollectiveChecks { none, sampled, all };
-CollectiveChecks collective_checks_named(const std::string& name);  // launch.check_collectives
+
+struct Context;
 
 // Inputs of a backend for the world group.
 struct BackendRequest {
@@ -61,5 +50,9 @@ struct BackendRequest {
   // error. Null: the backend reports by itself.
   std::function<void(const SlowCollective&)> late;
 };
+
+// Returns the inputs that follow from the context: its host, device, channel and times, and the limits and checks of
+// section `launch`.
+BackendRequest backend_request(const Context& context);
 
 }  // namespace convoy

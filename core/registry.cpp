@@ -32,10 +32,6 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
 
 }  // namespace
 
-CollectiveChecks collective_checks_named(const std::string& name) {
-  return name == "none" ? CollectiveChecks::none : name == "all" ? CollectiveChecks::all : CollectiveChecks::sampled;
-}
-
 void register_core(Registry& registry, bool few_rows) {
   registry.datasets.add("fashion_mnist", [](const Options& options, uint64_t) {
     return std::make_shared<FashionMnist>(options.text("path"), options.boolean("bytes"));

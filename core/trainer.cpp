@@ -125,13 +125,8 @@ class Training {
       if (progress_.stopped() || (updated && progress_.stops())) break;
       paused_ = updated && reached(config_.train.pause_after, step(), length_.steps_per_epoch);
       if (paused_) break;
-      progress_.trace_step();
+      progress_.begin_step();
       const int64_t step = progress_.step(), done = step + 1;
-      context_.state->step(step);
-      context_.state->phase("loader");
-      context_.times->phase(TimePart::data);
-      if (length_.ends_epoch(step)) progress_.reached(InjectPoint::epoch, step / length_.steps_per_epoch + 1);
-      progress_.reached(InjectPoint::step, step);
       if (rebuild_loader_) begin_loader();
       rebuild_loader_ = false;
       Batch batch = next_batch();
@@ -177,10 +172,7 @@ class Training {
     forget_lost_best();
     if (best_owed_ || (!saved_ && wants_checkpoint)) save(step(), true);
     progress_.wait_for_save();
-    if (!progress_.stopped() && context_.rank == 0 && progress_.skipped_all())
-      log::warning(str("none of ", progress_.updates(),
-                       " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
-                       "train longer, or set strategy.loss_scale.initial lower"));
+    progress_.warn_if_all_skipped("strategy.loss_scale.initial");
     context_.state->phase("done");
   }
 

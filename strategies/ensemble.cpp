@@ -85,9 +85,7 @@ std::vector<int64_t> EarlyStop::add(const std::map<std::string, MetricValue>& me
   for (size_t member = 0; member < count; ++member) {
     if (finished[member] || patience_[member] == 0) continue;
     const double value = count > 1 ? found->second.members[member] : found->second.value;
-    const bool better =
-        std::isfinite(value) &&
-        (std::isnan(best[member]) || (found->second.lower_is_better ? value < best[member] : value > best[member]));
+    const bool better = is_better(value, best[member], found->second.lower_is_better);
     waited[member] = better ? 0 : waited[member] + 1;
     if (better) best[member] = value;
     if (better) improved.push_back(int64_t(member));

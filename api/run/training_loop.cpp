@@ -243,12 +243,7 @@ bool Run::Impl::next(ShareBatch& batch) {
     end_loop();
     return false;
   }
-  progress->trace_step();
-  context.state->step(step);
-  context.state->phase("loader");
-  context.times->phase(TimePart::data);
-  if (length.ends_epoch(step)) progress->reached(InjectPoint::epoch, step / length.steps_per_epoch + 1);
-  progress->reached(InjectPoint::step, step);
+  progress->begin_step();
   batches->read(batch);
   batch.ends_epoch = length.ends_epoch(step + 1);
   progress->count_rows(batch.global_rows);
@@ -352,10 +347,7 @@ void Run::Impl::end_loop() {
     log::warning(str(none,
                      " batches of this loop ended without step() and count as steps; call step() or accumulate() "
                      "for every batch"));
-  if (!progress->stopped() && context.rank == 0 && progress->skipped_all())
-    log::warning(str("none of ", progress->updates(),
-                     " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
-                     "train longer, or set a lower loss_scale.initial"));
+  progress->warn_if_all_skipped("loss_scale.initial");
 }
 
 }  // namespace convoy

@@ -30,6 +30,7 @@ std::vector<BackendEntry> entries() {
   BackendEntry gloo =
       entry("gloo", "TCP between processes, through LibTorch's Gloo (CPU; needs nothing but a network interface)",
             "install gloo's headers (Debian: apt-get install libgloo-dev) and build again");
+  gloo.no_lost_rank = "";
   BackendEntry mpi =
       entry("mpi",
             "Open MPI: shared memory within a host, the fabric between hosts (one rank per process, under mpirun or "

@@ -180,6 +180,7 @@ void ProgressEngine::run_background() {
   prctl(PR_SET_TIMERSLACK, 1000UL);
   constexpr auto short_nap = microseconds(50), long_nap = microseconds(500), rare_nap = microseconds(20000);
   // A nap of a poll grows by half, so that a peer is noticed after at most half of the time that it let this rank wait.
+  // Operations that begin behind a silent one are polled as often as long_nap again.
   constexpr auto longest_poll_nap = microseconds(4000);
   auto nap = short_nap;
   int64_t seen = 0;
@@ -188,6 +189,7 @@ void ProgressEngine::run_background() {
   while (!stop_) {
     const auto idle_nap = prompt_ >= prompt_enough ? rare_nap : long_nap;
     if (issued_ != seen || under_way_ > 0) last_use = Clock::now();
+    if (issued_ != seen || waiters_ > 0) nap = std::min<microseconds>(nap, long_nap);
     seen = issued_;
     if (under_way_ == 0) {
       // Waking this thread takes time of the thread that issues an operation. So between the operations of a light step
@@ -221,7 +223,9 @@ void ProgressEngine::run_background() {
       lock.lock();
       continue;
     }
-    sleep_.wait_for(lock, nap);
+    asleep_ = nap > long_nap;
+    if (issued_ == seen) sleep_.wait_for(lock, nap);
+    asleep_ = false;
     nap = std::min(longest_poll_nap, nap + nap / 2);
   }
 }

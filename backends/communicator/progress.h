@@ -104,7 +104,7 @@ class ProgressEngine {
   const char* thread_name_;
   std::mutex sleep_mutex_;
   std::condition_variable sleep_;
-  std::atomic<bool> asleep_{false};
+  std::atomic<bool> asleep_{false};  // the background thread sleeps for long: `start` wakes it
   bool stop_ = false;
   std::thread background_;
 };

@@ -9,11 +9,6 @@
 #include <type_traits>
 
 #include "core/base/error.h"
-#include "core/base/vectorised.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace convoy {
 namespace {
@@ -39,21 +34,11 @@ T times(T a, T b) {
   }
 }
 
-CONVOY_VECTORISED void add(float* out, const float* a, const float* b, int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
-}
-CONVOY_VECTORISED void add(double* out, const double* a, const double* b, int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
-}
-
 // Reduces two inputs in one pass. `out` may be one of them: iterations do not depend on each other.
 template <class T>
 void combine(T* out, const T* a, const T* b, int64_t n, ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
-      if constexpr (std::is_floating_point_v<T>) return add(out, a, b, n);
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) out[i] = plus(a[i], b[i]);
       break;
@@ -84,63 +69,22 @@ void reduce_numbers(T* out, const std::vector<const void*>& in, int64_t elements
   }
 }
 
-struct BrainFloat {
-  static void to_float(float* __restrict to, const uint16_t* __restrict from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::f32_from_bits(from[i]);
-  }
-  static void to_half(uint16_t* __restrict to, const float* __restrict from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::round_to_nearest_even(from[i]);
-  }
-};
-
-#if defined(__x86_64__)
-// The CPU may lack these instructions, so the choice is made at run time.
-__attribute__((target("avx,f16c"))) void to_float_f16c(float* to, const uint16_t* from, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-  }
-  for (; i < n; ++i) to[i] = _cvtsh_ss(from[i]);
-}
-__attribute__((target("avx,f16c"))) void to_half_f16c(uint16_t* to, const float* from, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), 0));
-  }
-  for (; i < n; ++i) to[i] = _cvtss_sh(from[i], 0);
-}
-bool has_f16c() { return __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c"); }
-#else
-void to_float_f16c(float*, const uint16_t*, int64_t) {}
-void to_half_f16c(uint16_t*, const float*, int64_t) {}
-bool has_f16c() { return false; }
-#endif
-
-struct HalfFloat {
-  static void to_float(float* to, const uint16_t* from, int64_t n) {
-    static const bool fast = has_f16c();
-    if (fast) return to_float_f16c(to, from, n);
-    for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::fp16_ieee_to_fp32_value(from[i]);
-  }
-  static void to_half(uint16_t* to, const float* from, int64_t n) {
-    static const bool fast = has_f16c();
-    if (fast) return to_half_f16c(to, from, n);
-    for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::fp16_ieee_from_fp32_value(from[i]);
-  }
-};
-
-template <class Format>
-void reduce_short(uint16_t* out, const std::vector<const void*>& in, int64_t elements, ReduceOp op) {
+// 16-bit formats: sums in float, rounded once.
+template <class Short>
+void reduce_short(Short* out, const std::vector<const void*>& in, int64_t elements, ReduceOp op) {
   float sum[block];
   float next[block];
+  const auto read = [](float* to, const void* from, int64_t begin, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<const Short*>(from)[begin + i];
+  };
   for (int64_t begin = 0; begin < elements; begin += block) {
-    int64_t n = std::min(block, elements - begin);
-    Format::to_float(sum, static_cast<const uint16_t*>(in[0]) + begin, n);
+    const int64_t n = std::min(block, elements - begin);
+    read(sum, in[0], begin, n);
     for (size_t k = 1; k < in.size(); ++k) {
-      Format::to_float(next, static_cast<const uint16_t*>(in[k]) + begin, n);
+      read(next, in[k], begin, n);
       combine(sum, sum, next, n, op);
     }
-    Format::to_half(out + begin, sum, n);
+    for (int64_t i = 0; i < n; ++i) out[begin + i] = static_cast<Short>(sum[i]);
   }
 }
 
@@ -149,9 +93,9 @@ void reduce_short(uint16_t* out, const std::vector<const void*>& in, int64_t ele
 void reduce(void* out, const std::vector<const void*>& in, int64_t elements, at::ScalarType dtype, ReduceOp op) {
   switch (dtype) {
     case at::kHalf:
-      return reduce_short<HalfFloat>(static_cast<uint16_t*>(out), in, elements, op);
+      return reduce_short(static_cast<at::Half*>(out), in, elements, op);
     case at::kBFloat16:
-      return reduce_short<BrainFloat>(static_cast<uint16_t*>(out), in, elements, op);
+      return reduce_short(static_cast<at::BFloat16*>(out), in, elements, op);
     case at::kFloat:
       return reduce_numbers(static_cast<float*>(out), in, elements, op);
     case at::kDouble:

@@ -13,15 +13,8 @@ NamePattern::NamePattern(const std::string& pattern) {
                 "; look-around (?=…) and back-references \\1 are not supported");
 }
 
-NamePattern::NamePattern(const Options& section, const std::string& key) {
-  try {
-    *this = NamePattern(section.text(key));
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const Error& error) {
-    section.fail(key, error.what());
-  }
-}
+NamePattern::NamePattern(const Options& section, const std::string& key)
+    : NamePattern(section.located(key, [&] { return NamePattern(section.text(key)); })) {}
 
 const std::string& NamePattern::text() const { return compiled_->pattern(); }
 

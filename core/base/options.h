@@ -121,6 +121,17 @@ class Options {
   [[noreturn]] void fail(const std::string& name, const First& first, const Second& second, const Rest&... rest) const {
     fail(name, convoy::str(first, second, rest...));
   }
+  // Returns the result of `read`. Its errors become ConfigErrors at that key.
+  template <class Read>
+  auto located(const std::string& name, const Read& read) const {
+    try {
+      return read();
+    } catch (const ConfigError&) {
+      throw;
+    } catch (const Error& error) {
+      fail(name, error.what());
+    }
+  }
 
  private:
   OptionValue values_;                               // a map

@@ -16,6 +16,7 @@
 #include "core/checkpoint/weight_source.h"
 #include "core/data/formats/bpe_trainer.h"
 #include "core/data/formats/token_file.h"
+#include "core/files/run_files.h"
 #include "core/files/weight_files.h"
 #include "core/tensors/safetensors.h"
 

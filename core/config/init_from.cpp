@@ -48,13 +48,7 @@ std::optional<InitFrom> init_from(const Options& model) {
   for (const auto& item : section.at("rename").items()) {
     const std::string key = "rename." + item.key();
     const auto replacement = item.value().get<std::string>();
-    try {
-      wanted.rename.emplace_back(NamePattern(item.key()), replacement);
-    } catch (const ConfigError&) {
-      throw;
-    } catch (const Error& error) {
-      section.fail(key, error.what());
-    }
+    wanted.rename.emplace_back(section.located(key, [&] { return NamePattern(item.key()); }), replacement);
     if (const std::string reason = wanted.rename.back().first.replacement_error(replacement); !reason.empty())
       section.fail(key, "is ", replacement, ", which does not fit the pattern: ", reason);
   }

@@ -136,13 +136,6 @@ struct RunConfig {
 // the keys of a file with `program`.
 const std::vector<Option>& run_options();
 
-struct ReadRequest {
-  std::string path;                    // path of the YAML file
-  std::vector<std::string> overrides;  // "train.epochs=3", in order; later ones win
-};
-// Reads strictly: every mistake of docs/errors.md throws ConfigError with file, line, column, key and the nearest
-// valid word.
-RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues);
 // Checks resolved data again after plugins are loaded. Options of model.plugin and of components from plugins then get
 // types, ranges, defaults and errors of the same form. `plugin_model`: catalogue entry for a model.plugin without a
 // name.
@@ -174,7 +167,8 @@ const std::vector<std::string>& resumable_keys();
 
 // --- Trees that were parsed already, and all their mistakes ---
 
-// Reads the tree of one run, as read_run_config does.
+// Reads the tree of one run (core/config/reader.h). Strict: every mistake of docs/errors.md throws ConfigError with
+// file, line, column, key and the nearest valid word.
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);
 
 // Throws one error that lists all mistakes, if there are any; a single one is thrown as it is.

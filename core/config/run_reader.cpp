@@ -428,10 +428,6 @@ RunConfig TreesReader::read_one(const Node& root, const std::set<std::string>& o
 
 }  // namespace
 
-RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
-  return read_run_tree(read_yaml_file(request.path, request.overrides), catalogues);
-}
-
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {
   return TreesReader(catalogues).read_one(root, kinds_left_open(root));
 }

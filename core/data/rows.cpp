@@ -14,19 +14,10 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "core/base/vectorised.h"
 
 namespace convoy {
 
-// Converts in one loop on the CPU: a cast and a product would pass through memory twice.
-
 namespace {
-
-constexpr double unit = 1.0 / 255;
-
-CONVOY_VECTORISED void scale_bytes(const uint8_t* __restrict from, float* __restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = float(from[i]) * float(unit);
-}
 
 // --- Reuse of a batch's memory, as soon as no batch, view or autograd graph refers to it ---
 
@@ -53,10 +44,7 @@ void copy_rows(const From* source, const int64_t* wanted, int64_t rows, int64_t 
 }  // namespace
 
 at::Tensor from_bytes(const at::Tensor& bytes, at::ScalarType dtype) {
-  if (!bytes.is_cpu() || !bytes.is_contiguous()) return bytes.to(at::kFloat).mul_(unit).to(dtype);
-  at::Tensor floats = at::empty(bytes.sizes(), bytes.options().dtype(at::kFloat));
-  scale_bytes(bytes.const_data_ptr<uint8_t>(), floats.mutable_data_ptr<float>(), bytes.numel());
-  return floats.to(dtype);
+  return bytes.to(at::kFloat).mul_(1.0 / 255).to(dtype);
 }
 
 void log_mapped(const std::string& what, const std::string& file, int64_t bytes) {

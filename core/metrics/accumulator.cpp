@@ -55,13 +55,17 @@ double value_of_counts(const double* counts, int64_t n, Metric::Form form) {
 }
 
 bool better(const MetricValue& metric, const Json& entry) {
-  if (!std::isfinite(metric.value)) return false;
   const auto best = entry.find("best");
-  if (best == entry.end() || !best->is_number()) return true;
-  return metric.lower_is_better ? metric.value < best->get<double>() : metric.value > best->get<double>();
+  const bool none = best == entry.end() || !best->is_number();
+  return is_better(metric.value, none ? std::numeric_limits<double>::quiet_NaN() : best->get<double>(),
+                   metric.lower_is_better);
 }
 
 }  // namespace
+
+bool is_better(double value, double best, bool lower_is_better) {
+  return std::isfinite(value) && (std::isnan(best) || (lower_is_better ? value < best : value > best));
+}
 
 void MetricAccumulator::add(const std::vector<Metric>& metrics) {
   at::NoGradGuard no_grad;

@@ -45,6 +45,9 @@ class MetricAccumulator {
   at::Tensor negative_weight_;              // sum of the first metric's negative weights
 };
 
+// True if `value` is finite and better than `best`, or if `best` is NaN: there is none.
+bool is_better(double value, double best, bool lower_is_better);
+
 // BestMetrics: last and best value of every evaluation metric, in the form of summary.json and checkpoints: {name:
 // {last, best, best_step, members?, lower_is_better?}}. lower_is_better appears only if true. A NaN is never the best.
 // Non-finite values are written as text.

@@ -87,8 +87,20 @@ namespace protocol {
 inline constexpr char inquiry[] = "inquiry";       // key: JSON {id, stacks: bool}
 inline constexpr char where[] = "where";           // topic: JSON {id, ranks: [to_json(RankReport)]}
 inline constexpr char stacks[] = "stacks";         // topic: JSON {id, threads: [ThreadStack]}
-inline constexpr char slow_collective[] = "late";  // topic: JSON of a SlowCollective (core/backend.h) and {rank}
+inline constexpr char slow_collective[] = "late";  // topic: JSON of a SlowCollective and {rank}
 }  // namespace protocol
+
+// A collective that has taken longer than half of its limit, as reported to the supervisor.
+struct SlowCollective {
+  std::string group;         // label, as in RankCall
+  int64_t number = 0;        // number of the call in the group; 0 for sends and receives, which have no number
+  std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
+  std::vector<int> members;  // ranks of the job that take part
+  double seconds = 0;        // time waited so far
+  double limit = 0;
+  bool over = false;  // the limit has passed
+};
+CONVOY_JSON(SlowCollective, group, number, call, members, seconds, limit, over)
 
 struct RankReport {
   int rank = 0;

@@ -16,22 +16,11 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/vectorised.h"
 
 namespace convoy {
 namespace {
 
-constexpr int64_t scanned = 64;     // scores that are compared with the worst of the list at once
 constexpr int64_t most_moved = 64;  // largest k with one insertion per score; longer lists merge a block at once
-
-CONVOY_BODY bool any_above_body(const T* __restrict scores, T bound) {
-  int found = 0;
-  for (int64_t i = 0; i < scanned; ++i) found |= scores[i] > bound ? 1 : 0;
-  return found != 0;
-}
-
-CONVOY_VECTORISED bool any_above(const float* scores, float bound) { return any_above_body(scores, bound); }
-CONVOY_VECTORISED bool any_above(const double* scores, double bound) { return any_above_body(scores, bound); }
 
 // For long lists: sorts the scores of the block that belong into the list, and merges both once.
 template <class T>
@@ -43,12 +32,8 @@ void merge_block(const TopItems& top, int64_t row, int64_t first, const T* block
   using Entry = std::pair<T, int64_t>;
   const auto above = [](const Entry& a, const Entry& b) { return a.first > b.first; };
   std::vector<Entry> found;
-  for (int64_t begin = 0; begin < n; begin += scanned) {
-    const int64_t end = std::min(begin + scanned, n);
-    if (count == k && end - begin == scanned && !any_above(block + begin, scores[k - 1])) continue;
-    for (int64_t i = begin; i < end; ++i)
-      if (block[i] == block[i] && (count < k || block[i] > scores[k - 1])) found.emplace_back(block[i], first + i);
-  }
+  for (int64_t i = 0; i < n; ++i)
+    if (block[i] == block[i] && (count < k || block[i] > scores[k - 1])) found.emplace_back(block[i], first + i);
   if (found.empty()) return;
   std::stable_sort(found.begin(), found.end(), above);
   // Equal scores stay in front: their ids are smaller.
@@ -79,11 +64,7 @@ void offer_block(const TopItems& top, int64_t row, int64_t first, const T* block
     scores[index] = score;
     ids[index] = id;
   };
-  for (int64_t begin = 0; begin < n; begin += scanned) {
-    const int64_t end = std::min(begin + scanned, n);
-    if (count == k && end - begin == scanned && !any_above(block + begin, scores[k - 1])) continue;
-    for (int64_t i = begin; i < end; ++i) insert(first + i, block[i]);
-  }
+  for (int64_t i = 0; i < n; ++i) insert(first + i, block[i]);
 }
 
 }  // namespace

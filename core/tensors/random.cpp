@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "core/base/log.h"
+#include "core/base/vectorised.h"
 
 namespace convoy {
 namespace {
@@ -30,6 +31,34 @@ void fill(at::Tensor& out, uint64_t key, uint64_t first, double offset, double f
       }
     });
   });
+}
+
+constexpr int64_t draws_per_counter = 8;  // 16 bits each
+constexpr int64_t lanes = 16;             // counters of one vectorised group
+constexpr int64_t span = lanes * draws_per_counter;
+
+// 16-bit draws of counters first, first + 1, …: draw d of counter i is out[d · lanes + i].
+CONVOY_VECTORISED void draw_span(uint64_t key, uint64_t first, uint32_t* out) {
+  uint32_t words[4][lanes];
+  philox_block(key, first, words);
+  for (int64_t word = 0; word < 4; ++word) {
+    for (int64_t i = 0; i < lanes; ++i) {
+      out[2 * word * lanes + i] = words[word][i] & 0xFFFFu;
+      out[(2 * word + 1) * lanes + i] = words[word][i] >> 16;
+    }
+  }
+}
+
+// Elements [begin, begin + count) of the whole tensor over the global batch. Element e of a span of 128 takes draw e ÷
+// 16 of counter e mod 16; vectorised loops need this order.
+template <class T>
+void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint32_t threshold, T kept) {
+  uint32_t draws[span];
+  for (int64_t at = begin / span * span; at < begin + count; at += span) {
+    draw_span(key, uint64_t(at / draws_per_counter), draws);
+    const int64_t from = std::max(at, begin), to = std::min(at + span, begin + count);
+    for (int64_t i = from; i < to; ++i) out[i - begin] = draws[i - at] >= threshold ? kept : T(0);
+  }
 }
 
 constexpr char key[] = "generators";
@@ -82,6 +111,21 @@ std::string layout_of(const Context& context) {
 }
 
 }  // namespace
+
+void fill_dropout(at::Tensor out, uint64_t key, int64_t begin, int64_t run, int64_t whole, uint32_t threshold) {
+  CONVOY_CHECK(out.is_contiguous() && out.device().is_cpu(), "factors of dropout are contiguous CPU tensors");
+  AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "fill_dropout", [&] {
+    scalar_t* to = out.mutable_data_ptr<scalar_t>();
+    const auto kept = static_cast<scalar_t>(65536.0 / (65536.0 - threshold));
+    at::parallel_for(0, out.numel(), 1 << 14, [&](int64_t from, int64_t end) {
+      while (from < end) {
+        const int64_t at = from / run, stop = std::min(end, (at + 1) * run);
+        fill_range<scalar_t>(to + from, begin + at * whole + from - at * run, stop - from, key, threshold, kept);
+        from = stop;
+      }
+    });
+  });
+}
 
 void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high) {
   fill(out, key, first, low, high - low, draw_uniform);

@@ -22,6 +22,11 @@ namespace convoy {
 void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high);
 void fill_normal(at::Tensor out, uint64_t key, uint64_t first, double mean, double deviation);
 
+// Fills `out` (fp32 or fp64, contiguous, CPU) with factors of dropout: 0 where an element's 16-bit draw is below
+// `threshold`, else 65536 ÷ (65536 − threshold). `out` has runs of `run` elements, each a part of a run of `whole`:
+// element i of run r has the draw number begin + r · whole + i of `key`.
+void fill_dropout(at::Tensor out, uint64_t key, int64_t begin, int64_t run, int64_t whole, uint32_t threshold);
+
 // State of LibTorch's default generator of a device.
 at::Tensor generator_state(at::Device device);
 void set_generator_state(at::Device device, const at::Tensor& state);

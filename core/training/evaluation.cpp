@@ -1,6 +1,7 @@
 #include "core/training/evaluation.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -86,19 +87,18 @@ bool WatchedMetric::add(const std::map<std::string, MetricValue>& metrics, int64
   }
   const double value = found->second.value;
   const bool lower = config_.direction == "auto" ? found->second.lower_is_better : config_.direction == "minimize";
-  const bool better = std::isfinite(value) && (!any_ || (lower ? value < best_ : value > best_));
+  const bool better = is_better(value, best_, lower);
   waited_ = better ? 0 : waited_ + 1;
   if (!better) return false;
-  any_ = true;
   best_ = value;
   step_ = step;
   return true;
 }
 
 Json WatchedMetric::json() const {
-  if (!watches() || (!any_ && waited_ == 0)) return nullptr;
+  if (!watches() || (std::isnan(best_) && waited_ == 0)) return nullptr;
   Json json{{"metric", config_.metric}, {"direction", config_.direction}, {"waited", waited_}};
-  if (any_) json.update({{"value", best_}, {"step", step_}});
+  if (!std::isnan(best_)) json.update({{"value", best_}, {"step", step_}});
   return json;
 }
 
@@ -107,14 +107,14 @@ void WatchedMetric::restore(const Json& json) {
       json.value("direction", "") != config_.direction)
     return;
   waited_ = json.value("waited", int64_t{0});
-  any_ = json.contains("value");
-  if (!any_) return;
+  best_ = std::numeric_limits<double>::quiet_NaN();
+  if (!json.contains("value")) return;
   best_ = json["value"].get<double>();
   step_ = json.value("step", int64_t{0});
 }
 
 std::string WatchedMetric::text() const {
-  return any_ ? str(config_.metric, " ", best_, " of step ", step_) : str("no finite ", config_.metric);
+  return std::isnan(best_) ? str("no finite ", config_.metric) : str(config_.metric, " ", best_, " of step ", step_);
 }
 
 }  // namespace convoy

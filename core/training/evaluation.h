@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -93,8 +94,7 @@ class WatchedMetric {
  private:
   std::string key_;
   WatchConfig config_;
-  bool any_ = false;
-  double best_ = 0;
+  double best_ = std::numeric_limits<double>::quiet_NaN();  // NaN: none so far
   int64_t step_ = 0, waited_ = 0;
 };
 

@@ -188,6 +188,15 @@ void TrainingProgress::reached(InjectPoint point, int64_t number) {
   options_.reached(point, number);
 }
 
+void TrainingProgress::begin_step() {
+  trace_.begin_step(step_ + 1);
+  context_.state->step(step_);
+  context_.state->phase("loader");
+  context_.times->phase(TimePart::data);
+  if (length_.ends_epoch(step_)) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
+  reached(InjectPoint::step, step_);
+}
+
 bool TrainingProgress::stops() { return stopped_ = stop_.stops_before(stop_points_++); }
 
 void TrainingProgress::check_aborted() {
@@ -215,8 +224,13 @@ void TrainingProgress::count(const StepResult& result) {
   train_metrics_.add(result.metrics);
 }
 
-bool TrainingProgress::skipped_all() const {
-  return skipped_.defined() && updates_ > 0 && skipped_.min().item<int64_t>() == updates_;
+void TrainingProgress::warn_if_all_skipped(const char* key) const {
+  if (stopped_ || context_.rank != 0 || !skipped_.defined() || updates_ == 0) return;
+  if (skipped_.min().item<int64_t>() == updates_)
+    log::warning(str("none of ", updates_,
+                     " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
+                     "train longer, or set ",
+                     key, " lower"));
 }
 
 // --- Reports ---

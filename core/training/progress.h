@@ -124,8 +124,9 @@ class TrainingProgress {
   bool resumed() const { return first_step_ > 0; }
   // Calls ProgressOptions::reached, after the checkpoints of earlier steps are written.
   void reached(InjectPoint point, int64_t number);
-  // Begins the next step in the trace. Collective once, after the last traced step.
-  void trace_step() { trace_.begin_step(step_ + 1); }
+  // Begins the next step: in the trace, in the position of the rank, and at its InjectPoints. Collective once, after
+  // the last traced step.
+  void begin_step();
   // Returns true if all ranks stop here. Every rank calls it at the same points in the same order: between steps, and
   // between the batches of an evaluation.
   bool stops();
@@ -137,8 +138,8 @@ class TrainingProgress {
   void count_rows(int64_t rows) { rows_ += rows; }
   // Counts the metrics and the scalars of a step's update.
   void count(const StepResult& result);
-  int64_t updates() const { return updates_; }  // updates of this process, with skipped ones
-  bool skipped_all() const;                     // the loss scaler skipped every update of this process
+  // Warns on rank 0 if the loss scaler skipped every update of this process. `key`: of its first factor.
+  void warn_if_all_skipped(const char* key) const;
 
   // --- Reports ---
   void report_first_step() const;

@@ -446,14 +446,18 @@ UseResult use_run(const UseArguments& arguments) {
   return result;
 }
 
-Json answer_with_run(const UseResult& result) {
-  Json output = result.answer;
-  output.update({{"run", result.run.name}, {"checkpoint", result.run.path()}, {"step", result.run.step}});
-  return output;
-}
-
-void print_notes(const UsedRun& run) {
-  for (const std::string& note : run.notes) std::cerr << "convoy: " << note << '\n';
+int print_answer(const UseResult& result, bool json, const std::function<void()>& print, const Json& more) {
+  if (!result.reports || result.code != exit_code::done) return result.code;
+  if (json) {
+    Json output = result.answer;
+    output.update({{"run", result.run.name}, {"checkpoint", result.run.path()}, {"step", result.run.step}});
+    if (!more.is_null()) output.update(more);
+    std::cout << json_text(output) << '\n';
+  } else {
+    print();
+  }
+  for (const std::string& note : result.run.notes) std::cerr << "convoy: " << note << '\n';
+  return exit_code::done;
 }
 
 // --- convoy evaluate ---
@@ -501,37 +505,25 @@ int evaluate_command(UseArguments arguments, const std::string& split) {
     if (chosen.empty()) chosen = usual_split(arguments, run);
     options["split"] = chosen;
   };
-  const bool json = arguments.json;
   const UseResult result = use_run(arguments);
-  if (!result.reports || result.code != exit_code::done) return result.code;
-  const Json& answer = result.answer;
-  const std::string strategy = result.summary.value("strategy", "");
-  if (json) {
-    Json values = Json::object(), members = Json::object();
-    for (const auto& [name, metric] : answer.at("metrics").items()) {
+  const std::string strategy = result.summary.is_object() ? result.summary.value("strategy", "") : "";
+  const int ranks = result.summary.is_object() ? result.summary.value("world_size", 1) : 1;
+  Json values = Json::object(), members = Json::object();
+  if (result.answer.is_object())
+    for (const auto& [name, metric] : result.answer.at("metrics").items()) {
       values[name] = metric.at("value");
       if (metric.contains("members")) members[name] = metric["members"];
     }
-    Json output{{"run", result.run.name},
-                {"checkpoint", result.run.path()},
-                {"step", result.run.step},
-                {"split", chosen},
-                {"rows", answer.at("rows")},
-                {"seconds", answer.at("seconds")},
-                {"metrics", std::move(values)},
-                {"strategy", strategy},
-                {"ranks", result.summary.value("world_size", 1)}};
-    if (!members.empty()) output["members"] = members;
-    std::cout << json_text(output) << '\n';
-  } else {
-    const int ranks = result.summary.value("world_size", 1);
+  Json more{{"split", chosen}, {"metrics", std::move(values)}, {"strategy", strategy}, {"ranks", ranks}};
+  if (!members.empty()) more["members"] = members;
+  const auto print = [&] {
+    const Json& answer = result.answer;
     std::cout << result.run.path() << ": " << counted(answer.at("rows").get<int64_t>(), "row") << " (" << chosen
               << ") in " << formatted("%.2f", answer.at("seconds").get<double>()) << " s, " << strategy << " on "
               << counted(ranks, "rank") << '\n'
               << evaluation_table(answer.at("metrics"));
-  }
-  print_notes(result.run);
-  return exit_code::done;
+  };
+  return print_answer(result, arguments.json, print, more);
 }
 
 }  // namespace convoy

@@ -51,10 +51,9 @@ UseResult use_run(const UseArguments& arguments);
 // write the output.
 void check_alone(const std::string& command);
 
-// Returns the answer with the run, its checkpoint and its step, for --json.
-Json answer_with_run(const UseResult& result);
-// Prints notes of the run, for the end of a command: to standard error, so that --json stays clean.
-void print_notes(const UsedRun& run);
+// Ends a command: prints the answer, and returns the exit code. With `json` the answer has also the run, its checkpoint,
+// its step and `more`; else `print` prints it. Notes of the run go to standard error, so that --json stays clean.
+int print_answer(const UseResult& result, bool json, const std::function<void()>& print, const Json& more = {});
 
 // --- `convoy evaluate RUN [--split S] [--set k=v]… [--ranks N] [--json]` ---
 

@@ -92,17 +92,9 @@ int recommend_command(UseArguments arguments, const RecommendArguments& wanted) 
   arguments.reads_data = true;
   arguments.options = {{"k", wanted.k}, {"include_seen", wanted.include_seen}};
   if (!wanted.users.empty()) arguments.options["users"] = absolute_path(wanted.users);
-  const bool json = arguments.json;
-  const std::string to = arguments.to;
-  const UseResult result = use_run(std::move(arguments));
-  if (!result.reports || result.code != exit_code::done) return result.code;
-  if (json) {
-    std::cout << json_text(answer_with_run(result)) << '\n';
-  } else {
-    std::cout << recommended_text(result.run, result.answer, to);
-  }
-  print_notes(result.run);
-  return exit_code::done;
+  const UseResult result = use_run(arguments);
+  return print_answer(result, arguments.json,
+                      [&] { std::cout << recommended_text(result.run, result.answer, arguments.to); });
 }
 
 // --- `convoy generate` ---
@@ -140,13 +132,9 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
                        {"seed", generation.seed},
                        {"samples", generation.samples},
                        {"stop", generation.stop}};
-  const bool json = arguments.json;
-  const UseResult result = use_run(std::move(arguments));
-  if (!result.reports || result.code != exit_code::done) return result.code;
-  const Json& answer = result.answer;
-  if (json) {
-    std::cout << json_text(answer_with_run(result)) << '\n';
-  } else {
+  const UseResult result = use_run(arguments);
+  return print_answer(result, arguments.json, [&] {
+    const Json& answer = result.answer;
     for (size_t sample = 0; sample < answer.at("texts").size(); ++sample) {
       if (answer["texts"].size() > 1) std::cout << (sample > 0 ? "\n" : "") << "--- " << sample + 1 << " ---\n";
       if (numbers)
@@ -158,9 +146,7 @@ int generate_command(UseArguments arguments, const GenerateArguments& generation
     std::cerr << "convoy: " << result.run.path() << ", " << counted(answer.at("drawn").get<int64_t>(), "token")
               << " in " << formatted("%.2f", seconds) << " s, "
               << formatted("%.0f", answer.at("drawn").get<double>() / std::max(seconds, 1e-9)) << " tokens/s\n";
-  }
-  print_notes(result.run);
-  return exit_code::done;
+  });
 }
 
 // --- `convoy predict` ---
@@ -189,26 +175,20 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
   arguments.options = {{"data", absolute_path(prediction.data)},
                        {"unknown", prediction.unknown},
                        {"probabilities", prediction.probabilities}};
-  const bool json = arguments.json;
-  const std::string to = arguments.to;
-  const UseResult result = use_run(std::move(arguments));
-  if (!result.reports || result.code != exit_code::done) return result.code;
-  const Json& answer = result.answer;
-  if (json) {
-    Json output = answer_with_run(result);
-    output["to"] = to;
-    std::cout << json_text(output) << '\n';
-  } else {
+  const UseResult result = use_run(arguments);
+  const auto print = [&] {
+    const Json& answer = result.answer;
     std::cout << result.run.path() << ": predicted " << counted(answer.at("rows").get<int64_t>(), "row") << " of "
-              << prediction.data << " in " << formatted("%.2f", answer.at("seconds").get<double>()) << " s: " << to
-              << '\n';
+              << prediction.data << " in " << formatted("%.2f", answer.at("seconds").get<double>())
+              << " s: " << arguments.to << '\n';
     if (const auto skipped = answer.at("skipped").get<int64_t>(); skipped > 0)
       std::cout << counted(skipped, "row is", "rows are")
                 << " left out: an id or a category does not occur in the training data\n";
-  }
-  for (const Json& note : answer.at("notes")) std::cerr << "convoy: " << note.get<std::string>() << '\n';
-  print_notes(result.run);
-  return exit_code::done;
+  };
+  const int code = print_answer(result, arguments.json, print, {{"to", arguments.to}});
+  if (result.answer.is_object())
+    for (const Json& note : result.answer.at("notes")) std::cerr << "convoy: " << note.get<std::string>() << '\n';
+  return code;
 }
 
 // --- Arguments and help texts of the commands ---

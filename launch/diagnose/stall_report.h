@@ -21,19 +21,14 @@ struct RankStatus {
 };
 
 // The event that caused an inquiry.
-struct Stall {
+//
+// Of its SlowCollective, the group, number, call and members are set for a wait. `seconds` and `limit` are those of the
+// wait, without heartbeat, or in one position.
+struct Stall : SlowCollective {
   enum class Kind { collective, heartbeat, step, set_up } kind = Kind::collective;
-  int rank = -1;  // the rank that waits, sends no heartbeat or stays in one position
-  // For a wait, from SlowCollective (core/backend.h):
-  std::string group;
-  int64_t number = 0;
-  std::string call;
-  std::vector<int> members;
-  double seconds = 0;   // time of the wait, without heartbeat, or in one position
-  double limit = 0;     // the exceeded limit; a warning comes at half of it
+  int rank = -1;        // the rank that waits, sends no heartbeat or stays in one position
   std::string message;  // for a lost heartbeat
 };
-CONVOY_JSON(Stall, rank, group, number, call, members, seconds, limit)  // fields of a slow collective
 
 struct StallDiagnosis {
   Failure kind = Failure::hang;

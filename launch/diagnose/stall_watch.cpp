@@ -70,12 +70,12 @@ bool StallWatch::posted(const std::string& topic, const Json& body) {
 }
 
 void StallWatch::on_slow_collective(const Json& body) {
-  const auto stall = body.get<Stall>();
-  const bool limit_exceeded = body.at("over").get<bool>();
+  Stall stall;
+  static_cast<SlowCollective&>(stall) = body.get<SlowCollective>();
+  stall.rank = body.at("rank");
   // All ranks that wait in one collective cause one warning.
-  if (!limit_exceeded && !warned_.insert({stall.group, stall.number > 0 ? stall.number : -1 - stall.rank}).second)
-    return;
-  inquire(stall, limit_exceeded);
+  if (!stall.over && !warned_.insert({stall.group, stall.number > 0 ? stall.number : -1 - stall.rank}).second) return;
+  inquire(stall, stall.over);
 }
 
 void StallWatch::heartbeat_lost(int rank, double seconds, const std::string& message) {

@@ -46,8 +46,8 @@ at::Tensor channels_as_members(const at::Tensor& input, int64_t members) {
 }
 
 struct StackedLinear : WeightedLayer {
-  StackedLinear(std::string name, ParameterPtr weight, ParameterPtr bias, StatePtr state)
-      : WeightedLayer(std::move(weight), std::move(bias)), name_(std::move(name)), state_(std::move(state)) {}
+  StackedLinear(std::string name, const Weights& weights, StatePtr state)
+      : WeightedLayer(weights), name_(std::move(name)), state_(std::move(state)) {}
   at::Tensor forward(const at::Tensor& input) override {
     check_members(input, weight_->value.size(0), name_);
     return convoy::linear(input, weight_, bias_, state_);
@@ -78,11 +78,8 @@ struct StackedEmbedding : LayerModule {
 };
 
 struct StackedConv2d : WeightedLayer {
-  StackedConv2d(std::string name, ParameterPtr weight, ParameterPtr bias, const Conv2dOptions& options, bool grouped)
-      : WeightedLayer(std::move(weight), std::move(bias)),
-        name_(std::move(name)),
-        options_(options),
-        grouped_(grouped) {}
+  StackedConv2d(std::string name, const Weights& weights, const Conv2dOptions& options, bool grouped)
+      : WeightedLayer(weights), name_(std::move(name)), options_(options), grouped_(grouped) {}
   at::Tensor forward(const at::Tensor& input) override {
     const at::Tensor& weight = weight_->value;
     const int64_t members = weight.size(0);
@@ -111,8 +108,8 @@ struct StackedConv2d : WeightedLayer {
 
 // Common to norms whose weight is [K, dim].
 struct StackedNorm : WeightedLayer {
-  StackedNorm(std::string name, ParameterPtr weight, ParameterPtr bias, double eps)
-      : WeightedLayer(std::move(weight), std::move(bias)), name_(std::move(name)), eps_(eps) {}
+  StackedNorm(std::string name, const Weights& weights, double eps)
+      : WeightedLayer(weights), name_(std::move(name)), eps_(eps) {}
 
  protected:
   // Checks the input; returns [K, 1, …, dim], which broadcasts against it.
@@ -147,9 +144,9 @@ struct StackedRmsNorm : StackedNorm {
 };
 
 struct StackedBatchNorm : WeightedLayer {
-  StackedBatchNorm(std::string name, ParameterPtr weight, ParameterPtr bias, const at::Tensor& mean,
-                   const at::Tensor& variance, double eps, double momentum, StatePtr state, bool grouped)
-      : WeightedLayer(std::move(weight), std::move(bias)),
+  StackedBatchNorm(std::string name, const Weights& weights, const at::Tensor& mean, const at::Tensor& variance,
+                   double eps, double momentum, StatePtr state, bool grouped)
+      : WeightedLayer(weights),
         name_(std::move(name)),
         mean_(register_buffer("running_mean", mean)),
         variance_(register_buffer("running_var", variance)),
@@ -218,35 +215,16 @@ std::shared_ptr<Layers> StackedLayers::scope(const std::string& name) {
   return std::make_shared<StackedLayers>(store_, stack_, prefix_ + name + ".");
 }
 
-ParameterPtr StackedLayers::make(const std::string& name, std::vector<int64_t> shape, const Init& init) {
+ParameterPtr StackedLayers::make(const std::string& name, at::IntArrayRef shape, const Init& init) {
   check_sizes(prefix_ + name, shape);
-  std::vector<int64_t> all{members()};
-  all.insert(all.end(), shape.begin(), shape.end());
   const auto options = at::TensorOptions(store_->dtype).device(store_->device);
-  ParameterPtr parameter = add_parameter(*store_, prefix_ + name, without_memory(all, options));
-  stack_->parameters.push_back({parameter, std::move(shape), init});
+  ParameterPtr parameter = add_parameter(*store_, prefix_ + name, without_memory(with_members(shape), options));
+  stack_->parameters.push_back({parameter, shape.vec(), init});
   return parameter;
 }
 
-ParameterPtr StackedLayers::tied(const std::string& name, const std::string& to, std::vector<int64_t> shape) {
-  const auto found = store_->by_name.find(to);
-  if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
-  shape.insert(shape.begin(), members());
-  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
-  return found->second;
-}
-
-at::Tensor StackedLayers::make_buffer(const std::string& name, int64_t size, double value) {
-  at::Tensor buffer = at::full({members(), size}, value, at::TensorOptions(store_->dtype).device(store_->device));
-  store_->buffers.push_back({prefix_ + name, buffer});
-  return buffer;
-}
-
 Layer StackedLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
-  ParameterPtr weight = options.tied_to.empty() ? make(name + ".weight", {out, in}, options.weight)
-                                                : tied(name, options.tied_to, {out, in});
-  ParameterPtr bias = options.bias ? make(name + ".bias", {out}, bias_init(in, options.bias_init)) : nullptr;
-  return std::make_shared<StackedLinear>(prefix_ + name, std::move(weight), std::move(bias), store_->state);
+  return std::make_shared<StackedLinear>(prefix_ + name, linear_weights(name, in, out, options), store_->state);
 }
 
 Layer StackedLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
@@ -259,43 +237,31 @@ Layer StackedLayers::embedding(const std::string& name, int64_t rows, int64_t di
 
 Layer StackedLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                             const Conv2dOptions& options) {
-  check_groups(prefix_ + name, in, out, options.groups);
+  const Weights weights = conv2d_weights(name, in, out, kernel, options);
   stack_->convolves = true;
-  const int64_t inner = in / options.groups;
-  ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
-  ParameterPtr bias =
-      options.bias ? make(name + ".bias", {out}, bias_init(inner * kernel * kernel, std::nullopt)) : nullptr;
-  return std::make_shared<StackedConv2d>(prefix_ + name, weight, bias, options, stack_->grouped);
+  return std::make_shared<StackedConv2d>(prefix_ + name, weights, options, stack_->grouped);
 }
 
 Layer StackedLayers::layer_norm(const std::string& name, int64_t dim, double eps) {
-  ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
-  ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
-  return std::make_shared<StackedLayerNorm>(prefix_ + name, weight, bias, eps);
+  return std::make_shared<StackedLayerNorm>(prefix_ + name, norm_weights(name, dim), eps);
 }
 
 Layer StackedLayers::rms_norm(const std::string& name, int64_t dim, double eps) {
-  return std::make_shared<StackedRmsNorm>(prefix_ + name, make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0}),
-                                          nullptr, eps);
+  const Weights weights{make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0}), nullptr};
+  return std::make_shared<StackedRmsNorm>(prefix_ + name, weights, eps);
 }
 
 Layer StackedLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {
-  ParameterPtr weight = make(name + ".weight", {channels}, {Init::Kind::ones, 0, 0});
-  ParameterPtr bias = make(name + ".bias", {channels}, {Init::Kind::zeros, 0, 0});
+  const Weights weights = norm_weights(name, channels);
   at::Tensor mean = make_buffer(name + ".running_mean", channels, 0);
   at::Tensor variance = make_buffer(name + ".running_var", channels, 1);
-  return std::make_shared<StackedBatchNorm>(prefix_ + name, weight, bias, mean, variance, eps, momentum, store_->state,
+  return std::make_shared<StackedBatchNorm>(prefix_ + name, weights, mean, variance, eps, momentum, store_->state,
                                             stack_->grouped);
 }
 
 Layer StackedLayers::dropout(const std::string& name, double p) {
   check_dropout(prefix_ + name, p);
   return std::make_shared<StackedDropout>(prefix_ + name, p, store_->state, stack_);
-}
-
-std::unique_ptr<ParameterHandle> StackedLayers::parameter(const std::string& name, at::IntArrayRef shape,
-                                                          const Init& init) {
-  return std::make_unique<WholeParameter>(make(name, shape.vec(), init)->value);
 }
 
 }  // namespace convoy

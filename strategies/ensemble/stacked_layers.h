@@ -43,15 +43,11 @@ class StackedLayers : public DefaultLayers {
   Layer rms_norm(const std::string& name, int64_t dim, double eps) override;
   Layer batch_norm(const std::string& name, int64_t channels, double eps, double momentum) override;
   Layer dropout(const std::string& name, double p) override;
-  // Returns a handle with a value of shape [K, …shape].
-  std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init& init) override;
 
   int64_t members() const override { return stack_->members(); }
 
  private:
-  ParameterPtr make(const std::string& name, std::vector<int64_t> shape, const Init& init);
-  ParameterPtr tied(const std::string& name, const std::string& to, std::vector<int64_t> shape);
-  at::Tensor make_buffer(const std::string& name, int64_t size, double value);
+  ParameterPtr make(const std::string& name, at::IntArrayRef shape, const Init& init) override;
 
   std::shared_ptr<Stack> stack_;
 };

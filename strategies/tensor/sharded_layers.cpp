@@ -59,7 +59,7 @@ class ColumnLinear : public WeightedLayer {
  public:
   ColumnLinear(LayerContext layer, ParameterPtr weight, ParameterPtr bias, const DimensionShard& outputs,
                int64_t row_inputs, bool gather)
-      : WeightedLayer(std::move(weight), std::move(bias)),
+      : WeightedLayer({std::move(weight), std::move(bias)}),
         layer_(std::move(layer)),
         outputs_(outputs),
         row_inputs_(row_inputs),
@@ -84,7 +84,7 @@ class ColumnLinear : public WeightedLayer {
 class RowLinear : public WeightedLayer {
  public:
   RowLinear(LayerContext layer, ParameterPtr weight, ParameterPtr bias, const DimensionShard& inputs)
-      : WeightedLayer(std::move(weight), std::move(bias)), layer_(std::move(layer)), inputs_(inputs) {}
+      : WeightedLayer({std::move(weight), std::move(bias)}), layer_(std::move(layer)), inputs_(inputs) {}
   at::Tensor forward(const at::Tensor& input) override {
     const at::Tensor own = input.size(-1) == inputs_.whole
                                ? last_dimension_shard(input, inputs_, layer_.ranks(), "input of " + layer_.name)

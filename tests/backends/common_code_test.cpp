@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <future>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -177,12 +178,20 @@ class WaitingOperation : public ProgressOperation {
   std::string missing() const override { return ""; }
   std::atomic<bool> answered{false};
   std::atomic<int> polls{0};
+  std::atomic<int64_t> shortest{std::numeric_limits<int64_t>::max()};  // microseconds between polls of the engine
 
  protected:
   bool advance(bool&) override {
-    ++polls;
+    const auto now = Clock::now();
+    if (++polls > 2)  // the first poll is that of `start`
+      shortest =
+          std::min<int64_t>(shortest, std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count());
+    last_ = now;
     return answered;
   }
+
+ private:
+  Clock::time_point last_;
 };
 
 // Each poll takes time of the core that computes.
@@ -198,6 +207,18 @@ TEST(ProgressEngine, PollsASilentPeerSeldomAndASleepingThreadWakes) {
     operation->answered = true;
     EXPECT_TRUE(soon([&] { return operation->over(); }));
   }
+}
+
+TEST(ProgressEngine, PollsAnOperationThatBeginsBehindASilentOne) {
+  ProgressEngine engine("test");
+  const auto silent = std::make_shared<WaitingOperation>(), next = std::make_shared<WaitingOperation>();
+  engine.start(silent);
+  std::this_thread::sleep_for(milliseconds(100));  // the naps have their largest length now
+  engine.start(next);
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_LT(next->shortest, 2000) << "it is polled as rarely as the silent one";
+  silent->answered = next->answered = true;
+  EXPECT_TRUE(soon([&] { return silent->over() && next->over(); }));
 }
 
 TEST(CudaHalf, IsLoadedOnDemandAndContainsNccl) {

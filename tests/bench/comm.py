@@ -16,7 +16,7 @@ BARE = harness.TOP / "build" / "tests" / "bench" / "bare_all_reduce"
 
 def run(command):
     done = subprocess.run(command, cwd=harness.TOP,
-                          env={**os.environ, **harness.MPI_ENVIRONMENT, "OMP_NUM_THREADS": "1"}, timeout=120, text=True,
+                          env={**os.environ, **harness.runs.MPI, "OMP_NUM_THREADS": "1"}, timeout=120, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")

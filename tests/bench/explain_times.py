@@ -59,7 +59,7 @@ def explain(name, backend):
         for kept in (".data", "configs"):
             os.symlink(harness.TOP / kept, os.path.join(folder, kept))
         start = time.monotonic()
-        done = subprocess.run(command, cwd=folder, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=120,
+        done = subprocess.run(command, cwd=folder, env={**os.environ, **harness.runs.MPI}, timeout=120,
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         took = time.monotonic() - start
     if done.returncode != 0:

@@ -15,7 +15,7 @@ PEER = "torch with a cache"
 
 def shell(core, *words):
     command = ["taskset", "-c", core, *map(str, words)]
-    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=600,
+    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.runs.MPI}, timeout=600,
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n"

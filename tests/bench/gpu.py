@@ -33,7 +33,7 @@ def all_reduce(backend, ranks, size):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(ranks), "--sizes", str(size),
                    "--json", file.name, "--set", f"backend={backend}", "--set", "device=cuda"]
-        done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=120,
+        done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.runs.MPI}, timeout=120,
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode != 0:
             sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")

@@ -11,16 +11,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CONVOY = TOP / "build" / "convoy"
 VERDICTS = "CONVOY_BENCH_VERDICTS"  # a file that receives one JSON object for each verdict; tests/bench/all.py reads it
-# Settings of a user whose ranks share a machine; the program itself never sets them.
-MPI_ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
 
 
 def arguments(description, rounds=3):
@@ -51,7 +47,7 @@ def convoy_run(convoy, config, output, overrides=(), ranks=None, timeout=600, un
         command += ["--inject", fault]
     if ranks:
         command += ["--ranks", str(ranks)]
-    done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
+    done = subprocess.run(command, cwd=TOP, env={**os.environ, **runs.MPI}, timeout=timeout,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
@@ -110,7 +106,7 @@ def program(backend, *words, text=None, timeout=600, ranks=2):
                "--set", "device=cpu", "--", str(TOP / "build" / "tests" / "bench" / "library"), *map(str, words),
                str(result),
                *([str(text)] if text else [])]
-    done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
+    done = subprocess.run(command, cwd=TOP, env={**os.environ, **runs.MPI}, timeout=timeout,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")

@@ -7,8 +7,6 @@ import sys
 import tempfile
 
 import harness
-
-sys.path.insert(0, str(harness.TOP / "tests" / "support"))
 import simulated_hosts
 
 HOSTS, RANKS, STEPS = 2, 4, 40

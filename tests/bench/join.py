@@ -18,7 +18,7 @@ def joined(backend):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             command = [str(harness.CONVOY), "bench", "all_reduce", "--ranks", str(RANKS), "--sizes", "4",
                        "--json", file.name, "--set", f"backend={backend}", "--set", "device=cpu"]
-            done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT}, timeout=300,
+            done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.runs.MPI}, timeout=300,
                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if done.returncode != 0:
                 sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")

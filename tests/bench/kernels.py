@@ -8,8 +8,6 @@ import tempfile
 
 import harness
 import ranking
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import extending_page
 
 NEVER = ["train.epochs=~", "train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
@@ -18,7 +16,9 @@ NCF = ("configs/ncf_story.yaml", ["strategy={name: single}"], 300, 1500, 1)
 BAGGING = ("configs/bagging_fashion.yaml", ["device=cpu", "data.prefetch=0"], 100, 600, 1)
 MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}"], 3, 12, 1)
 CLASSES = ("configs/fashion_mlp.yaml", ["strategy={name: single}", "device=cpu"], 300, 3000, 1)
-TWO_RANKS = ("configs/mlp_25m.yaml", ["backend=gloo", "optimizer={name: sgd, lr: 1.0e-3}"], 20, 30, 2)
+TABLE = ("configs/bagging_fashion.yaml",
+         [*BAGGING[1], "data={name: synthetic, kind: classification, rows: 65536, features: [20], classes: 3}"],
+         300, 3000, 1)
 RANKING = "all pairs, as tests/bench/run ranking"
 
 
@@ -34,13 +34,6 @@ DENSE = [("core/optim/dense.cpp", "  if (slot.values.is_cpu()) {\n    update_by_
           "  if (false && slot.values.is_cpu()) {\n    update_by_loop"),
          ("core/optim/dense.cpp", "  } else if (slot.values.is_cuda() && slot.options.members == 1",
           "  } else if (slot.options.members == 1")]
-ADD = "CONVOY_VECTORISED void add(float* out, const float* a, const float* b, int64_t n) {\n"
-SUMS = [("backends/communicator/reduce.cpp", '#include "core/base/vectorised.h"\n',
-         '#include "core/base/vectorised.h"\n#include <ATen/ATen.h>\n'),
-        ("backends/communicator/reduce.cpp", ADD, ADD.replace("CONVOY_VECTORISED ", "") +
-         "  at::Tensor to = at::from_blob(out, {n});\n"
-         "  at::add_out(to, at::from_blob(const_cast<float*>(a), {n}), "
-         "at::from_blob(const_cast<float*>(b), {n}));\n  return;\n")]
 SQUARES = [("core/optim/loops.cpp", "  if (!values.is_cpu() || !native) {",
             "  if (true || !values.is_cpu() || !native) {"),
            ("core/optim/loops.cpp", "  HostSquareSum result;\n  if (values.scalar_type() == at::kFloat) {",
@@ -50,28 +43,23 @@ SQUARES = [("core/optim/loops.cpp", "  if (!values.is_cpu() || !native) {",
 # Kernel: (workload, [(file, code with the kernel, code with LibTorch's operators)]).
 KERNELS = {
     "products of skinny layers": (NCF, SKINNY),
-    "the same, ten stacked MLPs": (BAGGING, SKINNY),
+    "the same, ten MLPs": (BAGGING, SKINNY),
     "rows of Adam": (NCF, ROWS),
     "rows of SGD": (with_option(NCF, "optimizer={name: sgd, lr: 0.1}"), ROWS),
     "rows of Adagrad": (with_option(NCF, "optimizer={name: adagrad, lr: 0.01}"), ROWS),
     "pairs of user and items": (NCF, [("models/pairs.cpp", "  return user.is_cpu() && (dtype",
                                        "  return false && user.is_cpu() && (dtype")]),
-    "cross-entropy of few classes": (BAGGING, [("core/losses/losses.cpp", "  if (plain) {",
-                                                "  if (plain && false) {")]),
-    "dense Adam": (MLP, DENSE),
-    "dense SGD with momentum": (with_option(MLP, "optimizer={name: sgd, lr: 1.0e-3, momentum: 0.9}"), DENSE),
+    "cross-entropy, ten MLPs of a table": (TABLE, [("core/losses/losses.cpp", "  if (plain) {",
+                                                    "  if (plain && false) {")]),
+    "dense Adam, ten MLPs": (BAGGING, DENSE),
+    "dense SGD, ten MLPs": (with_option(BAGGING, "optimizer={name: sgd, lr: 0.01, momentum: 0.9}"), DENSE),
     "zeros for denormals": ((*BAGGING[:2], 1000, 400, 1),
                             [("core/optim/loops.h", "before_ | results_to_zero | inputs_to_zero", "before_")]),
     "square sums of gradients": (MLP, SQUARES),
     "draws of dropout": (with_option(CLASSES, "model.dropout=0.1"),
                          [("strategies/common/layers/default_layers.cpp", "  if (!state.exact) {", "  if (true) {")]),
-    "numbers from bytes": (BAGGING, [("core/data/rows.cpp", "  if (!bytes.is_cpu() ||",
-                                      "  if (true || !bytes.is_cpu() ||")]),
-    "sums of two ranks": (TWO_RANKS, SUMS),
     "scores of all pairs": (RANKING, [("models/ncf.cpp", "return NcfScorer::of(blocks, sizes_);",
                                        "return blocks.empty() ? NcfScorer::of(blocks, sizes_) : nullptr;")]),
-    "blocks of scores below the list": (RANKING, [("core/ranking/item_ranking.cpp", "== scanned && !any_above(",
-                                                   "== scanned && false && !any_above(")]),
 }
 GATE = 1.10
 

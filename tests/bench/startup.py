@@ -10,8 +10,6 @@ import tempfile
 import time
 
 import harness
-
-sys.path.insert(0, str(harness.TOP / "tests" / "support"))
 import simulated_hosts
 
 # Known seconds on two idle cores: torchrun, and one process of Python alone. If this machine runs Python more slowly,

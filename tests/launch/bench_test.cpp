@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "core/config/reader.h"
 #include "launch/cli/commands.h"
 #include "launch/diagnose/reports.h"
 #include "launch/prepare/describe.h"
@@ -59,10 +60,9 @@ TEST(BenchReport, ResultCountsWrongElements) {
 
 // A benchmark needs no file, and uses none of the training options of a file.
 TEST(BenchConfiguration, NeedsNoFile) {
-  ReadRequest request;
-  request.overrides = {"backend=gloo", "launch.ranks=3"};
-  for (const std::string& override : bench_overrides("send")) request.overrides.push_back(override);
-  const RunConfig config = read_run_config(request, all_catalogues());
+  std::vector<std::string> overrides{"backend=gloo", "launch.ranks=3"};
+  for (const std::string& override : bench_overrides("send")) overrides.push_back(override);
+  const RunConfig config = read_run_tree(read_yaml_file("", overrides), all_catalogues());
   EXPECT_EQ(config.name, "bench-send");
   EXPECT_EQ(config.backend, "gloo");
   EXPECT_EQ(config.launch.ranks, 3);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/config/reader.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "launch/farm/config/farm.h"
@@ -109,7 +110,7 @@ std::string refused_size(const std::map<std::string, std::string>& sections, int
   for (const auto& [name, value] : sections) text += name + ": " + value + "\n";
   const File file(text);
   try {
-    const RunConfig config = read_run_config({file.path(), {}}, all_catalogues());
+    const RunConfig config = read_run_tree(read_yaml_file(file.path(), {}), all_catalogues());
     const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
     check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
                       check_data_sizes(config.data.name, config.data.options));

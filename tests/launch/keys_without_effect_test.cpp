@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "core/base/error.h"
+#include "core/config/reader.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "launch/explain/candidate.h"
@@ -71,7 +72,8 @@ std::string refused(const Sections& run, const std::vector<std::string>& overrid
   Folder folder;
   const Topology topology = one_host(8);
   try {
-    const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), overrides}, all_catalogues());
+    const RunConfig config =
+        read_run_tree(read_yaml_file(folder.file("run.yaml", text_of(run)), overrides), all_catalogues());
     const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
     check_model_rows(config.model.name, config.model.options, config.data.options, rows);
     check_transforms(config.data.options, rows);
@@ -434,13 +436,14 @@ TEST(KeysWithoutEffect, RefuseFilesThatAreNotText) {
 TEST(WithoutEffect, SharedKeysSkipDefaults) {
   Folder folder;
   Sections run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
-  const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), {}}, all_catalogues());
+  const RunConfig config = read_run_tree(read_yaml_file(folder.file("run.yaml", text_of(run)), {}), all_catalogues());
   const std::vector<Option>& options = strategy_entry("single").options;
   EXPECT_EQ(shared_keys(config.strategy.options, options, true),
             (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
   // The default for pipeline differs from that for single.
   run = with_strategy("{name: pipeline}");
-  const RunConfig defaults = read_run_config({folder.file("defaults.yaml", text_of(run)), {}}, all_catalogues());
+  const RunConfig defaults =
+      read_run_tree(read_yaml_file(folder.file("defaults.yaml", text_of(run)), {}), all_catalogues());
   EXPECT_TRUE(shared_keys(defaults.strategy.options, options, false).contains("micro_batches"));
   EXPECT_EQ(shared_keys(defaults.strategy.options, options, true), Json::object());
 }

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 
+#include "core/config/reader.h"
 #include "launch/cli/commands.h"
 #include "launch/diagnose/reports.h"
 #include "launch/prepare/describe.h"
@@ -17,7 +18,7 @@ RunConfig read(const std::vector<std::string>& overrides) {
   const std::string path = ::testing::TempDir() + "verify.yaml";
   std::ofstream(path) << "name: test\nmodel: {name: mlp, hidden: [8]}\ndata: {name: synthetic}\n"
                          "optimizer: {name: adam}\ntrain: {batch: {global: 12}}\nstrategy: {name: ddp}\n";
-  RunConfig config = read_run_config({path, overrides}, all_catalogues());
+  RunConfig config = read_run_tree(read_yaml_file(path, overrides), all_catalogues());
   std::remove(path.c_str());
   return config;
 }

@@ -1,6 +1,5 @@
-"""`how: auto` of an ensemble: devices and model decide, and no clock; an older run keeps its mode. An early_stop metric
-that no evaluation reports is refused before training."""
-import json
+"""`how: auto` of an ensemble: devices and model decide, and no clock. An early_stop metric that no evaluation
+reports is refused before training."""
 import os
 import pathlib
 import sys

@@ -8,6 +8,7 @@
 
 #include "core/base/describe.h"
 #include "core/base/options.h"
+#include "core/config/reader.h"
 
 namespace convoy::testing {
 namespace {
@@ -44,7 +45,7 @@ const TemporaryFile& file_with(const std::string& text) {
 }
 
 RunConfig read(const std::string& path, const std::vector<std::string>& overrides) {
-  return read_run_config({path, overrides}, small_catalogues());
+  return read_run_tree(read_yaml_file(path, overrides), small_catalogues());
 }
 
 }  // namespace

@@ -158,27 +158,22 @@ int64_t check_vocabulary(const Options& options) {
   constexpr size_t tried = 1 << 20;
   const std::string& path = options.text("path");
   const std::string unknown = options.has("unknown") ? options.text("unknown") : "";
-  std::optional<Vocabulary> vocabulary;
-  try {
+  const Vocabulary vocabulary = options.located("vocabulary", [&] {
     const MappedFile file(options.text("vocabulary"));
     const std::string problem = vocabulary_problem(file.text(), file.path());
     if (!problem.empty()) options.fail("vocabulary", file.path(), ": ", problem);
-    vocabulary = Vocabulary::read(options.text("vocabulary"));
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const Error& error) {
-    options.fail("vocabulary", error.what());
-  }
-  if (!unknown.empty() && vocabulary->number_of(unknown) < 0)
+    return Vocabulary::read(options.text("vocabulary"));
+  });
+  if (!unknown.empty() && vocabulary.number_of(unknown) < 0)
     options.fail("unknown", "is '", unknown, "', which is not a token of data.vocabulary");
-  if (!unknown.empty()) return vocabulary->size();
+  if (!unknown.empty()) return vocabulary.size();
   try {
     const MappedFile text(path);
-    vocabulary->check(text.text(), tried, path);
+    vocabulary.check(text.text(), tried, path);
   } catch (const Error& error) {
     options.fail("vocabulary", error.what());
   }
-  return vocabulary->size();
+  return vocabulary.size();
 }
 
 // A token of text has at least one byte, so the file size limits the number of tokens.

@@ -310,7 +310,12 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
 
 void RunReader::read_journal() {
   for_new_objects(
-      folder_ + "/journal.jsonl", journal_read_, [] {},
+      folder_ + "/journal.jsonl", journal_read_,
+      [&] {  // another farm
+        order_.clear();
+        events_.clear();
+        ended_.clear();
+      },
       [&](const Json& event) {
         const std::string name = text_in(event, "pipeline");
         if (name.empty()) return;

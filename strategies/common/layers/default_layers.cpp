@@ -1,7 +1,6 @@
 #include "strategies/common/layers/default_layers.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
@@ -14,63 +13,15 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/base/random_keys.h"
-#include "core/base/vectorised.h"
 #include "core/losses/losses.h"
 #include "core/tensors/init.h"
+#include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
 
 namespace convoy {
 namespace {
-
-constexpr int64_t draws_per_counter = 8;  // 16 bits each
-constexpr int64_t lanes = 16;             // counters of one vectorised group
-constexpr int64_t span = lanes * draws_per_counter;
-
-// 16-bit draws of counters first, first + 1, …: draw d of counter i is out[d · lanes + i].
-CONVOY_VECTORISED void draw_span(uint64_t key, uint64_t first, uint32_t* out) {
-  uint32_t words[4][lanes];
-  philox_block(key, first, words);
-  for (int64_t word = 0; word < 4; ++word) {
-    for (int64_t i = 0; i < lanes; ++i) {
-      out[2 * word * lanes + i] = words[word][i] & 0xFFFFu;
-      out[(2 * word + 1) * lanes + i] = words[word][i] >> 16;
-    }
-  }
-}
-
-// Elements [begin, begin + count) of the whole tensor over the global batch. Element e of a span of 128 takes draw e ÷
-// 16 of counter e mod 16; vectorised loops need this order.
-template <class T>
-void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint32_t threshold, T kept) {
-  uint32_t draws[span];
-  for (int64_t at = begin / span * span; at < begin + count; at += span) {
-    draw_span(key, uint64_t(at / draws_per_counter), draws);
-    const int64_t from = std::max(at, begin), to = std::min(at + span, begin + count);
-    for (int64_t i = from; i < to; ++i) out[i - begin] = draws[i - at] >= threshold ? kept : T(0);
-  }
-}
-
-template <class T>
-void fill_mask(at::Tensor& mask, int64_t width, const DropoutShard& cut, uint64_t key, int64_t first_row,
-               uint32_t threshold) {
-  const T kept = static_cast<T>(65536.0 / (65536.0 - threshold));
-  T* out = mask.mutable_data_ptr<T>();
-  if (cut.whole == 0) {
-    at::parallel_for(0, mask.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-      fill_range<T>(out + begin, first_row * width + begin, end - begin, key, threshold, kept);
-    });
-    return;
-  }
-  // Each run of `last` elements along the last dimension is a range of an unsharded run of `whole` elements.
-  const int64_t last = mask.size(-1), first_run = first_row * (width / last);
-  at::parallel_for(0, mask.numel() / last, std::max<int64_t>(1, (1 << 14) / last), [&](int64_t begin, int64_t end) {
-    for (int64_t run = begin; run < end; ++run)
-      fill_range<T>(out + run * last, (first_run + run) * cut.whole + cut.begin, last, key, threshold, kept);
-  });
-}
 
 at::Tensor drawn_fast(const at::Tensor& like, double p, uint64_t key) {
   at::Generator generator = at::globalContext().defaultGenerator(like.device()).clone();
@@ -98,11 +49,10 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
       throw Error(Failure::training, "dropout ", name, ": ", mask.numel(), " elements of ", state.rows,
                   " rows; rows must stay the leading dimension of the input of dropout");
     const uint64_t key = random_key(state.seed, name, uint64_t(state.step), 1);
-    const int64_t width = mask.numel() / state.rows;
-    if (dtype == at::kDouble)
-      fill_mask<double>(mask, width, cut, key, state.first_row, threshold);
-    else
-      fill_mask<float>(mask, width, cut, key, state.first_row, threshold);
+    // In a shard, each run of elements along the last dimension is a range of a longer run.
+    const bool sharded = cut.whole > 0;
+    const int64_t run = sharded ? mask.size(-1) : mask.numel(), before = state.first_row * (mask.numel() / state.rows);
+    fill_dropout(mask, key, sharded ? before / run * cut.whole + cut.begin : before, run, cut.whole, threshold);
   }
   return mask.to(like.options());
 }
@@ -110,8 +60,7 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
 namespace {
 
 struct PlainLinear : WeightedLayer {
-  PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
-      : WeightedLayer(std::move(weight), std::move(bias)), state_(std::move(state)) {}
+  PlainLinear(const Weights& weights, StatePtr state) : WeightedLayer(weights), state_(std::move(state)) {}
   at::Tensor forward(const at::Tensor& input) override { return convoy::linear(input, weight_, bias_, state_); }
   at::Tensor forward_relu(const at::Tensor& input) override {
     return convoy::linear(input, weight_, bias_, state_, true);
@@ -130,8 +79,7 @@ struct PlainEmbedding : LayerModule {
 };
 
 struct PlainConv2d : WeightedLayer {
-  PlainConv2d(ParameterPtr weight, ParameterPtr bias, const Conv2dOptions& options)
-      : WeightedLayer(std::move(weight), std::move(bias)), options_(options) {}
+  PlainConv2d(const Weights& weights, const Conv2dOptions& options) : WeightedLayer(weights), options_(options) {}
   at::Tensor forward(const at::Tensor& input) override {
     return at::conv2d(input, weight_->value, bias_ ? bias_->value : at::Tensor(),
                       at::IntArrayRef{options_.stride, options_.stride},
@@ -143,8 +91,7 @@ struct PlainConv2d : WeightedLayer {
 };
 
 struct PlainLayerNorm : WeightedLayer {
-  PlainLayerNorm(ParameterPtr weight, ParameterPtr bias, double eps)
-      : WeightedLayer(std::move(weight), std::move(bias)), eps_(eps) {}
+  PlainLayerNorm(const Weights& weights, double eps) : WeightedLayer(weights), eps_(eps) {}
   at::Tensor forward(const at::Tensor& input) override {
     return at::layer_norm(input, weight_->value.sizes(), weight_->value, bias_->value, eps_);
   }
@@ -154,7 +101,7 @@ struct PlainLayerNorm : WeightedLayer {
 };
 
 struct PlainRmsNorm : WeightedLayer {
-  PlainRmsNorm(ParameterPtr weight, double eps) : WeightedLayer(std::move(weight), nullptr), eps_(eps) {}
+  PlainRmsNorm(const Weights& weights, double eps) : WeightedLayer(weights), eps_(eps) {}
   at::Tensor forward(const at::Tensor& input) override {
     return at::rms_norm(input, weight_->value.sizes(), weight_->value, eps_);
   }
@@ -164,9 +111,9 @@ struct PlainRmsNorm : WeightedLayer {
 };
 
 struct PlainBatchNorm : WeightedLayer {
-  PlainBatchNorm(ParameterPtr weight, ParameterPtr bias, const at::Tensor& mean, const at::Tensor& variance, double eps,
+  PlainBatchNorm(const Weights& weights, const at::Tensor& mean, const at::Tensor& variance, double eps,
                  double momentum, StatePtr state, BatchNormFunction shared, std::string name)
-      : WeightedLayer(std::move(weight), std::move(bias)),
+      : WeightedLayer(weights),
         mean_(register_buffer("running_mean", mean)),
         variance_(register_buffer("running_var", variance)),
         eps_(eps),
@@ -250,6 +197,12 @@ std::shared_ptr<Layers> DefaultLayers::scope(const std::string& name) {
   return std::make_shared<DefaultLayers>(store_, prefix_ + name + ".");
 }
 
+std::vector<int64_t> DefaultLayers::with_members(at::IntArrayRef shape) const {
+  std::vector<int64_t> whole = shape.vec();
+  if (members() > 0) whole.insert(whole.begin(), members());
+  return whole;
+}
+
 std::string DefaultLayers::name(const std::string& layer) const { return prefix_ + layer; }
 
 ParameterPtr DefaultLayers::make(const std::string& name, at::IntArrayRef shape, const Init& init) {
@@ -284,22 +237,45 @@ ParameterPtr DefaultLayers::tied(const std::string& name, const std::string& to,
   if (found == store_->by_name.end() && store_->distant) return store_->distant(to, shape);
   if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
   make_dense(*found->second, prefix_ + name);
-  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
+  const at::IntArrayRef there = found->second->value.sizes();
+  if (const auto wanted = with_members(shape); there != wanted)
+    throw Error(Failure::config, "model: ", prefix_, name, " has a weight of ", wanted, " and is tied to ", to, " of ",
+                there);
   return found->second;
 }
 
 at::Tensor DefaultLayers::make_buffer(const std::string& name, int64_t size, double value) {
-  at::Tensor buffer = at::full({size}, value, at::TensorOptions(store_->dtype).device(store_->device));
+  at::Tensor buffer = at::full(with_members(size), value, at::TensorOptions(store_->dtype).device(store_->device));
   store_->buffers.push_back({prefix_ + name, buffer});
   return buffer;
 }
 
-Layer DefaultLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+Weights DefaultLayers::linear_weights(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
   ParameterPtr weight = options.tied_to.empty() ? make(name + ".weight", {out, in}, options.weight)
                                                 : tied(name, options.tied_to, {out, in});
   if (options.tied_to.empty()) weight->products_only = true;
-  ParameterPtr bias = options.bias ? make(name + ".bias", {out}, bias_init(in, options.bias_init)) : nullptr;
-  return std::make_shared<PlainLinear>(std::move(weight), std::move(bias), store_->state);
+  return {weight, options.bias ? make(name + ".bias", {out}, bias_init(in, options.bias_init)) : nullptr};
+}
+
+Weights DefaultLayers::conv2d_weights(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+                                      const Conv2dOptions& options) {
+  if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0)
+    throw Error(Failure::config, "model: ", prefix_, name, " has ", in, " and ", out, " channels, which ",
+                options.groups, " groups do not divide");
+  const int64_t inner = in / options.groups;
+  ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
+  weight->products_only = true;
+  return {weight,
+          options.bias ? make(name + ".bias", {out}, bias_init(inner * kernel * kernel, std::nullopt)) : nullptr};
+}
+
+Weights DefaultLayers::norm_weights(const std::string& name, int64_t dim) {
+  ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
+  return {weight, make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0})};
+}
+
+Layer DefaultLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+  return std::make_shared<PlainLinear>(linear_weights(name, in, out, options), store_->state);
 }
 
 Layer DefaultLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
@@ -315,32 +291,23 @@ Layer DefaultLayers::embedding(const std::string& name, int64_t rows, int64_t di
 
 Layer DefaultLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                             const Conv2dOptions& options) {
-  check_groups(prefix_ + name, in, out, options.groups);
-  const int64_t inner = in / options.groups;
-  ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
-  weight->products_only = true;
-  ParameterPtr bias =
-      options.bias ? make(name + ".bias", {out}, bias_init(inner * kernel * kernel, std::nullopt)) : nullptr;
-  return std::make_shared<PlainConv2d>(weight, bias, options);
+  return std::make_shared<PlainConv2d>(conv2d_weights(name, in, out, kernel, options), options);
 }
 
 Layer DefaultLayers::layer_norm(const std::string& name, int64_t dim, double eps) {
-  ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
-  ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
-  return std::make_shared<PlainLayerNorm>(weight, bias, eps);
+  return std::make_shared<PlainLayerNorm>(norm_weights(name, dim), eps);
 }
 
 Layer DefaultLayers::rms_norm(const std::string& name, int64_t dim, double eps) {
-  return std::make_shared<PlainRmsNorm>(make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0}), eps);
+  return std::make_shared<PlainRmsNorm>(Weights{make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0}), nullptr}, eps);
 }
 
 Layer DefaultLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {
-  ParameterPtr weight = make(name + ".weight", {channels}, {Init::Kind::ones, 0, 0});
-  ParameterPtr bias = make(name + ".bias", {channels}, {Init::Kind::zeros, 0, 0});
+  const Weights weights = norm_weights(name, channels);
   at::Tensor mean = make_buffer(name + ".running_mean", channels, 0);
   at::Tensor variance = make_buffer(name + ".running_var", channels, 1);
-  return std::make_shared<PlainBatchNorm>(weight, bias, mean, variance, eps, momentum, store_->state,
-                                          store_->batch_norm, prefix_ + name);
+  return std::make_shared<PlainBatchNorm>(weights, mean, variance, eps, momentum, store_->state, store_->batch_norm,
+                                          prefix_ + name);
 }
 
 Layer DefaultLayers::dropout(const std::string& name, double p) {
@@ -367,19 +334,8 @@ void check_dropout(const std::string& name, double p) {
   if (!(p >= 0 && p < 1)) throw Error(Failure::config, "model: dropout ", name, " is ", p, ", not in [0, 1)");
 }
 
-void check_groups(const std::string& name, int64_t in, int64_t out, int64_t groups) {
-  if (groups < 1 || in % groups != 0 || out % groups != 0)
-    throw Error(Failure::config, "model: ", name, " has ", in, " and ", out, " channels, which ", groups,
-                " groups do not divide");
-}
-
 void fail_tie(const std::string& name, const std::string& to) {
   throw Error(Failure::config, "model: ", name, " is tied to ", to, ", which no layer before it has made");
-}
-
-void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there) {
-  if (there != wanted)
-    throw Error(Failure::config, "model: ", name, " has a weight of ", wanted, " and is tied to ", to, " of ", there);
 }
 
 }  // namespace convoy

@@ -91,6 +91,10 @@ std::function<void(const at::Tensor& out, int64_t first)> initial_values(const L
 // Throws Error(config) for a negative size.
 void check_sizes(const std::string& name, at::IntArrayRef shape);
 
+struct Weights {
+  ParameterPtr weight, bias;  // null: no bias
+};
+
 using LayersFactory = std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)>;
 
 class DefaultLayers : public Layers {
@@ -118,23 +122,28 @@ class DefaultLayers : public Layers {
   int64_t members() const override { return 0; }
 
  protected:
+  // Creates and records the tensor "NAME" of this scope; `shape` is without members().
+  virtual ParameterPtr make(const std::string& name, at::IntArrayRef shape, const Init& init);
+  std::vector<int64_t> with_members(at::IntArrayRef shape) const;
+  at::Tensor make_buffer(const std::string& name, int64_t size, double value);
+
+  Weights linear_weights(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
+  Weights conv2d_weights(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+                         const Conv2dOptions& options);
+  Weights norm_weights(const std::string& name, int64_t dim);
+
   std::shared_ptr<LayerStore> store_;
   std::string prefix_;
 
  private:
-  // Creates and records the tensor "NAME" of this scope.
-  ParameterPtr make(const std::string& name, at::IntArrayRef shape, const Init& init);
   ParameterPtr tied(const std::string& name, const std::string& to, at::IntArrayRef shape);
-  at::Tensor make_buffer(const std::string& name, int64_t size, double value);
 };
 
 // --- Common code of layers with whole parameters: of one model (default_layers.h) or of several (stacked_layers.h) ---
 
-// Checks throw Error(config). `name`: the layer's canonical name.
+// Throw Error(config). `name`: the layer's canonical name.
 void check_dropout(const std::string& name, double p);
-void check_groups(const std::string& name, int64_t in, int64_t out, int64_t groups);
 [[noreturn]] void fail_tie(const std::string& name, const std::string& to);
-void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there);
 
 // False for at most one value per channel. Such a share has no variance, so batch norm uses the running buffers to
 // avoid NaN.
@@ -142,7 +151,7 @@ inline bool has_variance(int64_t elements, int64_t channels) { return channels >
 
 // A layer with a weight and, if not null, a bias, which are registered under these names.
 struct WeightedLayer : LayerModule {
-  WeightedLayer(ParameterPtr weight, ParameterPtr bias) : weight_(std::move(weight)), bias_(std::move(bias)) {
+  explicit WeightedLayer(const Weights& weights) : weight_(weights.weight), bias_(weights.bias) {
     register_parameter("weight", weight_->value);
     if (bias_) register_parameter("bias", bias_->value);
   }

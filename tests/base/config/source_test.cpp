@@ -15,7 +15,7 @@ using testing::valid_config;
 
 std::string file_error(const std::string& path) {
   try {
-    read_run_config({path, {}}, testing::small_catalogues());
+    read_run_tree(read_yaml_file(path, {}), testing::small_catalogues());
   } catch (const ConfigError& error) {
     return error.what();
   }

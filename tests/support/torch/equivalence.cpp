@@ -15,6 +15,7 @@
 #include "backends/registry.h"
 #include "core/base/error.h"
 #include "core/communicator.h"
+#include "core/config/reader.h"
 #include "core/control/channel.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "core/tensors/compare.h"
@@ -203,7 +204,7 @@ RunConfig test_config(const Layout& layout, const Training& training, const std:
                       << "\ndata: {name: made}\noptimizer: " << training.optimizer
                       << "\ntrain: {batch: {global: " << training.global_rows
                       << "}}\nstrategy: {name: " << layout.strategy << layout.options << "}\n";
-  return read_run_config({path, {}}, catalogues);
+  return read_run_tree(read_yaml_file(path, {}), catalogues);
 }
 
 JobPlan planned(const Layout& layout, const RunConfig& config) {
