@@ -51,8 +51,9 @@ UseResult use_run(const UseArguments& arguments);
 // write the output.
 void check_alone(const std::string& command);
 
-// Ends a command: prints the answer, and returns the exit code. With `json` the answer has also the run, its checkpoint,
-// its step and `more`; else `print` prints it. Notes of the run go to standard error, so that --json stays clean.
+// Ends a command: prints the answer, and returns the exit code. With `json` the answer also has the run, its
+// checkpoint, its step and `more`; else `print` prints it. Notes of the run go to standard error, so that --json stays
+// clean.
 int print_answer(const UseResult& result, bool json, const std::function<void()>& print, const Json& more = {});
 
 // --- `convoy evaluate RUN [--split S] [--set k=v]… [--ranks N] [--json]` ---

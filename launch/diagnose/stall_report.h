@@ -22,8 +22,8 @@ struct RankStatus {
 
 // The event that caused an inquiry.
 //
-// Of its SlowCollective, the group, number, call and members are set for a wait. `seconds` and `limit` are those of the
-// wait, without heartbeat, or in one position.
+// `group`, `number`, `call` and `members` are set for a wait. `seconds` and `limit` are those of the wait, without
+// heartbeat, or in one position.
 struct Stall : SlowCollective {
   enum class Kind { collective, heartbeat, step, set_up } kind = Kind::collective;
   int rank = -1;        // the rank that waits, sends no heartbeat or stays in one position
