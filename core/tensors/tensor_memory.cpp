@@ -19,9 +19,6 @@
 #include <stdexcept>
 #include <system_error>
 #include <unordered_map>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "core/base/error.h"
 #include "core/base/text.h"
@@ -237,24 +234,6 @@ at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched 
   madvise(memory, length, touched == Touched::most ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   return at::from_blob(
       memory, shape, [length](void* at) { munmap(at, length); }, options);
-}
-
-void copy_past_cache(char* to, const char* from, size_t bytes) {
-#ifdef __SSE2__
-  constexpr size_t line = 64;
-  const size_t before = std::min(bytes, (line - reinterpret_cast<uintptr_t>(to) % line) % line);
-  std::memcpy(to, from, before);
-  size_t at = before;
-  for (; at + line <= bytes; at += line) {
-    for (size_t part = at; part < at + line; part += sizeof(__m128i))
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
-                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
-  }
-  _mm_sfence();  // a thread that sees a later store then sees these too
-  std::memcpy(to + at, from + at, bytes - at);
-#else
-  std::memcpy(to, from, bytes);
-#endif
 }
 
 }  // namespace convoy

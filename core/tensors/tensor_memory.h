@@ -54,10 +54,6 @@ enum class Touched { most, little };
 // Returns zeros on the CPU; pages are allocated when first touched. Error(out_of_memory) with the size.
 at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched touched = Touched::most);
 
-// As memcpy, for a destination that is not read soon. The processor does not read the destination's cache lines first;
-// those reads are a third of the memory traffic of a copy in small parts.
-void copy_past_cache(char* to, const char* from, size_t bytes);
-
 // HugePages<T>: an allocator for arrays of megabytes with random access, in huge pages if possible. A look-up then
 // waits for memory alone, without page tables. This saves a tenth of the time to assemble a recommender's batches.
 template <class T>

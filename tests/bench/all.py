@@ -151,8 +151,7 @@ if __name__ == "__main__":
         harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
         code, verdicts = measure(name, ["--rounds", str(options.rounds)] if options.rounds else [])
         # Values that an earlier run had and this one lacks: it ended early, or something that it needs is missing.
-        before = known.get(name, {})
-        labels = [*(one["label"] for one in before.get("verdicts", [])), *before.get("absent", [])]
+        labels = [one["label"] for one in known.get(name, {}).get("verdicts", [])]
         absent = [label for label in labels if label not in {one["label"] for one in verdicts}]
         known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "verdicts": verdicts,
                        **({"absent": absent} if absent else {})}

@@ -8,7 +8,7 @@ import harness
 KNOWN_PEER, KNOWN_ALONE = 0.226, 0.152
 CONFIG = "configs/mlp_25m.yaml"
 SIZES = "1024,3072,3072,3072,1024,10"
-STEPS, WARM = 30, 20  # convoy measures overlap in the first 18
+STEPS, WARM = 30, 30  # convoy measures overlap in the first 18
 PEER, ALONE = "torch DDP", "torch, one rank"
 
 

@@ -23,22 +23,33 @@ def shell(core, *words):
     return done.stdout
 
 
+def core():
+    return str(sorted(os.sched_getaffinity(0))[0])
+
+
+def trained(folder):
+    """Trains a GPT for a few steps; any text will do, because the peer has the same weights. Returns the run folder."""
+    folder = pathlib.Path(folder)
+    (folder / "text.txt").write_bytes((harness.TOP / "LICENSE").read_bytes() * 4)
+    shell(core(), harness.CONVOY, "run", CONFIG, "--set", f"data.path={folder}/text.txt", "--set", "train.max_steps=20",
+          "--set", "train.checkpoint_every=20 steps", "--set", "train.evaluate_every=never",
+          "--output", folder / "gpt")
+    return folder / "gpt"
+
+
+def generated(run, *words, convoy=harness.CONVOY):
+    return json.loads(shell(core(), convoy, "generate", run, "--prompt", PROMPT, "--max-tokens", TOKENS, "--json",
+                            *words))
+
+
 def main():
     options = harness.arguments(__doc__, rounds=5).parse_args()
-    core = str(sorted(os.sched_getaffinity(0))[0])
     folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-    # Any text will do: the peer has the same weights.
-    (folder / "text.txt").write_bytes((harness.TOP / "LICENSE").read_bytes() * 4)
-    shell(core, harness.CONVOY, "run", CONFIG, "--set", f"data.path={folder}/text.txt", "--set", "train.max_steps=20",
-          "--set", "train.checkpoint_every=20 steps", "--set", "train.evaluate_every=never", "--output", folder / "run")
-    shell(core, harness.CONVOY, "export", folder / "run", "--to", folder / "weights")
-
-    def generated(*words):
-        return json.loads(shell(core, harness.CONVOY, "generate", folder / "run", "--prompt", PROMPT,
-                                "--max-tokens", TOKENS, "--json", *words))
+    run = trained(folder)
+    shell(core(), harness.CONVOY, "export", run, "--to", folder / "weights")
 
     def convoy():
-        answer = generated("--samples", SAMPLES)
+        answer = generated(run, "--samples", SAMPLES)
         return answer["drawn"] / answer["seconds"]
 
     last = {}
@@ -47,12 +58,12 @@ def main():
         command = [sys.executable, harness.TOP / "tests/bench/peers/generate.py",
                    "--weights", folder / "weights/model.safetensors", "--prompt", ord(PROMPT), "--tokens", TOKENS,
                    "--samples", SAMPLES]
-        last.update(json.loads(shell(core, *command).splitlines()[-1]))
+        last.update(json.loads(shell(core(), *command).splitlines()[-1]))
         return last["rate"]
 
     figures = harness.interleave(options.rounds, {PEER: peer, "convoy generate": convoy})
     harness.table(figures, PEER, "tokens a second")
-    ours = generated("--temperature", 0)["tokens"][0]
+    ours = generated(run, "--temperature", 0)["tokens"][0]
     same = sum(a == b for a, b in zip(ours, last["greedy"])) / TOKENS
     shutil.rmtree(folder)
     ok = harness.verdict("likeliest tokens equal to the peer's", same, 1.0, at_most=False)

@@ -47,16 +47,17 @@ def run(folder, steps, *sets):
             sent("nodea1") - before)
 
 
-def measure(folder, *sets):
+def measure(folder, *sets, passes=2):
     """Returns seconds a step, and bytes a step across the link, as a multiple of what a ring of hosts sends."""
     few, many = run(folder, STEPS // 2, *sets), run(folder, STEPS, *sets)
-    ring = 2 * (HOSTS - 1) / HOSTS * 4 * many[0]["parameters"]
+    ring = passes * (HOSTS - 1) / HOSTS * 4 * many[0]["parameters"]
     return many[1], (many[2] - few[2]) / (STEPS - STEPS // 2) / ring
 
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__).parse_args()
     seconds, bytes_ = {"convoy": [], "every rank for itself": []}, {"convoy": [], "every rank for itself": []}
+    sharded = []
     with tempfile.TemporaryDirectory(prefix="convoy-bench-") as top, simulated_hosts.hosts(HOSTS):
         folder = pathlib.Path(top)
         (folder / "hosts.yaml").write_text(CONFIG)
@@ -68,10 +69,13 @@ if __name__ == "__main__":
                 step, ratio = measure(folder, *sets)
                 seconds[name].append(step)
                 bytes_[name].append(ratio)
+            # Gathers parameters for forward and backward, and reduce-scatters gradients.
+            sharded.append(measure(folder, "strategy={name: fsdp}", passes=3)[1])
             harness.say(f"round {number + 1}/{options.rounds}: " + "  ".join(
                 f"{name} {seconds[name][-1]:.4g} s a step, {bytes_[name][-1]:.3f} of a ring's bytes"
                 for name in seconds))
     harness.table(seconds, "every rank for itself", "seconds a step")
     ok = harness.verdict("bytes across the link ÷ a ring of hosts", statistics.median(bytes_["convoy"]), 1.05, aim=1)
     harness.say(f"       every rank for itself: {statistics.median(bytes_['every rank for itself']):.3f}")
+    ok &= harness.verdict("fsdp: the same", statistics.median(sharded), 1.05, aim=1)
     sys.exit(0 if ok else 1)

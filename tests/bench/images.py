@@ -8,7 +8,7 @@ import tempfile
 
 import harness
 
-PEER, TEXT_PEER = "torchvision", "DataLoader, text"
+PEER, TEXT_PEER, STACKED_PEER = "torchvision", "DataLoader, text", "slices stacked by the loop, text"
 CLASSES, IMAGES, SIDE, SIZE, BATCH, WORKERS, EPOCHS = 4, 3000, 256, 64, 64, 2, 3
 # A model that costs next to nothing, so that the loader sets the pace.
 CONFIG = """\
@@ -57,8 +57,13 @@ def torchvision(path):
 def sequences():
     """64 sequences of 1,024 bytes a batch. convoy reads ahead with one thread, so the peer has one worker."""
     text, steps, warm = harness.TOP / ".data" / "text.txt", 2000, 200
+
+    def peer(*more):
+        return lambda: harness.peer("text.py", "--path", text, "--steps", steps, "--warm", warm,
+                                    *more)["rows_per_second"]
     return {
-        TEXT_PEER: lambda: harness.peer("text.py", "--path", text, "--steps", steps, "--warm", warm)["rows_per_second"],
+        TEXT_PEER: peer(),
+        STACKED_PEER: peer("--stacked"),
         "convoy, text": lambda: BATCH / harness.program("gloo", "text", steps, warm, text=text,
                                                         ranks=1)["step_seconds"],
     }
@@ -78,6 +83,7 @@ if __name__ == "__main__":
     harness.table({name: figures[name] for name in sequences()}, TEXT_PEER, "sequences a second")
     ok = harness.verdict(f"rows a second ÷ {PEER}", harness.median_ratio(figures, "convoy", PEER), 1.5, at_most=False,
                          aim=3)
-    ok &= harness.verdict(f"sequences a second ÷ {TEXT_PEER}", harness.median_ratio(figures, "convoy, text", TEXT_PEER),
-                          1.5, at_most=False, aim=3)
+    for peer in (TEXT_PEER, STACKED_PEER):
+        ok &= harness.verdict(f"sequences a second ÷ {peer}", harness.median_ratio(figures, "convoy, text", peer), 1.5,
+                              at_most=False, aim=3)
     sys.exit(0 if ok else 1)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 
+import generate
 import harness
 import ranking
 import extending_page
@@ -20,6 +21,7 @@ TABLE = ("configs/bagging_fashion.yaml",
          [*BAGGING[1], "data={name: synthetic, kind: classification, rows: 65536, features: [20], classes: 3}"],
          300, 3000, 1)
 RANKING = "all pairs, as tests/bench/run ranking"
+TEXT = "texts of a GPT, as tests/bench/run generate"
 
 
 def with_option(workload, *overrides):
@@ -27,13 +29,50 @@ def with_option(workload, *overrides):
 
 
 IS_SKINNY = "bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {\n"
-SKINNY = [("core/tensors/skinny_product.cpp", IS_SKINNY, IS_SKINNY + "  return false;\n")]
+IS_SKINNY_SUM = "bool is_skinny_sum(const at::Tensor& rows, const at::Tensor& out) {\n"
+SKINNY = [("core/tensors/skinny_product.cpp", function, function + "  return false;\n")
+          for function in (IS_SKINNY, IS_SKINNY_SUM)]
 ROWS = [("core/optim/rows/row_base.h", "return table.values.is_cpu() && !tensors_;",
          "return false && table.values.is_cpu() && !tensors_;")]
-DENSE = [("core/optim/dense.cpp", "  if (slot.values.is_cpu()) {\n    update_by_loop",
-          "  if (false && slot.values.is_cpu()) {\n    update_by_loop"),
-         ("core/optim/dense.cpp", "  } else if (slot.values.is_cuda() && slot.options.members == 1",
-          "  } else if (slot.options.members == 1")]
+# LibTorch's fused optimizers, once for each member.
+DENSE = [("core/optim/dense.cpp", "    update_by_loop(slot, dense, scalars);\n", """\
+    const int64_t members = slot.options.members;
+    const auto of = [&](const at::Tensor& one, int64_t m) {
+      return one.numel() == 1 ? one : one.reshape({-1}).narrow(0, m, 1);
+    };
+    for (int64_t m = 0; m < members; ++m) {
+      Slot alone{slot.values.view({members, -1}).select(0, m), slot.options, {}};
+      for (const at::Tensor& moment : slot.moments) alone.moments.push_back(moment.view({members, -1}).select(0, m));
+      update_fused(alone, dense.view({members, -1}).select(0, m),
+                   {of(scalars.learning_rate, m), of(scalars.step, m), of(scalars.gradient_scale, m),
+                    of(scalars.apply, m)});
+    }
+""")]
+EMBEDDING = "strategies/sparse/sparse_embedding.cpp"
+ON_CPU = "    if (value_.is_cpu()) {\n      out = at::empty(shape"
+LOOKED_UP = [(EMBEDDING, ON_CPU, ON_CPU.replace("value_.is_cpu()", "false")),
+             (EMBEDDING, "  if (!value_.is_cpu()) {\n    // This kernel sums", """\
+  if (value_.is_cpu()) {
+    gradients_.narrow(0, 0, count_).index_add_(0, positions.reshape({-1}), rows.view({-1, width}));
+    return;
+  }
+  if (!value_.is_cpu()) {
+    // This kernel sums""")]
+PAIRS = "core/ranking/pair_scorer.cpp"
+# The same split into terms of rows and of items, with LibTorch's operators for a row and all items of the block.
+SCORES = [(PAIRS, "#include <ATen/Dispatch.h>\n", "#include <ATen/ATen.h>\n#include <ATen/Dispatch.h>\n"),
+          (PAIRS, "  for (int64_t begin = 0; begin < catalogue; begin += items_together)\n", """\
+  const auto options = rows.options();
+  for (int64_t row = 0; row < count; ++row) {
+    at::Tensor here_ = items.add(rows.select(0, row)).relu_();
+    for (const TransposedLayer& layer : layers_)
+      here_ = at::addmm(layer.bias, here_.narrow(1, 0, layer.in), layer.weight).relu_();
+    at::from_blob(out + row * catalogue, {catalogue}, options)
+        .add_(at::mv(here_.narrow(1, 0, output_.numel()), output_));
+  }
+  if (count > 0) return;
+  for (int64_t begin = 0; begin < catalogue; begin += items_together)
+""")]
 SQUARES = [("core/optim/loops.cpp", "  if (!values.is_cpu() || !native) {",
             "  if (true || !values.is_cpu() || !native) {"),
            ("core/optim/loops.cpp", "  HostSquareSum result;\n  if (values.scalar_type() == at::kFloat) {",
@@ -51,15 +90,18 @@ KERNELS = {
                                        "  return false && user.is_cpu() && (dtype")]),
     "cross-entropy, ten MLPs of a table": (TABLE, [("core/losses/losses.cpp", "  if (plain) {",
                                                     "  if (plain && false) {")]),
+    "rows of sparse embeddings: values, sums of gradients": (NCF, LOOKED_UP),
     "dense Adam, ten MLPs": (BAGGING, DENSE),
+    "dense Adagrad, ten MLPs": (with_option(BAGGING, "optimizer={name: adagrad, lr: 0.01}"), DENSE),
     "dense SGD, ten MLPs": (with_option(BAGGING, "optimizer={name: sgd, lr: 0.01, momentum: 0.9}"), DENSE),
     "zeros for denormals": ((*BAGGING[:2], 1000, 400, 1),
                             [("core/optim/loops.h", "before_ | results_to_zero | inputs_to_zero", "before_")]),
     "square sums of gradients": (MLP, SQUARES),
     "draws of dropout": (with_option(CLASSES, "model.dropout=0.1"),
                          [("strategies/common/layers/default_layers.cpp", "  if (!state.exact) {", "  if (true) {")]),
-    "scores of all pairs": (RANKING, [("models/ncf.cpp", "return NcfScorer::of(blocks, sizes_);",
-                                       "return blocks.empty() ? NcfScorer::of(blocks, sizes_) : nullptr;")]),
+    "scores of all pairs": (RANKING, SCORES),
+    "products of a matrix and a vector": (TEXT, [("models/transformer.cpp", "if (inputs.size(0) > 1) return",
+                                                  "if (inputs.size(0) > 0) return")]),
 }
 GATE = 1.10
 
@@ -84,7 +126,15 @@ def lists(convoy, folder):
     return seconds
 
 
+def texts(convoy, folder):
+    """Returns the measurement: seconds of sixteen texts."""
+    run = folder / "gpt" if (folder / "gpt").exists() else generate.trained(folder)
+    return lambda: generate.generated(run, "--samples", generate.SAMPLES, convoy=convoy)["seconds"]
+
+
 def measurement(convoy, workload, folder):
+    if workload is TEXT:
+        return texts(convoy, folder)
     return lists(convoy, folder) if workload is RANKING else step(convoy, workload)
 
 

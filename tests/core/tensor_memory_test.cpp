@@ -36,20 +36,6 @@ TEST(TensorMemory, CountsCurrentAndPeakBytes) {
   EXPECT_GT(memory_statistics().resident_peak, 10 * mib);
 }
 
-TEST(TensorMemory, CopiesPastTheCacheByteForByte) {
-  std::string from(1000, '\0'), wanted(1200, '-');
-  for (size_t i = 0; i < from.size(); ++i) from[i] = char(i * 7 + 1);
-  for (const size_t offset : {0, 1, 8, 63}) {
-    for (const size_t bytes : {0, 1, 63, 64, 65, 127, 700}) {
-      std::string to = wanted;
-      copy_past_cache(to.data() + offset, from.data() + offset / 2, bytes);
-      std::string expected = wanted;
-      expected.replace(offset, bytes, from, offset / 2, bytes);
-      EXPECT_EQ(to, expected) << bytes << " bytes at " << offset;
-    }
-  }
-}
-
 TEST(TensorMemory, RefusesATensorLargerThanTheHost) {
   count_tensor_memory();
   const int64_t before = memory_statistics().tensors;

@@ -37,8 +37,8 @@ bool blank(const T* row, int64_t width) {
 // Copies rows [begin, end) of tensors [rows, width].
 void copy_rows(const at::Tensor& to, const at::Tensor& from, int64_t begin, int64_t end) {
   const auto row = size_t(from.size(1) * from.element_size());
-  copy_past_cache(static_cast<char*>(to.data_ptr()) + size_t(begin) * row,
-                  static_cast<const char*>(from.const_data_ptr()) + size_t(begin) * row, size_t(end - begin) * row);
+  std::memcpy(static_cast<char*>(to.data_ptr()) + size_t(begin) * row,
+              static_cast<const char*>(from.const_data_ptr()) + size_t(begin) * row, size_t(end - begin) * row);
 }
 
 }  // namespace

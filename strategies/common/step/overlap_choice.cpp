@@ -42,12 +42,13 @@ OverlapChoice::OverlapChoice(const Context& context, CommunicatorPtr group, std:
       group_(std::move(group)),
       overlaps_(configured.value_or(true)),
       measuring_(!configured && measures && group_->size() > 1) {
-  // Ranks on several hosts may not see the same file, and several groups would write it.
-  const bool keeps = !context.folder.empty() && context.local_size == context.size && group_->size() == context.size;
+  // Only rank 0 reads and writes the file; of several groups each would write it.
+  const bool keeps = !context.folder.empty() && group_->size() == context.size;
   if (!measuring_ || !keeps || context.config.train.resume != "auto") return;
   file_ = context.folder + "/overlap.json";
-  layout_ = str(context.host, ", ", group_->backend(), ", ranks: ", context.size, " (", context.process_ranks,
-                " in this process), threads: ", context.threads, ", object ", number);
+  layout_ =
+      str(context.host, ", ", group_->backend(), ", ranks: ", context.size, " (", context.process_ranks,
+          " in this process, ", context.local_size, " on this host), threads: ", context.threads, ", object ", number);
   at::Tensor seconds = context.rank == 0 ? kept_seconds(file_, layout_) : at::zeros({2}, at::kDouble);
   group_->broadcast(seconds, 0, {"seconds with and without overlap", {}})->wait();
   if ((seconds > 0).all().item<bool>()) take(seconds, " (measured before the resume)");

@@ -3,8 +3,8 @@
 // Sending ahead gains time where the network works by itself. On cores, sums are computed by the core that trains, and
 // overlapping may cost more than it hides. Unless the choice is configured, ranks on cores therefore measure both in
 // their first updates, in turn, and take the faster one. The messages are the same, so results are equal bit for bit.
-// If all ranks are on one host and in one group, RUN/overlap.json keeps the choice: a resumed run with the same layout
-// of ranks takes it.
+// If all ranks are in one group, RUN/overlap.json keeps the choice: a resumed run with the same layout of ranks takes
+// it.
 // Threads: one at a time.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,5 @@
-"""The peer of `tests/bench/run images` for text: sequences of a memory-mapped file in a DataLoader; prints JSON."""
+"""The peers of `tests/bench/run images` for text: sequences of a memory-mapped file, in a DataLoader or sliced and stacked
+by the training loop, as small trainers of GPTs do; prints JSON."""
 import argparse
 import json
 import time
@@ -22,6 +23,15 @@ class Sequences(torch.utils.data.Dataset):
         return window[:-1], window[1:]
 
 
+def stacked(path, length, batch):
+    """Yields batches at random positions, each stacked from slices."""
+    data = numpy.memmap(path, dtype=numpy.uint8, mode="r")
+    while True:
+        begins = torch.randint(len(data) - length, (batch,)).tolist()
+        yield (torch.stack([torch.from_numpy(data[at:at + length].astype(numpy.int64)) for at in begins]),
+               torch.stack([torch.from_numpy(data[at + 1:at + 1 + length].astype(numpy.int64)) for at in begins]))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--path", required=True)
@@ -30,11 +40,15 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--warm", type=int, default=100)
+    parser.add_argument("--stacked", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    loader = torch.utils.data.DataLoader(Sequences(options.path, options.length), options.batch, shuffle=True,
-                                         drop_last=True, num_workers=options.workers,
-                                         persistent_workers=options.workers > 0)
+    if options.stacked:
+        loader = stacked(options.path, options.length, options.batch)
+    else:
+        loader = torch.utils.data.DataLoader(Sequences(options.path, options.length), options.batch, shuffle=True,
+                                             drop_last=True, num_workers=options.workers,
+                                             persistent_workers=options.workers > 0)
     steps = 0
     while steps < options.warm + options.steps:
         for tokens, target in loader:
