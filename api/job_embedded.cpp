@@ -104,11 +104,11 @@ class EmbeddedImpl : public Job::Impl {
   void report_stalls(BackendRequest& request) {
     stall_reporter_ = StallReporter::create(context.channel, context.rank);
     stall_reporter_->add(context.rank, state_.records);
-    request.late = [reporter = stall_reporter_, channel = context.channel,
-                    rank = context.rank](const SlowCollective& call) {
+    request.slow_collective = [reporter = stall_reporter_, channel = context.channel,
+                               rank = context.rank](const SlowCollective& call) {
       if (call.over) channel->set(protocol::inquiry, Json{{"id", call.number}, {"stacks", false}}.dump());
       try {
-        reporter->late(rank, call);
+        reporter->report(rank, call);
       } catch (const CommError&) {
         const std::optional<Abort> cause = channel->aborted();
         if (cause && cause->kind == Failure::hang) throw CommError(Failure::hang, cause->rank, cause->message);

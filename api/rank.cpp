@@ -178,8 +178,8 @@ void Rank::connect(Context& context, const Registry& backends) {
   request.notes = records_;
   // A benchmark measures the collective without checks.
   if (!assignment_.bench.is_null()) request.checks = CollectiveChecks::none;
-  request.late = [stall_reporter = stall_reporter_, rank = plan_.rank](const SlowCollective& call) {
-    stall_reporter->late(rank, call);
+  request.slow_collective = [stall_reporter = stall_reporter_, rank = plan_.rank](const SlowCollective& call) {
+    stall_reporter->report(rank, call);
   };
   // Some backends cannot limit this wait. From this position the supervisor finds the rank for which the others wait.
   state_->collective("rendezvous of all ranks");

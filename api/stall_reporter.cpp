@@ -59,7 +59,7 @@ void StallReporter::answer(const Json& inquiry) {
   channel_->post(protocol::stacks, {{"id", id}, {"process", first_}, {"threads", stacks}});
 }
 
-void StallReporter::late(int rank, const SlowCollective& call) {
+void StallReporter::report(int rank, const SlowCollective& call) {
   Json report = call;
   report["rank"] = rank;
   channel_->post(protocol::slow_collective, report);

@@ -23,7 +23,7 @@ class StallReporter : public std::enable_shared_from_this<StallReporter> {
 
   // Reports a slow collective of `rank` (BackendRequest::late). After its time limit, waits for the supervisor's
   // diagnosis and throws CommError(peer_lost) with it. Returns if the supervisor does not abort in time.
-  void late(int rank, const SlowCollective& call);
+  void report(int rank, const SlowCollective& call);
 
  private:
   struct Rank {

@@ -313,9 +313,14 @@ fi
 mapfile -t scripts < <(find check quickstart cmake docs packaging tests tools -type f \
   \( -name '*.py' -o -name '*.sh' -o -name '*.sbatch' -o ! -name '*.*' -exec grep -qm1 '^#!' {} \; \) \
   -print 2>/dev/null | sort)
+# Page, build files and configurations. uPlot is the work of others, unchanged.
+mapfile -t written < <(find CMakeLists.txt cmake configs $folders -type f ! -path 'launch/report/page/uplot/*' \
+  \( -name '*.js' -o -name '*.css' -o -name '*.html' -o -name CMakeLists.txt -o -name '*.cmake' \
+  -o -path 'configs/*.yaml' \) -print 2>/dev/null | sort)
 while IFS=: read -r file line text; do
   complain "$file:$line" "more than 120 columns; break the line"
-done < <(LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${files[@]}" ${scripts[@]+"${scripts[@]}"} /dev/null || true)
+done < <(LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${files[@]}" ${scripts[@]+"${scripts[@]}"} \
+  ${written[@]+"${written[@]}"} /dev/null || true)
 
 # --- comments -----------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ struct BackendRequest {
   // Called in the waiting thread when half of the time limit has passed, and again at the limit. The second call may
   // block while the job finds the cause of the stall; it throws that cause. If it returns, the wait throws its own
   // error. Null: the backend reports by itself.
-  std::function<void(const SlowCollective&)> late;
+  std::function<void(const SlowCollective&)> slow_collective;
 };
 
 // Returns the inputs that follow from the context: its host, device, channel and times, and the limits and checks of

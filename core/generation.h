@@ -45,8 +45,8 @@ struct GenerationOptions {
   int64_t stop = -1;  // the token that ends the text, itself not visited; -1: none
 };
 
-// The tokens that may be drawn, with probabilities that sum to 1. By top_k and top_p likeliest first, ties by the
-// smaller token; else by token.
+// The tokens that may be drawn, with probabilities that sum to 1. Sorted by token; with top_k or top_p likeliest first,
+// and equal ones by token.
 struct TokenChoice {
   int64_t token = 0;
   double probability = 0;

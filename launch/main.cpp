@@ -367,7 +367,7 @@ ParsedCommand add_export(CLI::App& app) {
   return {line, [arguments] { return export_command(*arguments); }};
 }
 
-// `app`: of which it prints a manual page or a completion script.
+// `app`: the command line whose manual page or completion script it prints.
 ParsedCommand add_list(CLI::App& app) {
   auto listing = std::make_shared<ListRequest>();
   CLI::App* line = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");

@@ -49,7 +49,7 @@ at::Tensor apply_activation(const at::Tensor& input, const std::string& name) {
   return at::tanh(input);
 }
 
-// Autograd copies slices for a change through a view, such as the output of members as groups of channels.
+// Not in place for a view, such as the output of members that run as groups of channels: autograd would copy its base.
 at::Tensor relu_of(at::Tensor fresh) { return fresh.is_view() ? at::relu(fresh) : fresh.relu_(); }
 
 EmbeddingOptions::Rows rows_of(const Options& model) {

@@ -15,6 +15,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mv.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -28,7 +30,6 @@
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
 #include "core/tensors/products.h"
-#include "core/tensors/skinny_product.h"
 #include "models/catalogue/catalogue.h"
 #include "models/common.h"
 #include "models/registry.h"
@@ -327,8 +328,8 @@ ModelPtr make_llama(const Options& options, const Schema& schema) {
 // --- Decoder: the same formulas as the blocks, for new tokens only ---
 //
 // Keys and values of earlier tokens are in a cache of 2 · layers · key heads · context · head size numbers. One new
-// token is a chain of products of a matrix and a vector (core/tensors/skinny_product.h); each reads its weights once.
-// Several new tokens, such as a prompt, share each read by a matrix product.
+// token is a chain of products of a matrix and a vector; each reads its weights once. Several new tokens, such as a
+// prompt, share each read by a matrix product.
 
 namespace {
 
@@ -337,14 +338,7 @@ struct DecoderLinear {
   at::Tensor weight, bias;
 
   // inputs [count, in] → [count, out]
-  at::Tensor operator()(const at::Tensor& inputs) const {
-    if (inputs.size(0) > 1) return linear_product(inputs, weight, bias);
-    at::Tensor out = at::empty({1, weight.size(0)}, at::kFloat);
-    matrix_vector(weight.const_data_ptr<float>(), inputs.const_data_ptr<float>(),
-                  bias.defined() ? bias.const_data_ptr<float>() : nullptr, out.mutable_data_ptr<float>(),
-                  weight.size(0), weight.size(1));
-    return out;
-  }
+  at::Tensor operator()(const at::Tensor& inputs) const { return linear_product(inputs, weight, bias); }
 };
 
 struct DecoderNorm {
@@ -500,7 +494,8 @@ class TransformerDecoder : public TokenDecoder {
   void attend(const float* keys, const float* values, int64_t known, float* out) {
     const int64_t size = sizes_.head_size();
     float* weights = weights_.data();
-    matrix_vector_loops().front()(keys, query_.data(), nullptr, weights, known, size, size);
+    at::Tensor products = at::from_blob(weights, {known});
+    at::mv_out(products, at::from_blob(const_cast<float*>(keys), {known, size}), at::from_blob(query_.data(), {size}));
     const float scale = 1 / std::sqrt(float(size)), most = *std::max_element(weights, weights + known);
     float total = 0;
     for (int64_t t = 0; t < known; ++t) total += weights[t] = std::exp((weights[t] - most) * scale);

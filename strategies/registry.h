@@ -9,7 +9,7 @@
 #include "core/registry.h"
 #include "core/strategy.h"
 #include "strategies/common/memory/block_activations.h"
-#include "strategies/common/model/model_trials.h"
+#include "strategies/common/model/model_probes.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

@@ -104,7 +104,7 @@ void Run::Impl::restore_from(const std::string& path) {
   if (taken_over_) return;  // the others began there
   resumed_path_ = path;
   if (from_ && progress->owns(*from_)) {  // a restart of this run
-    if (context.rank == 0) log::info(str("this run continues from ", from_->path, ", and not from ", path, " again"));
+    if (context.rank == 0) log::info(str("this run resumes from ", from_->path, ", and not from ", path, " again"));
     return;
   }
   context.state->phase(loading_phase);

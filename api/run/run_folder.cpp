@@ -70,7 +70,7 @@ std::string EmbeddedRunFolder::open(const std::string& folder) {
                   "\") to begin from this one");
   }
   if (status == "running")
-    log::info(str(path, ": the previous run ended without a summary; this run continues from its newest checkpoint"));
+    log::info(str(path, ": the previous run ended without a summary; this run resumes from its newest checkpoint"));
   if (!done) {
     JobPlan plan;
     plan.name = context_.config.name;
@@ -95,7 +95,7 @@ void EmbeddedRunFolder::finish(const TrainingResult& result) {
     if (result.stopped) {
       outcome.exit_code = exit_code::stopped;
       outcome.cause =
-          Abort{Failure::stopped, -1, -1, 0, "", "stopped on request; resume continues from its checkpoint"};
+          Abort{Failure::stopped, -1, -1, 0, "", "stopped on request; the next start resumes from its checkpoint"};
     }
     outcome.result = result.summary;
     for (size_t rank = 0; rank < ranks.size(); ++rank) outcome.ranks[static_cast<int>(rank)] = Json::parse(ranks[rank]);

@@ -14,7 +14,7 @@ struct BackendEntry : Entry {
   bool needs_gpu = false;
   bool by_mpirun = false;  // processes find each other through mpirun or srun; without either, convoy starts mpirun
   // Why a job cannot continue without one of its ranks, and what to do; "": it can.
-  std::string no_lost_rank = "this backend does not say that it can; set backend: gloo";
+  std::string no_lost_rank = "this backend cannot continue without a rank; set backend: gloo";
 };
 const std::vector<BackendEntry>& backend_catalogue();
 const BackendEntry& backend_entry(const std::string& name);  // the name is known

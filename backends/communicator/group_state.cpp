@@ -127,7 +127,7 @@ void GroupState::report_slow(const Call& call, double seconds, bool over) const 
   slow.seconds = seconds;
   slow.limit = 1e-3 * double(call.timeout.count());
   slow.over = over;
-  facts_.late(slow);
+  facts_.slow_collective(slow);
 }
 
 std::shared_ptr<std::atomic<bool>> GroupState::ask_supervisor() const {

@@ -76,7 +76,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   CollectiveCheck* check() { return check_.get(); }  // null: collectives are not checked
   std::mutex issue;                                  // guards the start of operations
 
-  bool has_stall_reporter() const { return facts_.late != nullptr; }
+  bool has_stall_reporter() const { return facts_.slow_collective != nullptr; }
   // Sends a request to the supervisor. The returned flag becomes true with the answer. Null: there is no supervisor.
   std::shared_ptr<std::atomic<bool>> ask_supervisor() const;
   void report_slow(const Call& call, double seconds, bool over) const;  // requires has_stall_reporter()

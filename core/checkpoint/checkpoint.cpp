@@ -282,13 +282,13 @@ struct Checkpoints::Background {
   std::atomic<bool> awaited{false}, cancelled{false}, ended{false};
   std::exception_ptr failure;  // valid after `ended`
   std::thread thread;
-  std::chrono::duration<double> patience{0};  // time for which the destructor waits
+  std::chrono::duration<double> grace{0};  // time for which the destructor waits
   // Runs also when an exception ends the training. The save may still complete, because the other ranks' threads
   // continue.
   ~Background() {
     if (!thread.joinable()) return;
     awaited = true;
-    const auto end = std::chrono::steady_clock::now() + patience;
+    const auto end = std::chrono::steady_clock::now() + grace;
     while (!ended && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     cancelled = true;
     thread.join();
@@ -305,7 +305,7 @@ void Checkpoints::finish(Save& save) {
   const TraceLog::Open whole(trace, save.lane, str("save after step ", request.step), "checkpoint");
   try {
     coordination.on_first("open", [&] {
-      directory_.sweep();
+      directory_.remove_leftovers();
       directory_.open_temporary(request.step, coordination.token());
       return std::string();
     });
@@ -342,7 +342,7 @@ void Checkpoints::finish(Save& save) {
       return std::string();
     });
   } catch (...) {
-    if (coordination.first()) directory_.sweep();
+    if (coordination.first()) directory_.remove_leftovers();
     throw;
   }
   if (coordination.first()) directory_.prune(keep_last_, request.step);
@@ -370,7 +370,7 @@ void Checkpoints::save_in_background(Strategy& strategy, const SaveRequest& requ
     return finish(*save);
   }
   auto background = std::make_unique<Background>();
-  background->patience = std::chrono::duration<double>(context_.config.launch.failure_grace);
+  background->grace = std::chrono::duration<double>(context_.config.launch.failure_grace);
   save->coordination.continue_in_background(background->cancelled);
   save->lane = "checkpoint";
   save->awaited = &background->awaited;
@@ -435,7 +435,7 @@ void Checkpoints::wait_for_background() {
 std::optional<CheckpointInfo> Checkpoints::newest(bool to_train) {
   SaveCoordination coordination(context_, "newest");
   const std::string path = coordination.on_first("choose", [&] {
-    directory_.sweep();
+    directory_.remove_leftovers();
     const auto info = newest_in(directory_.folder(), files_, to_train);
     return info ? info->path : std::string();
   });

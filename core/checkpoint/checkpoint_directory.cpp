@@ -124,7 +124,7 @@ void CheckpointDirectory::prune(int64_t keep_last, int64_t newest) noexcept {
   }
 }
 
-void CheckpointDirectory::sweep() noexcept {
+void CheckpointDirectory::remove_leftovers() noexcept {
   try {
     for (const std::string& name : names_in(folder_)) {
       if (is_leftover(name)) files_.remove_all(folder_ + "/" + name);

@@ -30,7 +30,7 @@ class CheckpointDirectory {
   // warning.
   void prune(int64_t keep_last, int64_t newest) noexcept;
   // Removes temporary files of earlier attempts. A failure is a warning.
-  void sweep() noexcept;
+  void remove_leftovers() noexcept;
 
  private:
   void sync_parents();

@@ -138,7 +138,7 @@ class Destination {
   // `path`: the result of destination_path.
   Destination(std::string path, FileSystem& files)
       : files_(files), token_(random_token()), final_(std::move(path)), temporary_(temporary_path("tmp")) {
-    sweep();
+    remove_leftovers();
     files_.make_folder(temporary_);
   }
   ~Destination() {
@@ -186,7 +186,7 @@ class Destination {
   std::string prefix(const char* what) const { return str(".", fs::path(final_).filename().string(), ".", what, "-"); }
   std::string temporary_path(const char* what) const { return str(parent(), "/", prefix(what), token_); }
   // Removes what a killed export left.
-  void sweep() {
+  void remove_leftovers() {
     for (const std::string& name : names_in(parent()))
       if (begins_with(name, prefix("tmp"))) files_.remove_all(parent() + "/" + name);
   }

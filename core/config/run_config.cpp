@@ -273,8 +273,9 @@ std::vector<Option> described() {
   return {
       describe::text("name", "name of the run and its folder: letters, digits, '.', '_', '-'").must(),
       describe::integer("seed", "seed of initial values, sampling and all random draws", defaults.seed).at_least(0),
-      describe::choice("device", "device type of the ranks; auto: GPUs if the hosts have any", {"auto", "cpu", "cuda"},
-                       defaults.device),
+      describe::choice("device",
+                       "device type of the ranks; auto: GPUs if each host has one for each of its ranks, else cores",
+                       {"auto", "cpu", "cuda"}, defaults.device),
       describe::choice("precision",
                        "number format; with bf16 and fp16, products and activations have it, and parameters, gradients "
                        "and moments stay in fp32",

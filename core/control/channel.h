@@ -174,18 +174,18 @@ namespace protocol {
 inline constexpr char joined_variable[] = "CONVOY_JOINED";
 
 // Keys (Channel::set / get).
-inline constexpr char job[] = "job";          // JSON {job: to_json(JobPlan), folder, attempt, started (unix seconds)}
-inline constexpr char data[] = "data";        // agreement: JSON {first, fingerprint, host, numbers} of each process
-inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device, cores, threads}
-inline constexpr char rank_result[] = "result/";        // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
-inline constexpr char result[] = "result";              // JSON: the part of summary.json that rank 0 makes
+inline constexpr char job[] = "job";              // to_bytes(RankAssignment), core/control/assignment.h
+inline constexpr char data[] = "data";            // agreement: JSON {first, fingerprint, host, numbers} of each process
+inline constexpr char rank_info[] = "rank/";      // + rank: JSON {host, pid, device, cores, threads}
+inline constexpr char rank_result[] = "result/";  // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
+inline constexpr char result[] = "result";        // JSON: the part of summary.json that rank 0 makes
 inline constexpr char stopped_early[] = "stopped";      // in the result: true if the ranks stopped on request
 inline constexpr char paused[] = "paused";              // in the result: true if train.pause_after ended the training
 inline constexpr char stop_request[] = "stop/request";  // set by the supervisor when all ranks should stop
 inline constexpr char stop_at[] = "stop/at";            // vote of the ranks: the step before which all stop
 
 // Topics (Channel::post).
-inline constexpr char heartbeat[] = "beat";       // content of a heartbeat
+inline constexpr char heartbeat[] = "heartbeat";  // content of a heartbeat
 inline constexpr char progress[] = "progress";    // JSON of a Record plus {steps, epochs}: rank 0, a few times a second
 inline constexpr char resources[] = "resources";  // JSON of resource_report: each rank, every few seconds
 inline constexpr char metrics[] = "metrics";      // JSON of a Record: rank 0, at each evaluation

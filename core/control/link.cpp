@@ -201,7 +201,7 @@ void Link::send_heartbeat() {
     std::optional<Json> body(std::in_place);
     if (body_of) body = body_of();
     lock.lock();
-    Json message{{"op", "beat"}};
+    Json message{{"op", "heartbeat"}};
     if (body && !body->is_null()) message["content"] = *body;
     if (body) enqueue(lock, encode_frame(message), true);
   }

@@ -43,7 +43,7 @@ class Server : public ChannelServer {
         events_(std::move(events)),
         acceptor_(io_),
         accept_pause_(io_),
-        sweep_timer_(io_),
+        check_timer_(io_),
         dispatcher_("convoy-events") {
     if (options_.job.empty()) options_.job = random_token();
     Descriptor listener = listen_on(options_.interface_address, options_.port);
@@ -56,7 +56,7 @@ class Server : public ChannelServer {
     };
     handler_.on_end = [this](Connection& connection) { ended(connection); };
     accept();
-    sweep();
+    check_connections();
     thread_ = start_thread("convoy-channel", [this] { io_.run(); });
   }
 
@@ -129,7 +129,7 @@ class Server : public ChannelServer {
   }
 
   // Finds stalled participants, and connections without a secret that are too old.
-  void sweep() {
+  void check_connections() {
     const auto now = Clock::now();
     detect_pause(now);
     // After a pause of this process, the time without a heartbeat counts from now on.
@@ -142,18 +142,18 @@ class Server : public ChannelServer {
         continue;
       }
       if (was_paused) connection->restart_stall_timer(now);
-      const auto silence = now - connection->last_heard();
-      if (silence <= options_.heartbeat || connection->stalled) continue;
+      const auto unheard = now - connection->last_heard();
+      if (unheard <= options_.heartbeat || connection->stalled) continue;
       connection->stalled = true;
       if (!events_.on_stalled) continue;
       dispatcher_.post([this, participant = connection->participant, name = connection->name,
-                        seconds = std::chrono::duration<double>(silence).count()] {
+                        seconds = std::chrono::duration<double>(unheard).count()] {
         events_.on_stalled(participant, name, seconds);
       });
     }
-    sweep_timer_.expires_after(std::clamp<Timeout>(options_.heartbeat / 8, 10ms, 200ms));
-    sweep_timer_.async_wait([this](const asio::error_code& error) {
-      if (!error) sweep();
+    check_timer_.expires_after(std::clamp<Timeout>(options_.heartbeat / 8, 10ms, 200ms));
+    check_timer_.async_wait([this](const asio::error_code& error) {
+      if (!error) check_connections();
     });
   }
 
@@ -197,7 +197,7 @@ class Server : public ChannelServer {
 
   void handle(Connection& from, const Json& message) {
     const auto& op = message.at("op").get_ref<const std::string&>();
-    if (op == "beat") return heartbeat(from, message);
+    if (op == "heartbeat") return heartbeat(from, message);
     if (op == "bye") {
       from.orderly = true;
       return from.end();
@@ -310,7 +310,7 @@ class Server : public ChannelServer {
   asio::io_context io_{1};
   asio::posix::stream_descriptor acceptor_;
   asio::steady_timer accept_pause_;
-  asio::steady_timer sweep_timer_;
+  asio::steady_timer check_timer_;
   Clock::time_point swept_ = Clock::now();
   Clock::time_point woke_;  // end of the last pause of this process
   Connection::Handler handler_;

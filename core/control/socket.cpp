@@ -163,14 +163,14 @@ Descriptor connect_once(const std::string& address, uint16_t port, Deadline dead
   return met_itself(fd.get()) ? fail("no process listens there") : std::move(fd);
 }
 
-void prepare_connection(int fd, std::chrono::milliseconds silence) {
-  const int seconds = std::max<int>(1, static_cast<int>(silence.count() / 1000));
+void prepare_connection(int fd, std::chrono::milliseconds limit) {
+  const int seconds = std::max<int>(1, static_cast<int>(limit.count() / 1000));
   set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_flag(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
   set_flag(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 8));
   set_flag(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set_flag(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence.count()));
+  set_flag(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
 }
 
 bool wait_ready(int fd, bool writable, Deadline deadline) {

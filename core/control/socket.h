@@ -56,8 +56,8 @@ Descriptor accept_from(int listener);
 // Makes one attempt. For a temporary failure, such as no listening process yet, it returns an invalid descriptor and
 // sets `problem`. Throws Error(rendezvous) for an address that can never work.
 Descriptor connect_once(const std::string& address, uint16_t port, Deadline deadline, std::string& problem);
-// Sets socket options: send small messages at once, detect dead hosts after `silence`.
-void prepare_connection(int fd, std::chrono::milliseconds silence);
+// Sets socket options: send small messages at once, detect dead hosts after `limit`.
+void prepare_connection(int fd, std::chrono::milliseconds limit);
 
 // Waits until fd is readable (or writable); returns false at the deadline.
 bool wait_ready(int fd, bool writable, Deadline deadline);

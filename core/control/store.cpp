@@ -98,7 +98,7 @@ ControlStore::Consensus& ControlStore::add_value(const std::string& name, int pa
   };
   if (count < 1 || participant < 0 || participant >= count) throw misuse(str("not one of ", count));
   Consensus& agreement = agreements_[name];
-  if (agreement.complete) throw misuse("this name was used before; each agreement needs its own");
+  if (agreement.complete) throw misuse("this name was used before; each vote needs its own");
   if (agreement.count == 0) agreement.count = count;
   if (agreement.count != count) throw misuse(str("expects ", count, " participants, others expect ", agreement.count));
   if (!agreement.votes.emplace(participant, value).second) throw misuse("has given a value before");

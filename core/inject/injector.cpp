@@ -416,7 +416,7 @@ void Injector::act(const Fault& fault) {
     case Kind::exit:
       _exit(fault.code);
     case Kind::raise:
-      throw std::runtime_error(str("the exception that --inject ", fault.text, " asked for"));
+      throw std::runtime_error(str("the exception that --inject ", fault.text, " requested"));
     case Kind::sleep:
       std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
       break;

@@ -30,13 +30,13 @@ namespace {
 // LibTorch's kernel vectorises over the classes of one row, which pays from about this number on.
 constexpr int64_t few_classes = 64;
 
-// shifted[row, c] = logits[row, c] - largest of the row; own[row] = shifted[row, target[row]].
+// shifted[row, c] = logits[row, c] - largest of the row; of_target[row] = shifted[row, target[row]].
 template <class T>
-void shift_rows(const T* logits, const int64_t* target, T* shifted, T* own, int64_t rows, int64_t classes) {
+void shift_rows(const T* logits, const int64_t* target, T* shifted, T* of_target, int64_t rows, int64_t classes) {
   for (int64_t row = 0; row < rows; ++row, logits += classes, shifted += classes) {
     const T most = *std::max_element(logits, logits + classes);
     for (int64_t c = 0; c < classes; ++c) shifted[c] = logits[c] - most;
-    own[row] = shifted[target[row]];
+    of_target[row] = shifted[target[row]];
   }
 }
 
@@ -65,17 +65,17 @@ class RowCrossEntropy : public torch::autograd::Function<RowCrossEntropy> {
                             const at::Tensor& target) {
     const int64_t rows = logits.size(0), classes = logits.size(1);
     at::Tensor shares = at::empty(logits.sizes(), logits.options());
-    at::Tensor own = at::empty({rows}, logits.options()), sums = at::empty({rows}, logits.options());
+    at::Tensor of_target = at::empty({rows}, logits.options()), sums = at::empty({rows}, logits.options());
     const int64_t* const targets = target.const_data_ptr<int64_t>();
     if (!tensors_are_fake())
       AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "row_cross_entropy", [&] {
         shift_rows(logits.const_data_ptr<scalar_t>(), targets, shares.mutable_data_ptr<scalar_t>(),
-                   own.mutable_data_ptr<scalar_t>(), rows, classes);
+                   of_target.mutable_data_ptr<scalar_t>(), rows, classes);
         shares.exp_();
         normalise_rows(shares.mutable_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(), rows, classes);
       });
     context->save_for_backward({shares, target});
-    return sums.log_().sub_(own);
+    return sums.log_().sub_(of_target);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,

@@ -126,10 +126,10 @@ std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world
     double total = 0;
     for (int64_t m = 0; m < members; ++m) {
       const bool ratio = forms_[i] == Metric::Form::ratio;
-      const double own = ratio ? sum[m] : value_of_counts(sum + m * each, each, forms_[i]);
-      total += ratio ? own : own * weight[m];
+      const double member = ratio ? sum[m] : value_of_counts(sum + m * each, each, forms_[i]);
+      total += ratio ? member : member * weight[m];
       value.weight += weight[m];
-      if (members > 1) value.members.push_back(ratio ? own / weight[m] : own);
+      if (members > 1) value.members.push_back(ratio ? member / weight[m] : member);
     }
     value.value = total / value.weight;
     sum += members * each;

@@ -184,19 +184,19 @@ at::Tensor ranks_of_held_out(const at::Tensor& scores, const at::Tensor& held_ou
   if (most == 1) return rank_of_first(scores).unsqueeze(-1);
   const at::Tensor valid = at::arange(most, held_out.options()).lt(held_out.unsqueeze(-1));  // [B, P]
   const at::Tensor first = scores.narrow(-1, 0, most);
-  const at::Tensor own = at::where(valid & first.isnan().logical_not(), first, -infinity);
-  const at::Tensor sorted = std::get<0>(own.sort(-1)).contiguous();  // the worst first
+  const at::Tensor held_out_scores = at::where(valid & first.isnan().logical_not(), first, -infinity);
+  const at::Tensor sorted = std::get<0>(held_out_scores.sort(-1)).contiguous();  // the worst first
 
   // A NaN ranks first.
   const at::Tensor others = at::where(scores.isnan(), infinity, scores).contiguous();
-  const at::Tensor is_own = at::arange(items, held_out.options()).lt(held_out.unsqueeze(-1));
+  const at::Tensor is_held_out = at::arange(items, held_out.options()).lt(held_out.unsqueeze(-1));
   // For each other item: the number of held-out items that it passes, those without a higher score. Then `numbers`
   // counts the other items by this number.
   const at::Tensor passed = at::searchsorted(sorted, others, false, /*right=*/true);
   std::vector<int64_t> shape = sorted.sizes().vec();
   shape.back() = most + 1;
   at::Tensor numbers = at::zeros(shape, passed.options());
-  numbers.scatter_add_(-1, passed, is_own.logical_not().to(at::kLong).expand_as(passed));
+  numbers.scatter_add_(-1, passed, is_held_out.logical_not().to(at::kLong).expand_as(passed));
   const at::Tensor upwards = numbers.flip(-1).cumsum(-1);  // others above the best held-out item come first
   const at::Tensor above = upwards.narrow(-1, 0, most);    // [.., B, P], best held-out item first
   const at::Tensor ranks = above + at::arange(most, above.options());

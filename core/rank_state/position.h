@@ -84,10 +84,10 @@ inline bool is_set_up(const std::string& phase) {
 inline bool reads_files(const std::string& phase) { return phase == reading_phase || phase == loading_phase; }
 
 namespace protocol {
-inline constexpr char inquiry[] = "inquiry";       // key: JSON {id, stacks: bool}
-inline constexpr char where[] = "where";           // topic: JSON {id, ranks: [to_json(RankReport)]}
-inline constexpr char stacks[] = "stacks";         // topic: JSON {id, threads: [ThreadStack]}
-inline constexpr char slow_collective[] = "late";  // topic: JSON of a SlowCollective and {rank}
+inline constexpr char inquiry[] = "inquiry";                  // key: JSON {id, stacks: bool}
+inline constexpr char where[] = "where";                      // topic: JSON {id, ranks: [to_json(RankReport)]}
+inline constexpr char stacks[] = "stacks";                    // topic: JSON {id, threads: [ThreadStack]}
+inline constexpr char slow_collective[] = "slow_collective";  // topic: JSON of a SlowCollective and {rank}
 }  // namespace protocol
 
 // A collective that has taken longer than half of its limit, as reported to the supervisor.

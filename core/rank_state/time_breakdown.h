@@ -119,7 +119,7 @@ class TimeBreakdown {
   TimeBreakdown();
 
   // Makes the calling thread the owner.
-  void own() { owner_ = std::this_thread::get_id(); }
+  void set_owner() { owner_ = std::this_thread::get_id(); }
 
   // Begins a part of the loop; returns the one before.
   TimePart phase(TimePart part);

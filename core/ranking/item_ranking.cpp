@@ -118,11 +118,11 @@ void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit,
   // Each thread gets rows, even of a small batch.
   const int64_t threads = sizes.threads ? at::get_num_threads() : 1;
   const int64_t together = std::min(sizes.rows, (rows.rows + threads - 1) / threads);
-  std::vector<TensorList> slices;
+  std::vector<TensorList> row_ranges;
   for (int64_t begin = 0; begin < rows.rows; begin += together) {
-    slices.emplace_back();
+    row_ranges.emplace_back();
     for (const at::Tensor& term : terms)
-      slices.back().push_back(term.defined() ? term.narrow(0, begin, std::min(together, rows.rows - begin)) : term);
+      row_ranges.back().push_back(term.defined() ? term.narrow(0, begin, std::min(together, rows.rows - begin)) : term);
   }
   std::vector<at::Tensor> memory(static_cast<size_t>(threads));
   for (at::Tensor& block : memory)
@@ -134,17 +134,17 @@ void ItemRanking::visit_blocks(const Batch& rows, const Visit& visit,
     const auto score = [&](int64_t from, int64_t to) {
       at::NoGradGuard thread_no_grad;
       const size_t thread = sizes.threads ? size_t(at::get_thread_num()) : 0;
-      for (int64_t slice = from; slice < to; ++slice) {
-        const int64_t begin = slice * together, count = std::min(together, rows.rows - begin);
+      for (int64_t range = from; range < to; ++range) {
+        const int64_t begin = range * together, count = std::min(together, rows.rows - begin);
         const at::Tensor block = memory[thread].narrow(0, 0, count * items.items).view({count, items.items});
-        scorer_.scores(slices[size_t(slice)], items.terms, block);
+        scorer_.scores(row_ranges[size_t(range)], items.terms, block);
         visit(begin, items.first, block);
       }
     };
     if (sizes.threads)
-      at::parallel_for(0, int64_t(slices.size()), 1, score);
+      at::parallel_for(0, int64_t(row_ranges.size()), 1, score);
     else
-      score(0, int64_t(slices.size()));
+      score(0, int64_t(row_ranges.size()));
     if (progress) progress(items.first + items.items);
   }
 }

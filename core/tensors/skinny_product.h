@@ -1,4 +1,4 @@
-// Products of small layers on the CPU: linear layers of a few dozen features, and the product of a matrix and a vector.
+// Products of small layers on the CPU: linear layers of a few dozen features.
 //
 // They use the widest instructions of the machine. So last bits differ between kinds of machines, as with libraries. On
 // one machine they depend only on the operands, not on the number of threads.
@@ -61,21 +61,5 @@ at::Tensor skinny_input_gradient(const at::Tensor& gradient, const at::Tensor& w
 void skinny_weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& out, bool add);
 // Sums rows → `out` [out]; with `add`, adds to `out`.
 void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, bool add);
-
-// --- Product of a matrix and a vector ---
-//
-// Memory bandwidth limits it: every weight is read once. For layers of a small model, calling a library costs more
-// than the product. fp32 only; uses the widest instructions of the machine.
-
-// out [rows] = matrix [rows, depth] · vector [depth] + first [rows]; null: without `first`. `stride`: distance between
-// rows of the matrix.
-using MatrixVector = void (*)(const float* matrix, const float* vector, const float* first, float* out, int64_t rows,
-                              int64_t depth, int64_t stride);
-// Loops that this machine can run, widest first.
-const std::vector<MatrixVector>& matrix_vector_loops();
-
-// Runs the widest loop, by several threads if the matrix is large.
-void matrix_vector(const float* matrix, const float* vector, const float* first, float* out, int64_t rows,
-                   int64_t depth);
 
 }  // namespace convoy

@@ -38,7 +38,7 @@ void add(int64_t bytes) {
 }
 
 // An allocator may reserve up to a quarter more addresses than a block needs; the system gives memory only to those
-// that are used. So large blocks count with the size that was asked for, which is remembered here.
+// that are used. So large blocks count with the size that was requested, which is remembered here.
 class LargeBlocks {
  public:
   static constexpr size_t smallest = 256 << 10;  // bytes; a step has few of them, so the lock costs nothing
@@ -199,7 +199,7 @@ std::string out_of_memory_text() {
   } catch (const std::bad_alloc&) {
     return no_memory_text();
   } catch (const std::length_error& error) {
-    return str("more than any memory holds was asked for (", error.what(), "); try smaller data or a smaller model");
+    return str("more than any memory holds was requested (", error.what(), "); try smaller data or a smaller model");
   } catch (const std::system_error& error) {
     const int code = error.code().value();
     return code == EAGAIN ? no_thread_text() : code == ENOMEM ? no_memory_text() : "";

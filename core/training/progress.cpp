@@ -91,7 +91,7 @@ TrainingProgress::TrainingProgress(const Context& context, ProgressOptions optio
       generators_(context, options_.shares_device),
       stop_(context.channel, context.rank, context.size, timeout_of(context.config.launch.rendezvous)),
       trace_(context) {
-  context.times->own();
+  context.times->set_owner();
   // The flag outlives this object, because the channel may call back during destruction.
   context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
 }

@@ -127,7 +127,7 @@ class Run {
   void save();
   // Collective, before share. Starts from the state at `path`: a run folder, or one of its step-N folders. Settings
   // that differ are only logged. Learning rates of a torch optimizer, and a rate that set_learning_rate has set, are
-  // part of the state. Does nothing if the run continues from a checkpoint of its folder.
+  // part of the state. Does nothing if the run resumes from a checkpoint of its folder.
   void resume(const std::string& path);
   // Adds an object to every checkpoint; call it before share. If the run resumed, restores the object at once. Supports
   // numbers, std::string, torch::optim::LRScheduler, and objects with `std::string save() const` and `void load(const

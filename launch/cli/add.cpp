@@ -81,7 +81,7 @@ struct Author {
     return line;
   }
 
-  // Source location of a key: NAME.KEY is the pipeline's, any other key its configuration's.
+  // Source location of a key: NAME.KEY is a key of the pipeline; any other key belongs to its configuration.
   SourceLocation location(const std::string& key) const {
     const std::string prefix = pipeline.name + ".";
     if (key.rfind(prefix, 0) != 0) return location_of(pipeline.config, key);

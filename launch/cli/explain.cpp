@@ -90,8 +90,8 @@ void explain(const ExplainArguments& arguments, std::ostream& out) {
   else if (!arguments.compare.empty() && here && !arguments.no_times)
     advice = measured_or_not(request, run, topology, candidates);
   else if (!arguments.compare.empty())
-    advice = str("\ntimes: not asked for; --calibrate measures them", here ? "" : " on this host",
-                 ", --calibration FILE takes those of before\n");
+    advice = str("\ntimes: not measured; --calibrate measures them", here ? "" : " on this host",
+                 ", --calibration FILE reads an earlier measurement\n");
   out << (arguments.compare.empty() ? explained(candidates.front(), topology, source_of(arguments))
                                     : compared(candidates, topology));
   out << advice;

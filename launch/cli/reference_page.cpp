@@ -59,7 +59,7 @@ launch: {ranks: 2, collective: 5 min}
   negatives: 4
 )"},
       {"data: synthetic", "data: {name: synthetic, rows: 1000, features: [16], classes: 4}\n"},
-      {"data: table", "data: {name: table, path: leaves.csv, target: species, evaluate: {fraction: 0.2}}\n"},
+      {"data: table", "data: {name: table, path: leaves.csv, target: kind, evaluate: {fraction: 0.2}}\n"},
       {"data: text", "data: {name: text, path: my.txt, length: 64}\n"},
 
       {"loss: bce", "loss: {name: bce, label_smoothing: 0.1}\n"},

@@ -263,7 +263,7 @@ void check_evaluated_path(const UseArguments& arguments, const RunArguments& job
                         " does; type --set data.evaluate.path=FILE, or --split all"));
 }
 
-// Error(command_line) if --set makes an ensemble a single model, or changes its number of members.
+// Error(command_line) if --set makes an ensemble a single model or the reverse, or changes the number of members.
 void check_members(const UseArguments& arguments, const UsedRun& run, const RunConfig& config) {
   if (!arguments.by_strategy) return;
   const size_t trained = run.member < 0 ? member_overrides(RunConfig::from_resolved(run.config)).size() : 0;

@@ -50,20 +50,20 @@ void RunAttempt::ended(int process, const ProcessEnd& end) {
   supervisor_->ended(current, end);
 }
 
-bool RunAttempt::is_silent(int process, bool started, const std::string& silence, Failure kind) {
+bool RunAttempt::is_unreachable(int process, bool started, const std::string& how, Failure kind) {
   const int current = started ? current_process(process) : process;
   if (current < 0) return true;  // it has left already
   if (started && supervisor_->lost_after_results(current)) return true;
   if (!keeps_ranks()) return false;
-  const std::optional<Abort> loss = supervisor_->loss(current, {0, SIGKILL}, silence);
+  const std::optional<Abort> loss = supervisor_->loss(current, {0, SIGKILL}, how);
   if (loss && continue_without(current, *loss)) return true;
-  // The supervisor that noticed the silence may be that of an earlier membership, which cannot end the job.
-  if (started && !retired_.empty()) supervisor_->fail_silent(current, silence, kind);
+  // The supervisor that noticed the how may be that of an earlier membership, which cannot end the job.
+  if (started && !retired_.empty()) supervisor_->fail_unreachable(current, how, kind);
   return false;
 }
 
 bool RunAttempt::lost(int process, const std::string& message, int signal) {
-  if (is_silent(process, true, ": " + message, Failure::rendezvous)) return true;
+  if (is_unreachable(process, true, ": " + message, Failure::rendezvous)) return true;
   supervisor_->fail_launcher(current_process(process), message, signal);
   return false;
 }
@@ -220,7 +220,7 @@ void RunAttempt::first_step_done() {
   unfinished_.clear();
   if (run_.config.launch.min_ranks > 0) summary_["membership"] = changes;
   summary_["ranks"] = ranks_json(supervisor_->outcome().ranks);  // a user may want to attach a debugger
-  // The end of the run may be in the file already.
+  // summary.json may have the end of the run already.
   if (!supervisor_->stopping() && !supervisor_->failed()) write_running();
   if (!changed) return;
   add_joining();

@@ -290,9 +290,9 @@ void JobSupervisor::left(int id, bool orderly) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   participant.left = true;
   if (participant.end || (!orderly && lost_after_results(process))) return;
-  if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_silence &&
-      events_.on_silence(process, true, ": its convoy left the control channel: it was killed, or its host is lost",
-                         Failure::rendezvous))
+  if (!cause_ && !saved() && stop_signal_ == 0 && events_.on_unreachable &&
+      events_.on_unreachable(process, true, ": its convoy left the control channel: it was killed, or its host is lost",
+                             Failure::rendezvous))
     return;
   if (retired_) return;
   participant.end = ProcessEnd{0, SIGKILL};
@@ -308,11 +308,11 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
   const int rank = id >= 0 ? id : -1 - id;
   const size_t known = id >= 0 && assignment_ ? assignment_->job.ranks.size() : participants_.size();
   if (rank >= static_cast<int>(known)) return;
-  const std::string silence = str(" has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)");
+  const std::string how = str(" has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)");
   if (retired_) {
     // The participant is a rank that should leave this membership, or the convoy of a host.
-    if (events_.on_silence)
-      events_.on_silence(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, silence, Failure::hang);
+    if (events_.on_unreachable)
+      events_.on_unreachable(id >= 0 ? started_.at(static_cast<size_t>(rank)) : rank, true, how, Failure::hang);
     return;
   }
   const std::string who = str(id >= 0 ? "rank " : "the convoy of rank ", rank);
@@ -325,10 +325,10 @@ void JobSupervisor::heartbeat_lost(int id, double seconds) {
       if (continues_ && host_of(rank) != host_name()) participants_[static_cast<size_t>(process)].end = ProcessEnd{};
       return;
     }
-    if (events_.on_silence && events_.on_silence(process, id < 0, silence, Failure::hang)) return;
-    if (stop_signal_ != 0) return fail(unsaved_stop(process, who + silence));
+    if (events_.on_unreachable && events_.on_unreachable(process, id < 0, how, Failure::hang)) return;
+    if (stop_signal_ != 0) return fail(unsaved_stop(process, who + how));
   }
-  stalls_->heartbeat_lost(rank, seconds, who + silence);
+  stalls_->heartbeat_lost(rank, seconds, who + how);
 }
 
 // Ends the job with the diagnosis: the rank that waited longest need not be the stalled one.

@@ -27,7 +27,7 @@ inline constexpr char join[] = "join";    // {process, host, size, size_from, co
 inline constexpr char ended[] = "ended";  // {process, code, signal, lack, made}; made: true if its agent killed it
 // {process, why}: mpirun, srun or the remote shell that started this process's convoy is gone; the convoy kills it.
 inline constexpr char launcher_gone[] = "launcher_gone";
-inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set after the summary is written
+inline constexpr char exit_code[] = "exit_code";  // key: the job's exit code, set after the summary is written
 }  // namespace job_topic
 
 struct JobRequest {
@@ -58,8 +58,8 @@ struct JobEvents {
   std::function<void(int process, const ProcessEnd& end)> on_agent_report = nullptr;
   // Before a job fails because a process or its host does not answer. Returns true if the job continues without it.
   // `started`: `process` is its number when it was started, not the one that it has in the job now.
-  // `silence`: text that follows its name. `kind`: of the failure if the job cannot continue.
-  std::function<bool(int process, bool started, const std::string& silence, Failure kind)> on_silence = nullptr;
+  // `how`: text that follows its name. `kind`: of the failure if the job cannot continue.
+  std::function<bool(int process, bool started, const std::string& how, Failure kind)> on_unreachable = nullptr;
 };
 
 class JobSupervisor {
@@ -76,8 +76,8 @@ class JobSupervisor {
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
   // Returns how a rank process died, if the job may continue without it: it was killed, after all ranks had joined, and
-  // no other failure or stop ends the job. `silence`: see JobEvents; "": it has ended.
-  std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& silence = "") const;
+  // no other failure or stop ends the job. `how`: see JobEvents; "": it has ended.
+  std::optional<Abort> loss(int process, const ProcessEnd& end, const std::string& how = "") const;
   // True if the ranks of the job may change: all have joined and train, and no failure or stop ends the job.
   bool may_change() const;
   bool ends() const;  // a rank has made all its steps
@@ -87,8 +87,8 @@ class JobSupervisor {
   // `started`: by rank, the number of its process when it was started. From now on this object keeps the channel open
   // for ranks that have not left it yet, and only reports which of them do not answer.
   void retire(const Json& next, const Abort& loss, std::vector<int> started);
-  // Ends the job because of a process that an earlier supervisor found silent.
-  void fail_silent(int process, const std::string& silence, Failure kind);
+  // Ends the job because of a process that an earlier supervisor found unreachable.
+  void fail_unreachable(int process, const std::string& how, Failure kind);
   // Returns true if nothing is lost with the host of this process: it has ended, or only_exits(). The job does not wait
   // for it.
   bool lost_after_results(int process);

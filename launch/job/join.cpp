@@ -110,10 +110,10 @@ JobEvents RunAttempt::events_of_joining(const std::shared_ptr<Joining::State>& s
     if (*state == Joining::State::trains) failed(cause);
     if (*state == Joining::State::starts) joining_failed(cause.message);
   };
-  events.on_silence = [this, state, silent = events_.on_silence](int process, bool started, const std::string& silence,
-                                                                 Failure kind) {
-    if (*state == Joining::State::trains) return silent(process, started, silence, kind);
-    if (*state == Joining::State::starts) joining_failed("it" + silence);
+  events.on_unreachable = [this, state, unreachable = events_.on_unreachable](int process, bool started,
+                                                                              const std::string& how, Failure kind) {
+    if (*state == Joining::State::trains) return unreachable(process, started, how, kind);
+    if (*state == Joining::State::starts) joining_failed("it" + how);
     return true;
   };
   events.on_stop = [this, state, stop = events_.on_stop](int signal) {

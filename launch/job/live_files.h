@@ -1,5 +1,5 @@
-// LiveFiles: what a running job writes for other programs: progress.json for `convoy top`, resources.jsonl, and the
-// file of log.prometheus.
+// LiveFiles: the files that a running job writes for other programs: progress.json for `convoy top`, resources.jsonl,
+// and the file of log.prometheus.
 //
 // A full disk does not end a run because of these files. Ranks report it for their files, and `warn` receives the first
 // failure of log.prometheus. Threads: one.

@@ -2,8 +2,8 @@
 //
 // The supervisor decides which ranks a membership has. When a rank process is killed, the supervisor serves a new
 // control channel for the remaining ranks and publishes their job there. It names the new channel on the channel of the
-// membership before. Ranks that find a peer lost join the new channel in the same process. So each membership has its
-// own channel, groups and agreements.
+// membership before. Ranks that find a peer lost join the new channel in the same process. So each membership has
+// a separate channel, separate groups, and separate votes in the control store.
 #pragma once
 #include <string>
 #include <vector>

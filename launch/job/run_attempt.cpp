@@ -99,8 +99,8 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
   };
   if (run.config.launch.min_ranks > 0) {
     events.on_agent_report = [this](int process, const ProcessEnd& end) { ended(process, end); };
-    events.on_silence = [this](int process, bool started, const std::string& silence, Failure kind) {
-      return is_silent(process, started, silence, kind);
+    events.on_unreachable = [this](int process, bool started, const std::string& how, Failure kind) {
+      return is_unreachable(process, started, how, kind);
     };
   }
   events.on_stop = [this](int signal) {

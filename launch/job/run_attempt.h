@@ -76,7 +76,7 @@ class RunAttempt {
   bool keeps_ranks() const;
   int current_process(int process) const;
   bool continue_without(int process, const Abort& loss);
-  bool is_silent(int process, bool started, const std::string& silence, Failure kind);
+  bool is_unreachable(int process, bool started, const std::string& how, Failure kind);
   JobRequest request_of(const JobPlan& job) const;
   RankAssignment next_assignment(const JobPlan& job, bool in_memory) const;
   void change_membership(std::unique_ptr<JobSupervisor> next, const RankAssignment& assignment,

@@ -132,9 +132,9 @@ void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHo
   // mpirun does not know the rank or its host. The first probe may come at once, so only the time between probes is
   // certain.
   constexpr int probes = 5;
-  const double silence = run.config.launch.heartbeat + run.config.launch.failure_grace + 10;
+  const double limit = run.config.launch.heartbeat + run.config.launch.failure_grace + 10;
   line.insert(line.end(), {"--mca", "oob_tcp_keepalive_time", "10", "--mca", "oob_tcp_keepalive_intvl",
-                           std::to_string(static_cast<int64_t>(std::ceil(silence / probes))), "--mca",
+                           std::to_string(static_cast<int64_t>(std::ceil(limit / probes))), "--mca",
                            "oob_tcp_keepalive_probes", std::to_string(probes)});
   leave_out_networks(run.variables, hosts, line);
   const std::string folder = mpirun.substr(0, mpirun.rfind('/'));

@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& silence) const {
+std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, const std::string& how) const {
   if (end.signal == 0 || !may_change()) return std::nullopt;
   const int rank = failed_rank_of(process);
   const int64_t step = step_of(rank);
@@ -21,9 +21,9 @@ std::optional<Abort> JobSupervisor::loss(int process, const ProcessEnd& end, con
                step,
                end.signal,
                participants_[static_cast<size_t>(process)].host,
-               !silence.empty() ? label(process) + silence
-                                : str(label(process), " ", end_text(end), step >= 0 ? str(" at step ", step) : "",
-                                      reported && !reported->message.empty() ? ": " + reported->message : "")};
+               !how.empty() ? label(process) + how
+                            : str(label(process), " ", end_text(end), step >= 0 ? str(" at step ", step) : "",
+                                  reported && !reported->message.empty() ? ": " + reported->message : "")};
 }
 
 bool JobSupervisor::may_change() const {
@@ -65,10 +65,10 @@ Abort JobSupervisor::unsaved_stop(int process, const std::string& what) const {
   return reason;
 }
 
-void JobSupervisor::fail_silent(int process, const std::string& silence, Failure kind) {
+void JobSupervisor::fail_unreachable(int process, const std::string& how, Failure kind) {
   Participant& participant = participants_[static_cast<size_t>(process)];
   if (cause_ || participant.end) return;
-  const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", silence);
+  const std::string who = str(label(process), " (membership ", assignment_->membership + 1, ")", how);
   if (stop_signal_ != 0) return fail(unsaved_stop(process, who));
   const int rank = failed_rank_of(process);
   fail({kind, rank, step_of(rank), 0, participant.host, str(who, ", and the job cannot continue without it")});
@@ -77,8 +77,8 @@ void JobSupervisor::fail_silent(int process, const std::string& silence, Failure
 void JobSupervisor::launcher_gone(int process, const std::string& why) {
   if (process < 0 || process >= static_cast<int>(participants_.size())) return;
   if (!retired_ && lost_after_results(process)) return;
-  if (!cause_ && stop_signal_ == 0 && events_.on_silence &&
-      events_.on_silence(process, true, ": " + why, Failure::rendezvous))
+  if (!cause_ && stop_signal_ == 0 && events_.on_unreachable &&
+      events_.on_unreachable(process, true, ": " + why, Failure::rendezvous))
     return;
   // The caller may see the end of the same launcher half a second later, and then reports more about it.
   tasks_.after(std::chrono::milliseconds(700), [this, process, why] {

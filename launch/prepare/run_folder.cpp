@@ -209,7 +209,7 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
   throw Error(Failure::output, folder,
               ": holds an unfinished run with other settings:", difference_lines(found, request.resolved),
               can_begin_from(request, folder)
-                  ? str("\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
+                  ? str("\nto resume from its newest checkpoint with the new settings, in a new folder, type\n  ",
                         command_line(request, folder))
                   : std::string(),
               "\nto start from the beginning, type\n  ", command_line(request, "never"));

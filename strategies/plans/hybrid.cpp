@@ -204,8 +204,8 @@ std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& de
   for (int index = 0; index < ranks; ++index) {
     const std::vector<BlockRange> here = stages_at(stages, index, ranks);
     parts.push_back(ranks == 1 ? cut : blocks_of(cut, here));
-    const ModelDescription own = ranks == 1 ? cut : blocks_of(cut, here, false);
-    written.push_back(owned_bytes(job.config, own, {}, job.mesh.degree("data")));
+    const ModelDescription local = ranks == 1 ? cut : blocks_of(cut, here, false);
+    written.push_back(owned_bytes(job.config, local, {}, job.mesh.degree("data")));
   }
   std::vector<RankCost> costs;
   for (int rank = 0; rank < int(job.ranks.size()); ++rank) {

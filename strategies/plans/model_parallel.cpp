@@ -47,7 +47,7 @@ void bind_listed(const RunConfig& config, const DeviceOptions& options, const Ho
 Plan plan_model_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
     throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
-                      " ranks were asked for, and strategy model_parallel has one rank with several "
+                      " ranks were requested, and strategy model_parallel has one rank with several "
                       "devices; use strategy pipeline, or one rank");
   const DeviceOptions options = device_options(config.strategy.options);
   check_placement(options);

@@ -13,7 +13,7 @@ namespace {
 Plan plan_single(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
     throw ConfigError(SourceLocation{}, "launch.ranks", request.ranks,
-                      " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
+                      " ranks were requested, and strategy single has one rank; use strategy ddp, or type "
                       "--ranks 1");
   check_sparse_embeddings(config, true);
   return plan_replicas(config, topology, request, 1);

@@ -130,7 +130,7 @@ class ConfiguredSparseRule : public SparseRule {
     if (table.asked && !decision.key.empty())
       throw Error(Failure::config, decision.key, ": ", decision.reason, "; ", name, " is a sparse embedding");
     if (!decision.rows && decision.large && !decision.key.empty() && warns_ && warned_.insert(name).second)
-      log::warning(convoy::str(name, " of ", rows, " rows stays dense, and each update sweeps over all of them: ",
+      log::warning(convoy::str(name, " of ", rows, " rows stays dense, and each update writes all of them: ",
                                decision.key, " ", decision.reason));
     return decision.rows;
   }

@@ -324,7 +324,7 @@ class DeviceRunner : public StepRunner {
       station.worker->start([this, &schedule, &body, &station, device] {
         try {
           // The rank's thread only waits, so the time breakdown counts the thread of the first device.
-          if (device == 0) times_->own();
+          if (device == 0) times_->set_owner();
           body(schedule.actions[device], station);
         } catch (...) {
           mailbox_.stop();
@@ -341,7 +341,7 @@ class DeviceRunner : public StepRunner {
         if (!failure) failure = std::current_exception();
       }
     }
-    times_->own();
+    times_->set_owner();
     if (failure) std::rethrow_exception(failure);
   }
 

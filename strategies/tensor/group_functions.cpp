@@ -185,7 +185,7 @@ std::vector<LocalPiece> local_pieces(at::IntArrayRef shape, const TensorShard& s
 
 namespace {
 
-// Fills every range of the value that is contiguous in the whole.
+// Fills the value range by range; each range is contiguous in the whole tensor.
 void fill_pieces(const at::Tensor& value, at::IntArrayRef shape, const std::string& name,
                  const std::vector<LocalPiece>& held, const TensorShard& shard, const Init& init, uint64_t seed) {
   const Fans fans = fans_of(shape);

@@ -406,7 +406,7 @@ Layer ShardedLayers::tied_linear(const std::string& name, int64_t in, int64_t ou
                              at::IntArrayRef(shape)));
   if (shard.dimension == 1) return row_of(name, in, out, options, weight, shard.shard);
   if (options.cut == Cut::row)
-    refuse(name, convoy::str(" asks for a share of its inputs and is tied to ", options.tied_to,
+    refuse(name, convoy::str(" requests a shard of its inputs and is tied to ", options.tied_to,
                              ", which is sharded by its outputs; leave cut out, or do not tie it"));
   return column_of(name, in, options, weight, shard.shard, options.gather || options.cut == Cut::none);
 }

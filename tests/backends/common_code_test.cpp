@@ -195,7 +195,7 @@ class WaitingOperation : public ProgressOperation {
 };
 
 // Each poll takes time of the core that computes.
-TEST(ProgressEngine, PollsASilentPeerSeldomAndASleepingThreadWakes) {
+TEST(ProgressEngine, PollsAStalledPeerSeldomAndASleepingThreadWakes) {
   ProgressEngine engine("test");
   for (int round = 0; round < 2; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the thread of the engine sleeps now
@@ -209,7 +209,7 @@ TEST(ProgressEngine, PollsASilentPeerSeldomAndASleepingThreadWakes) {
   }
 }
 
-TEST(ProgressEngine, PollsAnOperationThatBeginsBehindASilentOne) {
+TEST(ProgressEngine, PollsAnOperationThatBeginsAfterAStalledOne) {
   ProgressEngine engine("test");
   const auto silent = std::make_shared<WaitingOperation>(), next = std::make_shared<WaitingOperation>();
   engine.start(silent);

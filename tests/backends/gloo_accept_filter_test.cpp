@@ -170,7 +170,7 @@ struct Listening {
   const std::string key = std::string(32, 'k');
 };
 
-TEST(GlooAcceptFilter, LimitsTheWaitForASilentPeer) {
+TEST(GlooAcceptFilter, LimitsTheWaitForAStalledPeer) {
   const Listening halted;  // the kernel accepts for a process that is stopped
   GlooConnectionKeys invitations(milliseconds(500));
   invitations.add(halted.invitation());

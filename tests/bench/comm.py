@@ -56,20 +56,20 @@ if __name__ == "__main__":
     times = harness.interleave(options.rounds, contestants, PEER, usual, number=lambda times: times[450_000])
     ok = True
     for size in SIZES:
-        figures = {name: [one[size] for one in values] for name, values in times.items()}
-        harness.table({name: figures[name] for name in (PEER, "convoy mpi")}, PEER,
+        measured = {name: [one[size] for one in values] for name, values in times.items()}
+        harness.table({name: measured[name] for name in (PEER, "convoy mpi")}, PEER,
                       f"us, {size} bytes")
-        harness.table({name: figures[name] for name in ("c10d gloo", "convoy gloo")}, "c10d gloo", f"us, {size} bytes")
-        harness.say(f"{'convoy local':26s}{harness.spread(figures['convoy local'])}")
-        ok &= harness.verdict(f"mpi, {size} bytes, ratio to the bare program",
-                              harness.median_ratio(figures, "convoy mpi", PEER), 1.0 if size == 450_000 else 2.0,
+        harness.table({name: measured[name] for name in ("c10d gloo", "convoy gloo")}, "c10d gloo", f"us, {size} bytes")
+        harness.say(f"{'convoy local':26s}{harness.spread(measured['convoy local'])}")
+        ok &= harness.check(f"mpi, {size} bytes, ratio to the bare program",
+                              harness.median_ratio(measured, "convoy mpi", PEER), 1.0 if size == 450_000 else 2.0,
                               aim=0.7 if size == 450_000 else 1.2)
         # Allow a twentieth, because two runs of the same program differ by that much.
-        ok &= harness.verdict(f"gloo, {size} bytes, ratio to c10d's own",
-                              harness.median_ratio(figures, "convoy gloo", "c10d gloo"), 1.05)
+        ok &= harness.check(f"gloo, {size} bytes, ratio to c10d's own",
+                              harness.median_ratio(measured, "convoy gloo", "c10d gloo"), 1.05)
         if size == 450_000:
-            harness.say(f"{PEER}: {statistics.median(figures[PEER]):.0f} us here, {KNOWN} us known of two idle cores")
-            ok &= harness.verdict("gloo, 450 KB in host memory, ratio to bare Open MPI",
-                                  harness.median_ratio(figures, "convoy gloo", PEER), 1.0, aim=0.7)
-            ok &= harness.verdict("local, 450 KB, microseconds", statistics.median(figures["convoy local"]), 50)
+            harness.say(f"{PEER}: {statistics.median(measured[PEER]):.0f} us here, {KNOWN} us known of two idle cores")
+            ok &= harness.check("gloo, 450 KB in host memory, ratio to bare Open MPI",
+                                  harness.median_ratio(measured, "convoy gloo", PEER), 1.0, aim=0.7)
+            ok &= harness.check("local, 450 KB, microseconds", statistics.median(measured["convoy local"]), 50)
     sys.exit(0 if ok else 1)

@@ -25,21 +25,21 @@ if __name__ == "__main__":
     else:
         harness.say(f"without {COMPILED}: it builds C++ and needs Python.h (Debian: python3-dev)")
     contestants[BOTH] = gpt_steps.side_by_side(options)
-    figures = harness.interleave(options.rounds, contestants, reference=PEER, expected=gpt_steps.expected(PEER))
-    gpt_steps.report(figures, PEER)
-    worth = gpt_steps.two_cores(figures, "ddp, one rank", BOTH)
+    measured = harness.interleave(options.rounds, contestants, reference=PEER, expected=gpt_steps.expected(PEER))
+    gpt_steps.report(measured, PEER)
+    worth = gpt_steps.two_cores(measured, "ddp, one rank", BOTH)
     ok = True
     for name, (strategy, _, _) in CONTESTANTS.items():
         gate, aim = (0.87, 0.78) if strategy == "ddp" else (1.0, None)
-        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), gate, aim=aim)
-        speed_up = harness.median_ratio(figures, f"{strategy}, one rank", name)
+        ok &= harness.check(f"{name} against {PEER}", harness.median_ratio(measured, name, PEER), gate, aim=aim)
+        speed_up = harness.median_ratio(measured, f"{strategy}, one rank", name)
         harness.say(f"       {name}: one rank's step ÷ that of two: {speed_up:.3f}")
-        ok &= harness.verdict(f"{name}: the same, of what two cores give here", speed_up / worth, 1.88, at_most=False,
+        ok &= harness.check(f"{name}: the same, of what two cores give here", speed_up / worth, 1.88, at_most=False,
                               aim=1.95)
-    ok &= harness.verdict(f"single against {gpt_steps.ALONE}", harness.median_ratio(figures, "single", gpt_steps.ALONE),
+    ok &= harness.check(f"single against {gpt_steps.ALONE}", harness.median_ratio(measured, "single", gpt_steps.ALONE),
                           0.85, aim=0.75)
     if COMPILED in contestants:
-        ok &= harness.verdict(f"single against {COMPILED}", harness.median_ratio(figures, "single", COMPILED), 1.0,
+        ok &= harness.check(f"single against {COMPILED}", harness.median_ratio(measured, "single", COMPILED), 1.0,
                               aim=0.9)
-    harness.say(f"{PEER}: one rank's step ÷ that of two: {harness.median_ratio(figures, gpt_steps.ALONE, PEER):.3f}")
+    harness.say(f"{PEER}: one rank's step ÷ that of two: {harness.median_ratio(measured, gpt_steps.ALONE, PEER):.3f}")
     sys.exit(0 if ok else 1)

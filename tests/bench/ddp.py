@@ -31,8 +31,8 @@ def torch_ddp(*extra):
                                 *extra)["step_seconds"]
 
 
-def expected_peer(figures):
-    return KNOWN_PEER * max(1, figures[ALONE] / KNOWN_ALONE)
+def expected_peer(measured):
+    return KNOWN_PEER * max(1, measured[ALONE] / KNOWN_ALONE)
 
 
 if __name__ == "__main__":
@@ -53,21 +53,21 @@ if __name__ == "__main__":
         "torch DDP, fused Adam": torch_ddp("--fused"),
         "convoy gloo, adam": convoy("gloo", optimizer="adam"),
     }
-    figures = harness.interleave(options.rounds, contestants, reference=PEER, expected=expected_peer)
-    harness.table(figures, PEER, "seconds a step")
+    measured = harness.interleave(options.rounds, contestants, reference=PEER, expected=expected_peer)
+    harness.table(measured, PEER, "seconds a step")
     harness.say(f"known of idle cores: {PEER} {KNOWN_PEER} s a step, {ALONE} {KNOWN_ALONE} s")
     median = harness.statistics.median
     ok = True
     for backend in ("gloo", "mpi"):
         name = f"convoy {backend}"
-        ok &= harness.verdict(f"{backend} against {PEER}", median(harness.ratios(figures, name, PEER)), 0.62, aim=0.58)
+        ok &= harness.check(f"{backend} against {PEER}", median(harness.ratios(measured, name, PEER)), 0.62, aim=0.58)
         # The default measures whether `overlapped` or `flushed` is faster; 2 % is the spread of a pair.
-        harness.pairs(options.pairs, figures, contestants, [name, name + ", overlapped", name + ", flushed"])
+        harness.pairs(options.pairs, measured, contestants, [name, name + ", overlapped", name + ", flushed"])
         for other in (", overlapped", ", flushed"):
-            ok &= harness.verdict(f"{name}, default against{other.replace(',', '')}",
-                                  median(harness.ratios(figures, name, name + other)), 1.02)
-    ok &= harness.verdict(f"Replicas with torch::optim::SGD, gloo, against {PEER}",
-                          median(harness.ratios(figures, "Replicas, gloo", PEER)), 0.75)
-    adam = median(harness.ratios(figures, "convoy gloo, adam", "torch DDP, fused Adam"))
+            ok &= harness.check(f"{name}, default against{other.replace(',', '')}",
+                                  median(harness.ratios(measured, name, name + other)), 1.02)
+    ok &= harness.check(f"Replicas with torch::optim::SGD, gloo, against {PEER}",
+                          median(harness.ratios(measured, "Replicas, gloo", PEER)), 0.75)
+    adam = median(harness.ratios(measured, "convoy gloo, adam", "torch DDP, fused Adam"))
     harness.say(f"with Adam, gloo against {PEER} with its fused Adam: {adam:.3f}")
     sys.exit(0 if ok else 1)

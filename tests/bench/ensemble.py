@@ -60,7 +60,7 @@ def memory():
     one, ten = peak("strategy.members=1") - shared, peak(f"strategy.members={MEMBERS}") - shared
     harness.say(f"tensors at most, beside {shared / 2**20:.1f} MiB of data: one member {one / 2**20:.2f} MiB, "
                 f"{MEMBERS} stacked {ten / 2**20:.2f} MiB")
-    return harness.verdict(f"memory of {MEMBERS} stacked members ÷ {MEMBERS} × one's", ten / MEMBERS / one, 1.2)
+    return harness.check(f"memory of {MEMBERS} stacked members ÷ {MEMBERS} × one's", ten / MEMBERS / one, 1.2)
 
 
 if __name__ == "__main__":
@@ -74,13 +74,14 @@ if __name__ == "__main__":
         "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # its workers start in the first epoch
         "convoy, processes": convoy("strategy.how=processes"),
     }
-    figures = harness.interleave(options.rounds, contestants, expected=expected_peers, slower_is="less")
-    harness.table(figures, "torch.func vmap", "member-samples a second")
+    measured = harness.interleave(options.rounds, contestants, expected=expected_peers, slower_is="less")
+    harness.table(measured, "torch.func vmap", "member-samples a second")
     for name, known in KNOWN.items():
-        harness.say(f"{name}: {statistics.median(figures[name]):,.0f} a second here, {known:,} known of two idle cores")
+        harness.say(f"{name}: {statistics.median(measured[name]):,.0f} a second here, "
+                    f"{known:,} known of two idle cores")
     ok = True
     for name, (gate, aim) in GATES.items():
-        ok &= harness.verdict(f"{OURS} ÷ {name}", harness.median_ratio(figures, OURS, name), gate, at_most=False,
+        ok &= harness.check(f"{OURS} ÷ {name}", harness.median_ratio(measured, OURS, name), gate, at_most=False,
                               aim=aim)
     ok &= memory()
     sys.exit(0 if ok else 1)

@@ -113,15 +113,15 @@ def report(cells):
     median = statistics.median
     harness.say(f"\n{'':34s}{'predicted':>12s}{'measured':>12s}{'÷':>8s}{'stated ±':>10s}   {'':8s}")
     errors, within = {}, 0
-    for (name, strategy), figures in cells.items():
-        ratio = median([p / m for p, _, m in figures])
+    for (name, strategy), measurements in cells.items():
+        ratio = median([p / m for p, _, m in measurements])
         errors[name, strategy] = abs(ratio - 1)
-        stated = median([e for _, e, _ in figures])
+        stated = median([e for _, e, _ in measurements])
         within += abs(ratio - 1) <= stated
         alone = median([m for _, _, m in cells[name, "single"]])
-        seconds = median([m for _, _, m in figures])
+        seconds = median([m for _, _, m in measurements])
         note = "" if strategy == "single" else ("single wins" if alone < seconds else "single loses")
-        harness.say(f"{name + ', ' + strategy:44.44s}{1000 * median([p for p, _, _ in figures]):10.2f} ms"
+        harness.say(f"{name + ', ' + strategy:44.44s}{1000 * median([p for p, _, _ in measurements]):10.2f} ms"
                     f"{1000 * seconds:10.2f} ms{ratio:8.2f}{100 * stated:9.0f} %   {note}")
     return errors, within
 
@@ -130,8 +130,8 @@ def picks(cells):
     """Returns the fraction of cells whose choice between `single` and the cell's strategy is within 10 % of the best
     measured; the same for models and their choice among all strategies; and how often `single` wins and loses."""
     median = statistics.median
-    predicted = {cell: median([p for p, _, _ in figures]) for cell, figures in cells.items()}
-    measured = {cell: median([m for _, _, m in figures]) for cell, figures in cells.items()}
+    predicted = {cell: median([p for p, _, _ in measurements]) for cell, measurements in cells.items()}
+    measured = {cell: median([m for _, _, m in measurements]) for cell, measurements in cells.items()}
     good = wins = losses = models_good = 0
     for name in MODELS:
         mine = [cell for cell in cells if cell[0] == name]
@@ -156,14 +156,14 @@ if __name__ == "__main__":
     cells, answered, retries = {}, [], 2 * len(MODELS)
     for number in range(options.rounds):
         for name in MODELS:
-            figures = one_round(name, options.backend, answered)
-            while figures is None:
+            measurements = one_round(name, options.backend, answered)
+            while measurements is None:
                 if retries == 0:
                     sys.exit("no figure: no round is left to repeat: run this on an idle machine")
                 retries -= 1
-                figures = one_round(name, options.backend, answered)
+                measurements = one_round(name, options.backend, answered)
             shown = []
-            for strategy, (predicted, error, seconds) in figures.items():
+            for strategy, (predicted, error, seconds) in measurements.items():
                 cells.setdefault((name, strategy), []).append((predicted, error, seconds))
                 shown.append(f"{strategy} {predicted / seconds:.2f}")
             harness.say(f"round {number + 1}/{options.rounds}: {name}: predicted ÷ measured: {'  '.join(shown)}")
@@ -175,13 +175,13 @@ if __name__ == "__main__":
                 f"mean error {100 * mean:.1f} %, worst {100 * errors[worst]:.0f} % ({', '.join(worst)}); "
                 f"{within} cells lie within the error that was stated; "
                 f"--calibrate answered in {statistics.median(answered):.1f} s, at most {max(answered):.1f}")
-    ok = harness.verdict("mean error of the predicted step", mean, 0.20, aim=0.10)
-    ok &= harness.verdict("cells whose pick is within 10 % of the best", pair_share, 0.80, at_most=False)
-    ok &= harness.verdict("models whose pick of all strategies is within 10 % of the best", model_share, 0.80,
+    ok = harness.check("mean error of the predicted step", mean, 0.20, aim=0.10)
+    ok &= harness.check("cells whose pick is within 10 % of the best", pair_share, 0.80, at_most=False)
+    ok &= harness.check("models whose pick of all strategies is within 10 % of the best", model_share, 0.80,
                           at_most=False)
-    ok &= harness.verdict("seconds that --calibrate takes to answer", statistics.median(answered), 8)
+    ok &= harness.check("seconds that --calibrate takes to answer", statistics.median(answered), 8)
     if not options.only:
-        ok &= harness.verdict("cells", len(cells), 24, at_most=False)
-        ok &= harness.verdict("comparisons that single wins", wins, 6, at_most=False)
-        ok &= harness.verdict("comparisons that single loses", losses, 6, at_most=False)
+        ok &= harness.check("cells", len(cells), 24, at_most=False)
+        ok &= harness.check("comparisons that single wins", wins, 6, at_most=False)
+        ok &= harness.check("comparisons that single loses", losses, 6, at_most=False)
     sys.exit(0 if ok else 1)

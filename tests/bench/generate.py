@@ -61,13 +61,13 @@ def main():
         last.update(json.loads(shell(core(), *command).splitlines()[-1]))
         return last["rate"]
 
-    figures = harness.interleave(options.rounds, {PEER: peer, "convoy generate": convoy})
-    harness.table(figures, PEER, "tokens a second")
+    measured = harness.interleave(options.rounds, {PEER: peer, "convoy generate": convoy})
+    harness.table(measured, PEER, "tokens a second")
     ours = generated(run, "--temperature", 0)["tokens"][0]
     same = sum(a == b for a, b in zip(ours, last["greedy"])) / TOKENS
     shutil.rmtree(folder)
-    ok = harness.verdict("likeliest tokens equal to the peer's", same, 1.0, at_most=False)
-    ok &= harness.verdict("rate of convoy ÷ rate of the peer", harness.median_ratio(figures, "convoy generate", PEER),
+    ok = harness.check("likeliest tokens equal to the peer's", same, 1.0, at_most=False)
+    ok &= harness.check("rate of convoy ÷ rate of the peer", harness.median_ratio(measured, "convoy generate", PEER),
                           1.5, at_most=False, aim=3)
     sys.exit(0 if ok else 1)
 

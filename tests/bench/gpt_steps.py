@@ -37,9 +37,9 @@ def side_by_side(options, *overrides):
     return measure
 
 
-def two_cores(figures, alone, both):
+def two_cores(measured, alone, both):
     """Returns and prints the throughput of both cores relative to one, at most 2, for independent work."""
-    worth = min(2.0, 2 * harness.median_ratio(figures, alone, both))
+    worth = min(2.0, 2 * harness.median_ratio(measured, alone, both))
     harness.say(f"two runs that share nothing get {worth:.3f} times a core's work done on this machine's two; "
                 "gates of speed-ups are scaled by it; an idle machine has 2")
     return worth / 2
@@ -47,9 +47,9 @@ def two_cores(figures, alone, both):
 
 def expected(name):
     """Returns the peer's known value for harness.interleave, scaled by the time of one process in the same round."""
-    return lambda figures: KNOWN[name] * max(1, figures[ALONE] / KNOWN[ALONE])
+    return lambda measured: KNOWN[name] * max(1, measured[ALONE] / KNOWN[ALONE])
 
 
-def report(figures, reference):
-    harness.table(figures, reference, "seconds a step")
-    harness.beside_known(figures, {name: seconds for name, seconds in KNOWN.items() if name in figures})
+def report(measured, reference):
+    harness.table(measured, reference, "seconds a step")
+    harness.beside_known(measured, {name: seconds for name, seconds in KNOWN.items() if name in measured})

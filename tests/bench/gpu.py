@@ -43,22 +43,22 @@ def all_reduce(backend, ranks, size):
 def steps(rounds, ranks):
     peer = f"torch, {ranks} GPUs" if ranks > 1 else "torch, one GPU"
     ours = peer.replace("torch", "convoy")
-    figures = harness.interleave(rounds, {peer: torch_step(ranks), ours: step(ranks)})
-    harness.table(figures, peer, "seconds a step")
-    return harness.verdict(f"step of {ours}, ratio to torch", harness.median_ratio(figures, ours, peer), 1.0)
+    measured = harness.interleave(rounds, {peer: torch_step(ranks), ours: step(ranks)})
+    harness.table(measured, peer, "seconds a step")
+    return harness.check(f"step of {ours}, ratio to torch", harness.median_ratio(measured, ours, peer), 1.0)
 
 
 def collectives(rounds, ranks):
     ok = True
     for size in SIZES:
-        figures = harness.interleave(rounds, {
+        measured = harness.interleave(rounds, {
             "c10d nccl": lambda: harness.peer("all_reduce.py", size, "--backend", "nccl", "--ranks", ranks)[str(size)],
             "convoy nccl": lambda: all_reduce("nccl", ranks, size),
             "convoy gloo, staged": lambda: all_reduce("gloo", ranks, size),
             "convoy mpi, staged": lambda: all_reduce("mpi", ranks, size)})
-        harness.table(figures, "c10d nccl", f"us, {size} bytes, {ranks} GPUs")
-        ok &= harness.verdict(f"nccl, {size} bytes, ratio to c10d's own",
-                              harness.median_ratio(figures, "convoy nccl", "c10d nccl"), 1.05)
+        harness.table(measured, "c10d nccl", f"us, {size} bytes, {ranks} GPUs")
+        ok &= harness.check(f"nccl, {size} bytes, ratio to c10d's own",
+                              harness.median_ratio(measured, "convoy nccl", "c10d nccl"), 1.05)
     return ok
 
 

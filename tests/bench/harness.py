@@ -16,7 +16,7 @@ import runs
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CONVOY = TOP / "build" / "convoy"
-VERDICTS = "CONVOY_BENCH_VERDICTS"  # a file that receives one JSON object for each verdict; tests/bench/all.py reads it
+CHECKS = "CONVOY_BENCH_CHECKS"  # a file that receives one JSON object for each check; tests/bench/all.py reads it
 
 
 def arguments(description, rounds=3):
@@ -110,9 +110,9 @@ def program(backend, *words, text=None, timeout=600, ranks=2):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
-    figures = json.loads(result.read_text())
+    measured = json.loads(result.read_text())
     shutil.rmtree(folder)
-    return figures
+    return measured
 
 
 def peer(script, *options, timeout=600):
@@ -134,7 +134,7 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
     value, or a function of the round's values if it depends on the machine's speed, or {name: value} for several
     references. `number`: converts what a contestant returns to the number that is compared and
     printed. Returns {name: [what it returned, per round]}."""
-    figures = {name: [] for name in contestants}
+    measured = {name: [] for name in contestants}
     names = list(contestants)
     done = tried = 0
     while done < rounds:
@@ -156,51 +156,51 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
                 continue
         done += 1
         for name, value in returned.items():
-            figures[name].append(value)
+            measured[name].append(value)
         say(f"round {done}/{rounds}: " + "  ".join(f"{name} {this[name]:.4g}" for name in names))
-    return figures
+    return measured
 
 
-def pairs(count, figures, contestants, names):
+def pairs(count, measured, contestants, names):
     """Measures a few of the contestants `count` times more, back to back, and alternates the first one. A difference of
     a few percent needs more rounds than the others, and no contestant may always run second."""
     for number in range(count):
         order = names if number % 2 == 0 else names[::-1]
         this = {name: contestants[name]() for name in order}
         for name in names:
-            figures[name].append(this[name])
+            measured[name].append(this[name])
         say(f"pair {number + 1}/{count}: " + "  ".join(f"{name} {this[name]:.4g}" for name in names))
 
 
-def ratios(figures, name, reference):
-    return [a / b for a, b in zip(figures[name], figures[reference])]
+def ratios(measured, name, reference):
+    return [a / b for a, b in zip(measured[name], measured[reference])]
 
 
-def median_ratio(figures, name, reference):
-    return statistics.median(ratios(figures, name, reference))
+def median_ratio(measured, name, reference):
+    return statistics.median(ratios(measured, name, reference))
 
 
-def beside_known(figures, seconds):
+def beside_known(measured, seconds):
     """Prints one line for each peer: its value here and its known value. `seconds`: {name: known value}."""
     for name, figure in seconds.items():
-        say(f"{name}: {1000 * statistics.median(figures[name]):.0f} ms a step here, "
+        say(f"{name}: {1000 * statistics.median(measured[name]):.0f} ms a step here, "
             f"{1000 * figure:.0f} ms known of two idle cores")
 
 
-def verdict(label, value, gate, at_most=True, aim=None):
+def check(label, value, gate, at_most=True, aim=None):
     ok = value <= gate if at_most else value >= gate
     sign = "≤" if at_most else "≥"
     goal = f", aim {aim}" if aim is not None else ""
     say(f"  {'ok  ' if ok else 'MISS'} {label}: {value:.3f} (gate {sign} {gate}{goal})")
-    if VERDICTS in os.environ:
-        with open(os.environ[VERDICTS], "a") as file:
+    if CHECKS in os.environ:
+        with open(os.environ[CHECKS], "a") as file:
             file.write(json.dumps({"label": label, "value": value, "gate": gate, "at_most": at_most, "aim": aim,
                                    "ok": ok}) + "\n")
     return ok
 
 
-def table(figures, reference, unit):
+def table(measured, reference, unit):
     say(f"\n{'':28s}{unit}: median [min … max]      ratio to {reference}: median [min … max]")
-    for name in figures:
-        ratio = ratios(figures, name, reference)
-        say(f"{name:28s}{spread(figures[name]):32s}      {spread(ratio)}")
+    for name in measured:
+        ratio = ratios(measured, name, reference)
+        say(f"{name:28s}{spread(measured[name]):32s}      {spread(ratio)}")

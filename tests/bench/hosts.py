@@ -75,7 +75,7 @@ if __name__ == "__main__":
                 f"{name} {seconds[name][-1]:.4g} s a step, {bytes_[name][-1]:.3f} of a ring's bytes"
                 for name in seconds))
     harness.table(seconds, "every rank for itself", "seconds a step")
-    ok = harness.verdict("bytes across the link ÷ a ring of hosts", statistics.median(bytes_["convoy"]), 1.05, aim=1)
+    ok = harness.check("bytes across the link ÷ a ring of hosts", statistics.median(bytes_["convoy"]), 1.05, aim=1)
     harness.say(f"       every rank for itself: {statistics.median(bytes_['every rank for itself']):.3f}")
-    ok &= harness.verdict("fsdp: the same", statistics.median(sharded), 1.05, aim=1)
+    ok &= harness.check("fsdp: the same", statistics.median(sharded), 1.05, aim=1)
     sys.exit(0 if ok else 1)

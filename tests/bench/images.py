@@ -78,12 +78,13 @@ if __name__ == "__main__":
         config = pathlib.Path(top, "images.yaml")
         config.write_text(CONFIG.format(path=path, size=SIZE, workers=WORKERS, epochs=EPOCHS + 1, batch=BATCH,
                                         every=IMAGES // BATCH))
-        figures = harness.interleave(options.rounds, {PEER: torchvision(path), "convoy": convoy(config), **sequences()})
-    harness.table({name: figures[name] for name in (PEER, "convoy")}, PEER, "rows a second")
-    harness.table({name: figures[name] for name in sequences()}, TEXT_PEER, "sequences a second")
-    ok = harness.verdict(f"rows a second ÷ {PEER}", harness.median_ratio(figures, "convoy", PEER), 1.5, at_most=False,
+        measured = harness.interleave(options.rounds,
+                                      {PEER: torchvision(path), "convoy": convoy(config), **sequences()})
+    harness.table({name: measured[name] for name in (PEER, "convoy")}, PEER, "rows a second")
+    harness.table({name: measured[name] for name in sequences()}, TEXT_PEER, "sequences a second")
+    ok = harness.check(f"rows a second ÷ {PEER}", harness.median_ratio(measured, "convoy", PEER), 1.5, at_most=False,
                          aim=3)
     for peer in (TEXT_PEER, STACKED_PEER):
-        ok &= harness.verdict(f"sequences a second ÷ {peer}", harness.median_ratio(figures, "convoy, text", peer), 1.5,
+        ok &= harness.check(f"sequences a second ÷ {peer}", harness.median_ratio(measured, "convoy, text", peer), 1.5,
                               at_most=False, aim=3)
     sys.exit(0 if ok else 1)

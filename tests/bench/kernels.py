@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 
-import generate
 import harness
 import ranking
 import extending_page
@@ -14,14 +13,16 @@ import extending_page
 NEVER = ["train.epochs=~", "train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
 # Steps: (configuration, overrides, steps before the measurement, measured steps, ranks).
 NCF = ("configs/ncf_story.yaml", ["strategy={name: single}"], 300, 1500, 1)
+NCF_RANKS = ("configs/ncf_story.yaml", ["launch.cores_per_rank=auto", "launch.bind=none"], 300, 1000, 4)
 BAGGING = ("configs/bagging_fashion.yaml", ["device=cpu", "data.prefetch=0"], 100, 600, 1)
+# The first moments of pixels that are nearly always black are denormal numbers from some 830 updates on.
+LONG_BAGGING = (*BAGGING[:2], 1000, 400, 1)
 MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}"], 3, 12, 1)
 CLASSES = ("configs/fashion_mlp.yaml", ["strategy={name: single}", "device=cpu"], 300, 3000, 1)
 TABLE = ("configs/bagging_fashion.yaml",
          [*BAGGING[1], "data={name: synthetic, kind: classification, rows: 65536, features: [20], classes: 3}"],
          300, 3000, 1)
 RANKING = "all pairs, as tests/bench/run ranking"
-TEXT = "texts of a GPT, as tests/bench/run generate"
 
 
 def with_option(workload, *overrides):
@@ -91,17 +92,16 @@ KERNELS = {
     "cross-entropy, ten MLPs of a table": (TABLE, [("core/losses/losses.cpp", "  if (plain) {",
                                                     "  if (plain && false) {")]),
     "rows of sparse embeddings: values, sums of gradients": (NCF, LOOKED_UP),
-    "dense Adam, ten MLPs": (BAGGING, DENSE),
+    "the same, four ranks": (NCF_RANKS, LOOKED_UP),
+    "dense Adam, ten MLPs": (LONG_BAGGING, DENSE),
     "dense Adagrad, ten MLPs": (with_option(BAGGING, "optimizer={name: adagrad, lr: 0.01}"), DENSE),
-    "dense SGD, ten MLPs": (with_option(BAGGING, "optimizer={name: sgd, lr: 0.01, momentum: 0.9}"), DENSE),
-    "zeros for denormals": ((*BAGGING[:2], 1000, 400, 1),
+    "dense SGD, ten MLPs": (with_option(LONG_BAGGING, "optimizer={name: sgd, lr: 0.01, momentum: 0.9}"), DENSE),
+    "zeros for denormals": (LONG_BAGGING,
                             [("core/optim/loops.h", "before_ | results_to_zero | inputs_to_zero", "before_")]),
     "square sums of gradients": (MLP, SQUARES),
     "draws of dropout": (with_option(CLASSES, "model.dropout=0.1"),
                          [("strategies/common/layers/default_layers.cpp", "  if (!state.exact) {", "  if (true) {")]),
     "scores of all pairs": (RANKING, SCORES),
-    "products of a matrix and a vector": (TEXT, [("models/transformer.cpp", "if (inputs.size(0) > 1) return",
-                                                  "if (inputs.size(0) > 0) return")]),
 }
 GATE = 1.10
 
@@ -126,15 +126,7 @@ def lists(convoy, folder):
     return seconds
 
 
-def texts(convoy, folder):
-    """Returns the measurement: seconds of sixteen texts."""
-    run = folder / "gpt" if (folder / "gpt").exists() else generate.trained(folder)
-    return lambda: generate.generated(run, "--samples", generate.SAMPLES, convoy=convoy)["seconds"]
-
-
 def measurement(convoy, workload, folder):
-    if workload is TEXT:
-        return texts(convoy, folder)
     return lists(convoy, folder) if workload is RANKING else step(convoy, workload)
 
 
@@ -169,10 +161,10 @@ if __name__ == "__main__":
             build(tree)
             for file, text in before.items():
                 (tree / file).write_text(text)
-            figures = harness.interleave(options.rounds, {
+            measured = harness.interleave(options.rounds, {
                 "with": measurement(harness.CONVOY, workload, pathlib.Path(folder)),
                 "without": measurement(tree / "build" / "convoy", workload, pathlib.Path(folder))})
-            harness.table(figures, "with", "seconds")
-            ok &= harness.verdict(f"{name}: without ÷ with", harness.median_ratio(figures, "without", "with"), GATE,
+            harness.table(measured, "with", "seconds")
+            ok &= harness.check(f"{name}: without ÷ with", harness.median_ratio(measured, "without", "with"), GATE,
                                   at_most=False)
     sys.exit(0 if ok else 1)

@@ -51,7 +51,7 @@ def memory_verdicts(rounds, steps):
         for rank in range(2):
             ratios = [found[rank][0] / found[rank][1] for found in measured]
             harness.say(f"  {name}, rank {rank}, peak ÷ cost(): {harness.spread(ratios)}")
-            ok &= harness.verdict(f"{name}, rank {rank}, off by", abs(harness.statistics.median(ratios) - 1), 0.10,
+            ok &= harness.check(f"{name}, rank {rank}, off by", abs(harness.statistics.median(ratios) - 1), 0.10,
                                   aim=0.05)
     return ok
 
@@ -69,16 +69,16 @@ def recomputation(rounds, steps, warm):
             predicted[recompute] = costs(run.summary)[0]
             return run.step_seconds(skip=warm)
         return measure
-    figures = harness.interleave(rounds, {"none": contestant("none"), "blocks": contestant("blocks")})
-    harness.table(figures, "none", "recompute: seconds a step")
-    ok = harness.verdict("a step with recompute: blocks against one without",
-                         harness.median_ratio(figures, "blocks", "none"), 1.35, aim=1.3)
+    measured = harness.interleave(rounds, {"none": contestant("none"), "blocks": contestant("blocks")})
+    harness.table(measured, "none", "recompute: seconds a step")
+    ok = harness.check("a step with recompute: blocks against one without",
+                         harness.median_ratio(measured, "blocks", "none"), 1.35, aim=1.3)
     saved = [a - b for a, b in zip(peaks["none"], peaks["blocks"])]
     formula = predicted["none"]["bytes"] - predicted["blocks"]["bytes"]
     harness.say(f"activations by cost(): {predicted['none']['activations'] / MIB:.0f} MiB, recomputed "
                 f"{predicted['blocks']['activations'] / MIB:.0f}; "
                 f"the peak fell by {harness.statistics.median(saved) / MIB:.0f} MiB, and by cost() {formula / MIB:.0f}")
-    return ok & harness.verdict("what recomputation saves ÷ what leaves the activations of one block",
+    return ok & harness.check("what recomputation saves ÷ what leaves the activations of one block",
                                 harness.statistics.median(s / formula for s in saved), 0.90, at_most=False)
 
 
@@ -105,12 +105,12 @@ def against(baseline, rounds):
         return max(rank["peak_resident_bytes"] for rank in run.summary["ranks"]) / MIB
     ok = True
     for name, workload in WORKLOADS.items():
-        figures = harness.interleave(rounds, {
+        measured = harness.interleave(rounds, {
             "this build": lambda workload=workload: peak(harness.CONVOY, *workload),
             "earlier build": lambda workload=workload: peak(pathlib.Path(baseline) / "convoy", *workload)})
-        harness.table(figures, "earlier build", f"{name}: MiB")
-        ok &= harness.verdict(f"{name}: peak memory ÷ that of the earlier build",
-                              harness.median_ratio(figures, "this build", "earlier build"), 1.05)
+        harness.table(measured, "earlier build", f"{name}: MiB")
+        ok &= harness.check(f"{name}: peak memory ÷ that of the earlier build",
+                              harness.median_ratio(measured, "this build", "earlier build"), 1.05)
     return ok
 
 

@@ -19,15 +19,15 @@ def convoy(strategy, options, *overrides, ranks=None):
 
 if __name__ == "__main__":
     options = harness.step_arguments(__doc__, steps=20, warm=20).parse_args()
-    figures = harness.interleave(options.rounds, {
+    measured = harness.interleave(options.rounds, {
         ALONE: torch_ddp("alone", options),
         PEER: torch_ddp("ddp", options),
         "single": convoy("single", options, ranks=1),
         "ddp, gloo": convoy("ddp", options, "backend=gloo"),
         "ddp, mpi": convoy("ddp", options, "backend=mpi"),
     }, reference=PEER)
-    harness.table(figures, PEER, "seconds a step")
-    ok = harness.verdict(f"single against {ALONE}", harness.median_ratio(figures, "single", ALONE), 1.0)
+    harness.table(measured, PEER, "seconds a step")
+    ok = harness.check(f"single against {ALONE}", harness.median_ratio(measured, "single", ALONE), 1.0)
     for name in ("ddp, gloo", "ddp, mpi"):
-        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 0.9, aim=0.8)
+        ok &= harness.check(f"{name} against {PEER}", harness.median_ratio(measured, name, PEER), 0.9, aim=0.8)
     sys.exit(0 if ok else 1)

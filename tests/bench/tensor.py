@@ -18,14 +18,14 @@ def peer(ranks, options):
 
 if __name__ == "__main__":
     options = harness.step_arguments(__doc__, steps=12, warm=3).parse_args()
-    figures = harness.interleave(options.rounds, {
+    measured = harness.interleave(options.rounds, {
         ALONE: peer(1, options), PEER: peer(2, options), "convoy, one rank": convoy("gloo", 1, options),
         "gloo, two ranks": convoy("gloo", 2, options), "mpi, two ranks": convoy("mpi", 2, options),
     }, reference=PEER)
-    harness.table(figures, PEER, "seconds a step")
-    harness.say(f"{PEER}: {harness.median_ratio(figures, ALONE, PEER):.3f} times as quick as its one rank")
+    harness.table(measured, PEER, "seconds a step")
+    harness.say(f"{PEER}: {harness.median_ratio(measured, ALONE, PEER):.3f} times as quick as its one rank")
     ok = True
     for name in ("gloo, two ranks", "mpi, two ranks"):
-        ok &= harness.verdict(f"{name}: one rank's step ÷ that of two",
-                              harness.median_ratio(figures, "convoy, one rank", name), 1.6, at_most=False, aim=1.8)
+        ok &= harness.check(f"{name}: one rank's step ÷ that of two",
+                              harness.median_ratio(measured, "convoy, one rank", name), 1.6, at_most=False, aim=1.8)
     sys.exit(0 if ok else 1)

@@ -26,8 +26,10 @@ if(CONVOY_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12.4)
     set(use_after_return 0)
   endif()
+  set(address_options detect_stack_use_after_return=${use_after_return})
+  string(APPEND address_options :strict_string_checks=1:check_initialization_order=1)
   list(APPEND convoy_test_environment
-       ASAN_OPTIONS=detect_stack_use_after_return=${use_after_return}:strict_string_checks=1:check_initialization_order=1
+       ASAN_OPTIONS=${address_options}
        LSAN_OPTIONS=suppressions=${suppressions}/leaks:print_suppressions=0
        UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
        TSAN_OPTIONS=suppressions=${suppressions}/threads:second_deadlock_stack=1:history_size=5:die_after_fork=0)

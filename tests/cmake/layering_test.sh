@@ -114,6 +114,10 @@ refuses tests/a.cpp "// $(printf 'x%.0s' {1..130})" 'more than 120 columns'
 for script in tests/a.py tests/support/a tools/a.sh check; do
   refuses $script "#!$(printf 'x%.0s' {1..130})" 'more than 120 columns'
 done
+for file in CMakeLists.txt core/CMakeLists.txt cmake/a.cmake launch/a.{js,css,html} configs/{a,tiny/a}.yaml; do
+  refuses $file "$(printf 'x%.0s' {1..121})" 'more than 120 columns'
+done
+rm -r "$tree/cmake"
 refuses core/a.inc '#include <ATen/ATen.h>' 'rename it to core/a.h or core/a.cpp'
 refuses core/a.hpp '#pragma once' 'rename it to core/a.h or core/a.cpp'
 refuses backends/cuda/a.cu 'int a;' 'rename it'

@@ -69,7 +69,7 @@ TEST_P(Failures, TimeLimitsNameOperationAndTensor) {
   });
 }
 
-TEST_P(Failures, ReceiveFromASilentPeerTimesOut) {
+TEST_P(Failures, ReceiveFromAStalledPeerTimesOut) {
   on_ranks([](Communicator& world) {
     if (world.size() == 1) return;
     CommunicatorPtr group = world.split(world.rank() < 2 ? 0 : 1, world.rank(), {"split"});

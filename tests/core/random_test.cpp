@@ -9,7 +9,7 @@ namespace {
 
 class RandomFill : public ::testing::TestWithParam<at::ScalarType> {};
 
-TEST_P(RandomFill, ShardsEqualSlicesOfTheTensor) {
+TEST_P(RandomFill, ShardsEqualRangesOfTheTensor) {
   const int64_t count = 100003;
   for (auto fill : {fill_uniform, fill_normal}) {
     auto whole = at::empty({count}, GetParam());

@@ -171,8 +171,8 @@ class Run:
     def happened(self, seconds=60):
         """Waits until the last requested fault has happened; returns its time."""
         def last():
-            told = (runs.summary(self.output) or {}).get("injected") or []
-            return told[-1]["seconds"] if len(told) == len(self.faults) else None
+            injected = (runs.summary(self.output) or {}).get("injected") or []
+            return injected[-1]["seconds"] if len(injected) == len(self.faults) else None
         # The summary is written at the end; until then only the console has the state.
         words = f"injected fault {self.faults[-1]} happens now"
         runs.wait_for(lambda: words in self.console() or last(), seconds, f"{self.title}: {words}")
@@ -187,9 +187,9 @@ class Run:
             self.sweep()
             self.check(False, f"still running {limit} s later")
         now = time.time()
-        told = (runs.summary(self.output) or {}).get("injected") or []
-        if self.failed_at is None and told:
-            self.failed_at = told[-1]["seconds"]
+        injected = (runs.summary(self.output) or {}).get("injected") or []
+        if self.failed_at is None and injected:
+            self.failed_at = injected[-1]["seconds"]
         while self.under and self.marked() and time.time() < now + 1:
             time.sleep(0.02)  # mpirun does not wait for what its processes have started
         left = self.marked()

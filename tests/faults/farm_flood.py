@@ -15,14 +15,14 @@ exec "{rank}" "$@"
 """
 
 with runs.workspace() as folder:
-    beside = folder / "program"
-    beside.mkdir()
-    shutil.copy(runs.CONVOY, beside / "convoy")
-    rank = beside / "convoy-rank"
+    copies = folder / "program"
+    copies.mkdir()
+    shutil.copy(runs.CONVOY, copies / "convoy")
+    rank = copies / "convoy-rank"
     rank.write_text(RANK.format(folder=folder, flood=FLOOD, rank=(runs.BUILD / "convoy-rank").resolve()))
     rank.chmod(0o755)
     farm = _farm.Farm(folder, {"a": "", "b": "config: {seed: 5}"}, title="flood")
-    farm.start(program=beside / "convoy").finished(0)
+    farm.start(program=copies / "convoy").finished(0)
     sizes = {str(log.relative_to(farm.output)): log.stat().st_size for log in pathlib.Path(farm.output).rglob("*.log")}
     name, other = sorted(("a", "b"), key=lambda name: -sizes[f"pipelines/{name}/logs/rank0.log"])
     loud = sizes[f"pipelines/{name}/logs/rank0.log"]

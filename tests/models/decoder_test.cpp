@@ -2,14 +2,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
 #include "core/generation.h"
-#include "core/tensors/skinny_product.h"
 #include "models/registry.h"
 #include "tests/models/building.h"
 #include "tests/models/plain_formulas.h"
@@ -194,23 +192,6 @@ TEST(Generation, DrawsTokensInProportionToTheirProbabilities) {
   EXPECT_EQ(drawn_token(choices, 0.5), 3);
   EXPECT_EQ(drawn_token(choices, 0.75), 9);
   EXPECT_EQ(drawn_token(choices, std::nextafter(1.0, 0.0)), 9);
-}
-
-TEST(MatrixVector, EqualsTheProductForEveryInstructionSet) {
-  for (const auto& [rows, depth] :
-       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 7}, {9, 16}, {64, 100}, {3, 0}}) {
-    const at::Tensor matrix = at::randn({rows, depth + 3}), vector = at::randn({depth}), first = at::randn({rows});
-    const at::Tensor expected = matrix.slice(1, 0, depth).matmul(vector);
-    for (const MatrixVector loop : matrix_vector_loops()) {
-      at::Tensor out = at::randn({rows});
-      loop(matrix.const_data_ptr<float>(), vector.const_data_ptr<float>(), nullptr, out.mutable_data_ptr<float>(), rows,
-           depth, depth + 3);
-      EXPECT_LT((out - expected).abs().max().item<double>(), 1e-4);
-      loop(matrix.const_data_ptr<float>(), vector.const_data_ptr<float>(), first.const_data_ptr<float>(),
-           out.mutable_data_ptr<float>(), rows, depth, depth + 3);
-      EXPECT_LT((out - expected - first).abs().max().item<double>(), 1e-4);
-    }
-  }
 }
 
 }  // namespace

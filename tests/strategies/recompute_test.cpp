@@ -28,10 +28,10 @@ class ChangingBlock : public Block {
   Layer linear_;
 };
 
-// `beside`: changes the first block's input, which passes through all blocks together with their results.
+// `extra`: changes the first block's input, which passes through all blocks together with their results.
 class ChangingModel : public Model {
  public:
-  ChangingModel(Change change, Change beside) : change_(std::move(change)), beside_(std::move(beside)) {}
+  ChangingModel(Change change, Change extra) : change_(std::move(change)), extra_(std::move(extra)) {}
   int64_t blocks() const override { return 3; }
   std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
@@ -39,23 +39,23 @@ class ChangingModel : public Model {
     return std::make_shared<ChangingBlock>(layers, sizes[index], sizes[index + 1], index == 1 ? change_ : nullptr);
   }
   TensorList inputs(const Batch& batch) const override {
-    if (!beside_) return {batch.at("features")};
+    if (!extra_) return {batch.at("features")};
     return {batch.at("features"), batch.at("features").clone()};
   }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    if (beside_) beside_(outputs[1]);
+    if (extra_) extra_(outputs[1]);
     return {outputs[0], batch.at("target"), {}};
   }
   std::string default_loss() const override { return "cross_entropy"; }
   std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
 
  private:
-  Change change_, beside_;
+  Change change_, extra_;
 };
 
-Subject subject_of(const Change& change, const Change& beside = nullptr) {
+Subject subject_of(const Change& change, const Change& extra = nullptr) {
   Subject subject = mlp_subject();
-  subject.model = [=] { return std::make_shared<ChangingModel>(change, beside); };
+  subject.model = [=] { return std::make_shared<ChangingModel>(change, extra); };
   return subject;
 }
 
@@ -93,8 +93,8 @@ TEST(Recompute, RefusesABlockThatChangesItsInput) {
 // An input that passes through the blocks is changed after all of them: each block's second forward would see the
 // change.
 TEST(Recompute, RefusesAnInputChangedLater) {
-  const Subject subject = subject_of(nullptr, [](const at::Tensor& beside) {
-    at::Tensor same = beside;
+  const Subject subject = subject_of(nullptr, [](const at::Tensor& extra) {
+    at::Tensor same = extra;
     return same.add_(1);
   });
   const std::string error = error_in_a_step({"single", ", recompute: [blocks.1]", 1}, subject);

@@ -293,7 +293,7 @@ TEST(ShardedLayers, RefuseIndivisibleSizesByName) {
     tied.tied_to = "block.tokens.weight";
     expect(error_of([&] { layers->linear("out", 7, 10, tied); }), "block.out has a weight of [10, 7]");
     tied.cut = Cut::row;
-    expect(error_of([&] { layers->linear("out", 6, 10, tied); }), "block.out asks for a share of its inputs");
+    expect(error_of([&] { layers->linear("out", 6, 10, tied); }), "block.out requests a shard of its inputs");
     tied.tied_to = "block.nowhere.weight";
     EXPECT_NE(error_of([&] { layers->linear("out", 6, 10, tied); }).find("nowhere"), std::string::npos);
     EXPECT_NE(error_of([&] { layers->embedding("tokens", 10, 6, {}); }).find("block.tokens.weight"), std::string::npos);

@@ -303,7 +303,7 @@ TEST(TensorParallel, BytesSentAndLocalBytesMatchTheCost) {
 // Sequences [rows, 6, 8], a block with sharded layers, and the result of `finish` for a last block or none.
 class Sequences : public Model {
  public:
-  using Finish = std::function<TensorList(const at::Tensor& value, const at::Tensor& beside)>;
+  using Finish = std::function<TensorList(const at::Tensor& value, const at::Tensor& extra)>;
   Sequences(Finish finish, bool head) : finish_(std::move(finish)), head_(head) {}
   int64_t blocks() const override { return head_ ? 3 : 2; }
   std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
@@ -378,9 +378,7 @@ TEST(TensorParallel, NamesABlockThatReshapesASequenceShard) {
     EXPECT_NE(
         error_of_sequences(shares, finish, false).find("strategy.sequence_parallel: block blocks.1 returns [75, "),
         std::string::npos);
-  const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
-    return {value, beside};
-  };
+  const auto handed_on = [](const at::Tensor& value, const at::Tensor& extra) -> TensorList { return {value, extra}; };
   EXPECT_EQ(error_of_sequences(shares, handed_on, true), "no error");
 }
 
@@ -413,9 +411,7 @@ TEST(TensorParallel, RefusesAMeasuredModelWithFlatSequences) {
     return {value.mean(1).narrow(1, 0, 6)};
   };
   EXPECT_NE(refusal(pooled, true).find("block blocks.1 returns [rows, "), std::string::npos) << refusal(pooled, true);
-  const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
-    return {value, beside};
-  };
+  const auto handed_on = [](const at::Tensor& value, const at::Tensor& extra) -> TensorList { return {value, extra}; };
   EXPECT_EQ(refusal(handed_on, true), "none");
 }
 

@@ -31,9 +31,9 @@ class Machine:
         if units is not None:
             sets = {"cpuset": mask(units), "complete_cpuset": mask(units), "nodeset": mask(nodes),
                     "complete_nodeset": mask(nodes)}
-        told = {"type": type_name, **{k: v for k, v in attributes.items() if k == "os_index"}, **sets,
+        written = {"type": type_name, **{k: v for k, v in attributes.items() if k == "os_index"}, **sets,
                 "gp_index": str(self.index), **{k: v for k, v in attributes.items() if k != "os_index"}}
-        text = " ".join(f'{key}="{value}"' for key, value in told.items())
+        text = " ".join(f'{key}="{value}"' for key, value in written.items())
         lines = [line for part in inside for line in part]
         if not lines:
             return [f"<object {text}/>"]

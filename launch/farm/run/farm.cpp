@@ -185,7 +185,7 @@ std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& 
   return ConfigError(location_of(pipeline.config, found.front().key), found.front().key,
                      str("differs from the ", done ? "finished" : "unfinished", " run in ", folder, " (",
                          join(lines, "; "), "); give another --output, or the pipeline another name; ",
-                         "train.resume=", folder, " continues from its state"),
+                         "train.resume=", folder, " resumes from its state"),
                      Failure::output);
 }
 
@@ -347,12 +347,7 @@ void Journal::write(const std::string& pipeline, const std::string& event, int a
   line.update(details);
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   // One write() in append mode: readers never see a part of a line, or two mixed lines.
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = ::write(file_.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw Error(Failure::io, path_, ": cannot be written: ", strerror(errno));
-    done += static_cast<size_t>(written);
-  }
+  write_all(file_.get(), text, path_);
   written_ = true;
 }
 

@@ -43,10 +43,10 @@ class SlotLauncher : public PipelineLauncher {
  public:
   SlotLauncher(PipelineLauncher& local, Channel& channel) : local_(local), channel_(channel) {}
 
-  void start(int slot, const LaunchSpec& order) override {
-    slots_[order.job] = slot;
-    if (slot == 0) return local_.start(slot, order);
-    send(slot, {{"start", order}});
+  void start(int slot, const LaunchSpec& spec) override {
+    slots_[spec.job] = slot;
+    if (slot == 0) return local_.start(slot, spec);
+    send(slot, {{"start", spec}});
   }
   void ask_to_stop(int job) override {
     if (slots_.at(job) == 0) return local_.ask_to_stop(job);

@@ -23,7 +23,8 @@ function el(tag, attributes = {}, ...children) {
     else if (key === "style") for (const [name, set] of Object.entries(value)) node.style.setProperty(name, set);
     else node.setAttribute(key, value === true ? "" : value);
   }
-  for (const child of children.flat(Infinity)) if (child !== undefined && child !== null && child !== false) node.append(child);
+  for (const child of children.flat(Infinity))
+    if (child !== undefined && child !== null && child !== false) node.append(child);
   return node;
 }
 
@@ -37,18 +38,20 @@ function table(heads, rows, numbers = []) {
   return el("table", {},
     el("thead", {}, el("tr", {}, heads.map((head, i) => head instanceof Node ? head : el("th", kind(i), head)))),
     el("tbody", {}, rows.map((row) => row instanceof Node ? row :
-      el("tr", {}, row.map((cell, i) => cell instanceof Node && cell.tagName === "TD" ? cell : el("td", kind(i), cell))))));
+      el("tr", {}, row.map((cell, i) =>
+        cell instanceof Node && cell.tagName === "TD" ? cell : el("td", kind(i), cell))))));
 }
 
 // One of several choices. `items`: [value, text].
 function buttons(label, items, current, choose) {
   return el("span", {class: "group", role: "group", "aria-label": label}, items.map(([value, text]) =>
-    el("button", {type: "button", "data-value": value, "aria-pressed": String(value === current), on: {click: () => choose(value)}},
-      text)));
+    el("button", {type: "button", "data-value": value, "aria-pressed": String(value === current),
+                  on: {click: () => choose(value)}}, text)));
 }
 
 function toggle(text, on, change) {
-  return el("label", {}, el("input", {type: "checkbox", checked: on, on: {change: (event) => change(event.target.checked)}}), text);
+  return el("label", {},
+    el("input", {type: "checkbox", checked: on, on: {change: (event) => change(event.target.checked)}}), text);
 }
 
 // --- Numbers ---
@@ -58,7 +61,8 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 function number(value, digits = 4) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1e15 || (size > 0 && size < 1e-4)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (size >= 1e15 || (size > 0 && size < 1e-4))
+    return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en-US");
   for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]])
     if (size >= limit) return String(Number((value / limit * (unit === "k" ? 10 : 1)).toPrecision(digits))) + unit;

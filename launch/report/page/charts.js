@@ -3,7 +3,8 @@
 const drawn = new Set();  // charts with a plot
 
 const inView = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) { inView.unobserve(entry.target); drawChart(entry.target.chart); }
+  for (const entry of entries)
+    if (entry.isIntersecting) { inView.unobserve(entry.target); drawChart(entry.target.chart); }
 }, {rootMargin: "200px"});
 
 const sized = new ResizeObserver((entries) => {
@@ -30,7 +31,8 @@ function chart(spec) {
   inView.observe(place);
   sized.observe(place);
   return el("div", {class: "chart", "data-chart": spec.title},
-    el("div", {class: "title"}, el("span", {}, spec.title), spec.soft && el("span", {class: "soft", title: spec.soft}, spec.soft)),
+    el("div", {class: "title"}, el("span", {}, spec.title),
+      spec.soft && el("span", {class: "soft", title: spec.soft}, spec.soft)),
     place, tip);
 }
 
@@ -111,20 +113,28 @@ function drawChart(chart) {
     width: Math.max(120, place.clientWidth), height: place.clientHeight,
     legend: {show: false},
     padding: [10, 18, 0, 0],
-    cursor: {y: false, points: {show: false}, drag: {x: true, y: false}, sync: spec.sync ? {key: spec.sync} : undefined},
+    cursor: {
+      y: false, points: {show: false}, drag: {x: true, y: false}, sync: spec.sync ? {key: spec.sync} : undefined,
+    },
     scales: {
       x: {time: false, distr: spec.logX ? 3 : 1, range: (plot, min, max) =>
         min === max ? (spec.logX ? [min / 2, max * 2] : [min - 1, max + 1]) : [min, max]},
       y: {distr: spec.logY ? 3 : 1, range: range(spec.logY)},
     },
-    axes: [axis(spec, spec.logX, spec.x, spec.xTick || short, false), axis(spec, spec.logY, "", spec.yTick || short, true)],
+    axes: [axis(spec, spec.logX, spec.x, spec.xTick || short, false),
+           axis(spec, spec.logY, "", spec.yTick || short, true)],
     series: [{}, ...usable.map((series) => ({
       stroke: series.colour, width: series.width || 1.5, alpha: series.alpha || 1,
       points: {show: series.dots || series.xs.length === 1, size: 5, fill: series.colour, stroke: series.colour},
     }))],
-    hooks: {setCursor: [(plot) => showTip(chart, usable, plot)], setScale: [(plot, scale) => keepZoom(chart, plot, scale)]},
+    hooks: {
+      setCursor: [(plot) => showTip(chart, usable, plot)],
+      setScale: [(plot, scale) => keepZoom(chart, plot, scale)],
+    },
   };
-  const aligned = usable.length === 1 ? [usable[0].xs, usable[0].ys] : uPlot.join(usable.map((one) => [one.xs, one.ys]));
+  const aligned = usable.length === 1
+    ? [usable[0].xs, usable[0].ys]
+    : uPlot.join(usable.map((one) => [one.xs, one.ys]));
   chart.plot = new uPlot(options, aligned, place);
   chart.plot.over.addEventListener("mouseenter", () => { chart.hovered = true; });
   chart.plot.over.addEventListener("mouseleave", () => { chart.hovered = false; tip.hidden = true; });
@@ -167,8 +177,8 @@ function showTip(chart, series, plot) {
   const more = rows.length - 10;
   const shown = rows.slice(0, 10).sort((a, b) => b.y - a.y);
   tip.replaceChildren(el("div", {class: "soft"}, (spec.xValue || number)(x)), ...shown.map((row) =>
-    el("div", {class: row === near && rows.length > 1 ? "row near" : "row"}, swatch(row.one.colour), el("span", {}, row.one.name),
-      el("span", {}, (spec.yText || number)(row.y)))));
+    el("div", {class: row === near && rows.length > 1 ? "row near" : "row"},
+      swatch(row.one.colour), el("span", {}, row.one.name), el("span", {}, (spec.yText || number)(row.y)))));
   if (more > 0) tip.append(el("div", {class: "soft"}, `and ${more} more`));
   tip.hidden = false;
   const over = plot.over, width = chart.place.clientWidth;
@@ -257,7 +267,8 @@ function metricSeries(runs, name, kinds, x) {
         series.push({name: label, colour, xs, ys: curve.y, width: 1, alpha: 0.25, quiet: true});
       const members = tests && runs.length <= 2 ? run.members[name] || [] : [];
       for (const member of members)
-        series.push({name: label, colour, xs: stepsOf(member).map(at), ys: member.y, width: 1, alpha: 0.3, quiet: true});
+        series.push({name: label, colour, xs: stepsOf(member).map(at), ys: member.y,
+                     width: 1, alpha: 0.3, quiet: true});
       series.push({name: label, colour, xs, ys: smooth ? smoothed(xs, curve.y, weight) : curve.y, dots,
                    width: tests ? 2 : both ? 1.25 : 1.75});
     }
@@ -275,21 +286,31 @@ function curvesSection() {
         all + ((data.runs[i][kind][name] || {}).bad || 0), 0), 0);
       const kindsHere = ["training", "evaluation"].filter((kind) => runs.some((i) => data.runs[i][kind][name]));
       for (const kinds of together ? [kindsHere] : kindsHere.map((kind) => [kind]).reverse()) {
-        const where = kinds.length > 1 ? "training (thin) and held-out rows (dots)" : kinds[0] === "training" ? "training" : "held-out rows";
-        const soft = [name in softTitles ? softTitles[name] : where, bad > 0 ? `${number(bad)} values are not finite` : ""].filter(Boolean).join("; ");
+        const where = kinds.length > 1 ? "training (thin) and held-out rows (dots)"
+          : kinds[0] === "training" ? "training" : "held-out rows";
+        const soft = [name in softTitles ? softTitles[name] : where,
+                      bad > 0 ? `${number(bad)} values are not finite` : ""].filter(Boolean).join("; ");
         const title = titles[name] || name;
-        charts.push(chart({title, soft, x: x.label, xValue: x.text, logX: choice.logX, logY: choice.logY, sync: "curves",
-                           zero: name === "samples_per_second" && !choice.logY,
+        charts.push(chart({title, soft, x: x.label, xValue: x.text, logX: choice.logX, logY: choice.logY,
+                           sync: "curves", zero: name === "samples_per_second" && !choice.logY,
                            series: () => metricSeries(runs, name, kinds, x)}));
       }
     }
     box.replaceChildren(runs.length === 0 ? el("p", {class: "note"}, "No run is chosen; tick one in the table above.")
-      : charts.length === 0 ? el("p", {class: "note"}, "No curve has been recorded yet.") : el("div", {class: "charts"}, charts));
+      : charts.length === 0 ? el("p", {class: "note"}, "No curve has been recorded yet.")
+      : el("div", {class: "charts"}, charts));
   };
   const set = (key) => (value) => { choice[key] = value; choice.zoom = {}; render(); };
-  const slider = el("input", {type: "range", min: 0, max: 0.99, step: 0.01, value: choice.smoothing, "aria-label": "Smoothing",
-    on: {input: (event) => { choice.smoothing = Number(event.target.value); level.textContent = choice.smoothing.toFixed(2); },
-         change: () => render()}});
+  const slider = el("input", {
+    type: "range", min: 0, max: 0.99, step: 0.01, value: choice.smoothing, "aria-label": "Smoothing",
+    on: {
+      input: (event) => {
+        choice.smoothing = Number(event.target.value);
+        level.textContent = choice.smoothing.toFixed(2);
+      },
+      change: () => render(),
+    },
+  });
   const level = el("span", {}, choice.smoothing.toFixed(2));
   draw();
   return section("curves", "Curves",

@@ -26,7 +26,8 @@ function farmColumns(farm) {
   const has = (key) => farm.rows.some((row) => row[key] !== undefined && row[key] !== null);
   return [
     ["", (row) => row.place, true], ["pipeline", (row) => row.pipeline],
-    ...gridKeys(farm).map((key) => [key, (row) => (row.grid || {})[key], farm.rows.every((row) => isNumber((row.grid || {})[key]))]),
+    ...gridKeys(farm).map((key) =>
+      [key, (row) => (row.grid || {})[key], farm.rows.every((row) => isNumber((row.grid || {})[key]))]),
     ["status", (row) => row.status],
     [farm.metric || "metric", (row) => row.value, true], ["best", (row) => row.best, true],
     ["steps", (row) => row.steps, true, number], ["training", (row) => row.train_seconds, true, duration],
@@ -42,19 +43,27 @@ function leaderboardTable(farm, f) {
   const rows = farm.rows.map((row, i) => [row, i]).sort(([a, i], [b, j]) => {
     const left = value(a), right = value(b);
     if (missing(left) || missing(right)) return missing(left) - missing(right) || i - j;
-    const order = isNumber(left) && isNumber(right) ? left - right : String(left).localeCompare(String(right), "en", {numeric: true});
+    const order = isNumber(left) && isNumber(right)
+      ? left - right
+      : String(left).localeCompare(String(right), "en", {numeric: true});
     return (down ? -order : order) || i - j;
   });
-  const heads = columns.map(([name, , numeric], column) => el("th", {class: `sortable${numeric ? " number" : ""}`, tabindex: 0,
-    "aria-sort": column === by ? (down ? "descending" : "ascending") : "none", on: {
+  const heads = columns.map(([name, , numeric], column) => el("th", {
+    class: `sortable${numeric ? " number" : ""}`, tabindex: 0,
+    "aria-sort": column === by ? (down ? "descending" : "ascending") : "none",
+    on: {
       click: () => { choice.sort[f] = [column, column === by && !down]; render(); },
-      keydown: (event) => { if (event.key === "Enter") event.target.click(); }}}, name + (column === by && name ? (down ? " ↓" : " ↑") : "")));
+      keydown: (event) => { if (event.key === "Enter") event.target.click(); },
+    },
+  }, name + (column === by && name ? (down ? " ↓" : " ↑") : "")));
   const body = rows.map(([row]) => {
     const node = el("tr", {}, columns.map(([name, of, numeric, text], column) => {
       const cell = of(row);
       if (name === "pipeline") return el("td", {}, row.run === undefined ? cell : runName(row.run, "span"));
       if (name === "status") return el("td", {class: cell}, cell === "lost" ? `lost at rung ${row.stage}` : cell);
-      return el("td", {class: numeric ? "number" : undefined}, missing(cell) ? (column === 0 ? "" : "–") : (text || (isNumber(cell) ? (value) => number(value, 5) : valueText))(cell));
+      return el("td", {class: numeric ? "number" : undefined}, missing(cell)
+        ? (column === 0 ? "" : "–")
+        : (text || (isNumber(cell) ? (value) => number(value, 5) : valueText))(cell));
     }));
     remember(lit.rows, `${f}/${row.pipeline}`, node);
     return node;
@@ -85,7 +94,8 @@ function coordinate(name, values) {
     const distinct = [...new Set(known)].sort((a, b) => a - b);
     const ticks = distinct.length <= 6 ? distinct : log ? logTicks(low, high, 5) :
       [0, 1, 2, 3, 4].map((i) => low + (high - low) * i / 4);
-    return {name, log, ticks: ticks.map((tick) => [number(tick, 3), width > 0 ? (scale(tick) - scale(low)) / width : 0.5]),
+    return {name, log,
+            ticks: ticks.map((tick) => [number(tick, 3), width > 0 ? (scale(tick) - scale(low)) / width : 0.5]),
             at: (value) => isNumber(value) ? (width > 0 ? (scale(value) - scale(low)) / width : 0.5) : null};
   }
   const names = [...new Set(known.map(valueText))].sort((a, b) => a.localeCompare(b, "en", {numeric: true}));
@@ -100,7 +110,8 @@ function settings(farm) {
   if (keys.length > 0) return keys.map((key) => [key, (row) => (row.grid || {})[key]]);
   const {keys: differing, runs} = data.differences;
   return differing.filter(({values}) => values.every((value) => value === null || typeof value !== "object"))
-    .map(({key, values}) => [key, (row) => values[runs.indexOf(row.run)], new Set(farm.rows.map((row) => values[runs.indexOf(row.run)])).size])
+    .map(({key, values}) => [key, (row) => values[runs.indexOf(row.run)],
+                             new Set(farm.rows.map((row) => values[runs.indexOf(row.run)])).size])
     .filter(([, , count]) => count > 1).slice(0, 6);
 }
 
@@ -115,7 +126,8 @@ function parallelCoordinates(farm, f, width) {
   const right = Math.max(40, longest(axes.at(-1)) + 14, axes.at(-1).name.length * 4);
   const x = (i) => left + (room - left - right) * i / (axes.length - 1);
   const y = (position) => bottom - (bottom - top) * position;
-  const svg = el("svg", {width: room, height, viewBox: `0 0 ${room} ${height}`, role: "img", "aria-label": `Settings and ${farm.metric} of each pipeline`});
+  const svg = el("svg", {width: room, height, viewBox: `0 0 ${room} ${height}`, role: "img",
+                         "aria-label": `Settings and ${farm.metric} of each pipeline`});
   axes.forEach((axis, i) => svg.append(el("line", {class: "axis", x1: x(i), x2: x(i), y1: top, y2: bottom})));
   const paths = el("g", {}), hits = el("g", {});
   for (const row of [...rows].reverse()) {
@@ -133,9 +145,11 @@ function parallelCoordinates(farm, f, width) {
   svg.append(paths);
   axes.forEach((axis, i) => {
     const first = i === 0, anchor = first ? "start" : i === axes.length - 1 ? "end" : "middle";
-    svg.append(el("text", {class: "head", x: first ? 0 : i === axes.length - 1 ? room : x(i), y: 16, "text-anchor": anchor}, axis.name + (axis.log ? " (log)" : "")));
+    svg.append(el("text", {class: "head", x: first ? 0 : i === axes.length - 1 ? room : x(i), y: 16,
+                           "text-anchor": anchor}, axis.name + (axis.log ? " (log)" : "")));
     for (const [text, at] of axis.ticks) {
-      const label = el("text", {x: x(i) + 6, y: y(at) + 4, "paint-order": "stroke", stroke: css("--page"), "stroke-width": 6, "stroke-linejoin": "round"}, text);
+      const label = el("text", {x: x(i) + 6, y: y(at) + 4, "paint-order": "stroke", stroke: css("--page"),
+                                "stroke-width": 6, "stroke-linejoin": "round"}, text);
       svg.append(label);
     }
   });
@@ -148,17 +162,20 @@ function parallelCoordinates(farm, f, width) {
 
 function scheduleChart(farm, f, width) {
   if (!farm.schedule || farm.schedule.length === 0) return null;
-  const slots = [...new Set(farm.schedule.map((bar) => bar.slot))].sort((a, b) => a.localeCompare(b, "en", {numeric: true})).slice(0, 40);
+  const slots = [...new Set(farm.schedule.map((bar) => bar.slot))]
+    .sort((a, b) => a.localeCompare(b, "en", {numeric: true})).slice(0, 40);
   const end = Math.max(...farm.schedule.map((bar) => bar.to), 1e-3), [unit, name] = timeUnit(end);
   const left = 10 + Math.max(...slots.map((slot) => slot.length)) * 7, lane = 26, height = slots.length * lane + 40;
   const room = Math.max(width, 420), x = (seconds) => left + (room - left - 12) * seconds / end;
-  const svg = el("svg", {width: room, height, viewBox: `0 0 ${room} ${height}`, role: "img", "aria-label": "Pipelines by slot and time"});
+  const svg = el("svg", {width: room, height, viewBox: `0 0 ${room} ${height}`, role: "img",
+                         "aria-label": "Pipelines by slot and time"});
   const step = niceStep(end / unit / Math.max(3, Math.floor(room / 110)));
   for (let tick = 0; tick * unit <= end * 1.0001; tick += step) {
     svg.append(el("line", {class: "axis", x1: x(tick * unit), x2: x(tick * unit), y1: 4, y2: slots.length * lane + 4}),
       el("text", {x: x(tick * unit), y: slots.length * lane + 20, "text-anchor": "middle"}, number(tick, 3)));
   }
-  svg.append(el("text", {x: left + (room - left) / 2, y: height - 3, "text-anchor": "middle"}, `time since the start (${name})`));
+  svg.append(el("text", {x: left + (room - left) / 2, y: height - 3, "text-anchor": "middle"},
+    `time since the start (${name})`));
   slots.forEach((slot, i) => svg.append(el("text", {x: 0, y: i * lane + 21}, slot)));
   for (const bar of farm.schedule) {
     const at = slots.indexOf(bar.slot);
@@ -166,12 +183,16 @@ function scheduleChart(farm, f, width) {
     const row = farm.rows.find((one) => one.pipeline === bar.pipeline), wide = Math.max(2, x(bar.to) - x(bar.from) - 1);
     const colour = row && row.run !== undefined ? runColour(row.run) : css("--soft");
     const failed = bar.end !== "done" && bar.end !== "running";
-    const rect = el("rect", {class: "slotbar", x: x(bar.from), y: at * lane + 6, width: wide, height: lane - 6, fill: colour,
-      "fill-opacity": failed ? 0.35 : 0.85, stroke: failed ? css("--bad") : "none"},
-      el("title", {}, `${bar.pipeline}, ${duration(bar.from)} to ${duration(bar.to)}: ${bar.end}${bar.cause ? ` (${bar.cause})` : ""}`));
+    const rect = el("rect", {
+      class: "slotbar", x: x(bar.from), y: at * lane + 6, width: wide, height: lane - 6, fill: colour,
+      "fill-opacity": failed ? 0.35 : 0.85, stroke: failed ? css("--bad") : "none",
+    }, el("title", {}, `${bar.pipeline}, ${duration(bar.from)} to ${duration(bar.to)}: ${bar.end}` +
+      (bar.cause ? ` (${bar.cause})` : "")));
     svg.append(rect);
     if (wide > bar.pipeline.length * 6.6 + 8)
-      svg.append(el("text", {x: x(bar.from) + 5, y: at * lane + 20, style: {fill: failed ? css("--text") : theme() === "dark" ? "#111" : "#fff", "pointer-events": "none"}}, bar.pipeline));
+      svg.append(el("text", {x: x(bar.from) + 5, y: at * lane + 20, style: {
+        fill: failed ? css("--text") : theme() === "dark" ? "#111" : "#fff", "pointer-events": "none",
+      }}, bar.pipeline));
   }
   return el("div", {class: "parallel"}, svg);
 }
@@ -180,13 +201,18 @@ function farmSection(farm, f) {
   const id = `farm-${f}`, place = el("div", {}), plan = el("div", {});
   // The pictures need the width of the page, which is known once it is laid out.
   requestAnimationFrame(() => {
-    const width = place.clientWidth, parallel = parallelCoordinates(farm, f, width), schedule = scheduleChart(farm, f, width);
-    if (parallel) place.append(el("h3", {}, "Settings and result"), el("p", {class: "note"}, "A line is a pipeline. Point at one to see it in the leaderboard."), parallel);
+    const width = place.clientWidth;
+    const parallel = parallelCoordinates(farm, f, width), schedule = scheduleChart(farm, f, width);
+    if (parallel)
+      place.append(el("h3", {}, "Settings and result"),
+        el("p", {class: "note"}, "A line is a pipeline. Point at one to see it in the leaderboard."), parallel);
     if (schedule) plan.append(el("h3", {}, "Schedule"), schedule);
   });
   const done = farm.rows.filter((row) => row.status === "done").length;
   return section(id, `Farm ${farm.name}`,
-    el("p", {class: "note"}, `${number(farm.pipelines)} pipelines, ${number(done)} done, ${number(farm.slots)} slots, ${duration(farm.seconds)}.`,
+    el("p", {class: "note"},
+      `${number(farm.pipelines)} pipelines, ${number(done)} done, ` +
+      `${number(farm.slots)} slots, ${duration(farm.seconds)}.`,
       farm.metric ? ` Sorted by ${farm.metric}, ${farm.direction === "minimize" ? "lowest" : "highest"} first.` : ""),
     farm.failure && el("p", {class: "failed"}, farm.failure),
     el("h3", {}, "Leaderboard"), leaderboardTable(farm, f), settingsTable(farm), place, plan);

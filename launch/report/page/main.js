@@ -26,12 +26,16 @@ function render() {
   const focused = controls().indexOf(document.activeElement);
   main.replaceChildren(...sections);
   if (focused >= 0 && controls()[focused]) controls()[focused].focus({preventScroll: true});
-  [...main.querySelectorAll(".scroll")].forEach((box, i) => { if (scrolled[i]) [box.scrollTop, box.scrollLeft] = scrolled[i]; });
-  document.getElementById("contents").replaceChildren(...sections.filter((one) => one.tagName === "SECTION").map((one) =>
-    el("a", {href: `#${one.id}`}, one.firstChild.textContent)));
+  [...main.querySelectorAll(".scroll")].forEach((box, i) => {
+    if (scrolled[i]) [box.scrollTop, box.scrollLeft] = scrolled[i];
+  });
+  document.getElementById("contents").replaceChildren(...sections.filter((one) => one.tagName === "SECTION")
+    .map((one) => el("a", {href: `#${one.id}`}, one.firstChild.textContent)));
   const when = new Date(data.written * 1000);
-  document.getElementById("foot").replaceChildren(el("p", {}, `Written by convoy ${data.version} on ${when.toLocaleString("en-GB")}`,
-    live ? "; the page follows the runs." : "."), el("p", {id: "state"}));
+  document.getElementById("foot").replaceChildren(
+    el("p", {}, `Written by convoy ${data.version} on ${when.toLocaleString("en-GB")}`,
+      live ? "; the page follows the runs." : "."),
+    el("p", {id: "state"}));
   document.title = data.runs.length === 1 ? `${data.runs[0].name}: convoy report` : "convoy report";
   window.scrollTo(0, top);
 }

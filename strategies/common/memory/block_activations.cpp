@@ -19,7 +19,7 @@
 #include "core/model.h"
 #include "strategies/common/memory/fake_tensors.h"
 #include "strategies/common/model/model_part.h"
-#include "strategies/common/model/model_trials.h"
+#include "strategies/common/model/model_probes.h"
 #include "strategies/common/step/gradient_collector.h"
 
 namespace convoy {
@@ -256,7 +256,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   const auto exchanges = std::make_shared<Exchanges>(Exchanges{*allocated});
   exchanges->lookups = lookups;
   const auto watched = std::make_shared<MeasuredModel>(model, *exchanges, description);
-  Context context = trial_context(config);
+  Context context = probe_context(config);
   PartRequest request;
   request.layers = [exchanges](std::shared_ptr<LayerStore> store) {
     return std::make_shared<WatchedLayers>(std::move(store), exchanges);
@@ -266,7 +266,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   if (fake) context.config.randomness = "fast";
   ModelPart part(context, watched, loss, std::move(request));
   give_fake_values(part.parameters());
-  GradientCollector collector = trial_collector(part);
+  GradientCollector collector = probe_collector(part);
   std::vector<Measured>& measured = watched->measured();
   BackwardPeaks peaks(*allocated, measured);
   part.set_hooks(&peaks);

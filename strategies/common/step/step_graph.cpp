@@ -17,8 +17,8 @@ namespace {
 
 // Steps until lazy initialisation is complete and memory caches are stable.
 constexpr int64_t warm_up = 4;
-// Number of launches before a second trial. If the recorded step reads host memory by mistake, that memory has changed
-// by then, and the trial finds the error.
+// Number of launches before a second test. If the recorded step reads host memory by mistake, that memory has changed
+// by then, and the test finds the error.
 constexpr int64_t tried_again_after = 100;
 constexpr int timed_steps = 5;
 // Largest relative difference that the order of atomic additions causes; errors cause larger ones.
@@ -190,7 +190,7 @@ bool StepGraph::record(const StepInput& input) {
     obstacle = str("a model whose state is ", human_bytes(state_bytes(hooks_.state)), " has no light step");
   if (any_obstacle(obstacle) || any_obstacle(recorded(input))) return false;
   if (mode_ == GraphMode::automatic) return holds(input, true);
-  log_status("steps are launched as one graph, as strategy.graph asks for");
+  log_status("steps are launched as one graph, as strategy.graph requires");
   return true;
 }
 

@@ -120,7 +120,7 @@ std::vector<Option> buffer_options() {
 
 Option sync_option() {
   return describe::section(
-      "sync", "how often gradients are reduced and an update is made",
+      "sync", "how often an update is made",
       {describe::integer("every", "steps whose gradients are accumulated for one update", 1)
            .between(1, 1 << 20)
            .in("steps"),

@@ -153,7 +153,7 @@ std::vector<std::string> refuse_keys_of(const Options& section, const std::vecto
 Option graph_option() {
   return describe::choice(
       "graph",
-      "record a step as one CUDA graph on a GPU. auto: if a trial gives the same results and is faster; always: end "
+      "record a step as one CUDA graph on a GPU. auto: if a test gives the same results and is faster; always: end "
       "with an error if it is impossible; never",
       graph_modes, graph_modes.front());
 }

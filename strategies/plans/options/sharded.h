@@ -37,9 +37,10 @@ std::vector<Option> sharded_data_options();
 //               `optimizer`; without resharding plus only one block, because backward frees a gathered block for the
 //               gradients of the next one
 //   moments     k·P/N
-// Without overlap one block replaces two. Sums that cannot be in place (`optimizer`, or several per update) need 1/N of
-// the largest unit.
-// `ends`: these blocks end the model, so the last one's backward follows its forward and it stays gathered.
+// Without overlap: one neighbouring block instead of two. Sums that cannot be in place (`optimizer`, or several per
+// update) need 1/N of the largest unit.
+// `ends`: these are the last blocks of the model. The backward of the last one follows its forward, so it stays
+// gathered.
 std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& description, bool ends = true);
 
 }  // namespace convoy

@@ -40,8 +40,8 @@ Decay decay_of(const OptimizerOptions& options, const std::string& parameter) {
 }
 
 // Decides for `rows: auto`: true for a table of at least 65,536 rows if an update looks up at most a quarter of them.
-// Some ids repeat, so that is about a fifth of the rows. A smaller table is cheaper to update as a whole: single rows
-// have fixed costs, and the rows of all ranks, which every rank gathers, may exceed the table.
+// Look-ups repeat ids: a quarter of them touches about a fifth of the rows. A smaller table is cheaper to update as a
+// whole: single rows have fixed costs, and the rows of all ranks, which every rank gathers, may exceed the table.
 bool rows_by_size(int64_t table_rows, double lookups) {
   return table_rows >= least_rows && lookups <= most_of_table * double(table_rows);
 }

@@ -423,8 +423,8 @@ TEST(ChannelServer, HeartbeatsCarryTheirContent) {
   std::atomic<int> beats{0};
   channel->supervised()->on_heartbeat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
   const auto reported = seen.wait_for(2);
-  EXPECT_EQ(reported[0], "beat of 3: {\"step\":1}");
-  EXPECT_EQ(reported[1], "beat of 3: {\"step\":2}");
+  EXPECT_EQ(reported[0], "heartbeat of 3: {\"step\":1}");
+  EXPECT_EQ(reported[1], "heartbeat of 3: {\"step\":2}");
 }
 
 TEST(ChannelServer, ReportsDroppedHeartbeats) {

@@ -1,5 +1,5 @@
-"""The peers of `tests/bench/run images` for text: sequences of a memory-mapped file, in a DataLoader or sliced and stacked
-by the training loop, as small trainers of GPTs do; prints JSON."""
+"""The peers of `tests/bench/run images` for text: sequences of a memory-mapped file, in a DataLoader, or sliced and
+stacked by the training loop, as small trainers of GPTs do; prints JSON."""
 import argparse
 import json
 import time

@@ -65,14 +65,14 @@ TEST(Sampler, GlobalBatchesAreEqualOnOneToFourRanks) {
 }
 
 TEST(Sampler, TheLastBatchIsSmallerAndNeverEmpty) {
-  const Sampler ragged(1003, 50, 9), even(1000, 50, 9);
-  EXPECT_EQ(ragged.rows_of(20), 3);
-  EXPECT_EQ(ragged.rows_of(21), 50);
-  EXPECT_EQ(ragged.epoch_of(20), 0);
-  EXPECT_EQ(ragged.epoch_of(21), 1);
+  const Sampler uneven(1003, 50, 9), even(1000, 50, 9);
+  EXPECT_EQ(uneven.rows_of(20), 3);
+  EXPECT_EQ(uneven.rows_of(21), 50);
+  EXPECT_EQ(uneven.epoch_of(20), 0);
+  EXPECT_EQ(uneven.epoch_of(21), 1);
   EXPECT_EQ(even.steps_per_epoch(), 20);
   EXPECT_EQ(even.rows_of(19), 50);
-  EXPECT_EQ(ragged.indices(20, 3, 4).numel(), 0);  // three rows for four ranks
+  EXPECT_EQ(uneven.indices(20, 3, 4).numel(), 0);  // three rows for four ranks
 }
 
 TEST(Sampler, KeepsTheOrderWithoutShuffling) {

@@ -189,7 +189,7 @@ TEST(ItemRanking, KMayExceedTheCatalogue) {
   EXPECT_EQ(top.counts[0].item<int64_t>(), 5);
 }
 
-TEST(ItemRanking, ComputesPartsOnceWhileTheyFit) {
+TEST(ItemRanking, ComputesTermsOnceWhileTheyFit) {
   const auto computed = [](int64_t bytes) {
     Products products(whole_numbers(4, 2), whole_numbers(10, 2), {64, 2, true});
     ItemRanking ranking(products, 10, {}, bytes);

@@ -40,11 +40,11 @@ def loaded():
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__).parse_args()
-    figures = harness.interleave(options.rounds, {"LibTorch loaded": loaded, "joined, gloo": joined("gloo"),
+    measured = harness.interleave(options.rounds, {"LibTorch loaded": loaded, "joined, gloo": joined("gloo"),
                                                   "joined, mpi": joined("mpi")})
-    harness.table(figures, "LibTorch loaded", "seconds")
+    harness.table(measured, "LibTorch loaded", "seconds")
     ok = True
     for backend in ("gloo", "mpi"):
-        ok &= harness.verdict(f"{RANKS} ranks joined, {backend}, seconds",
-                              statistics.median(figures[f"joined, {backend}"]), LIMIT)
+        ok &= harness.check(f"{RANKS} ranks joined, {backend}, seconds",
+                              statistics.median(measured[f"joined, {backend}"]), LIMIT)
     sys.exit(0 if ok else 1)

@@ -27,9 +27,9 @@ def share(overrides):
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__).parse_args()
-    figures = harness.interleave(options.rounds, {name: share(overrides) for name, overrides in CASES.items()})
+    measured = harness.interleave(options.rounds, {name: share(overrides) for name, overrides in CASES.items()})
     ok = True
-    for name, values in figures.items():
-        ok &= harness.verdict(f"share of the rank's processor time, {name}, percent",
+    for name, values in measured.items():
+        ok &= harness.check(f"share of the rank's processor time, {name}, percent",
                               100 * harness.statistics.median(values), 1.0)
     sys.exit(0 if ok else 1)

@@ -1,4 +1,4 @@
-#include "strategies/common/model/model_trials.h"
+#include "strategies/common/model/model_probes.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -15,14 +15,14 @@
 
 namespace convoy {
 
-Context trial_context(const RunConfig& config) {
+Context probe_context(const RunConfig& config) {
   Context context;
   context.config = config;
   context.world = make_single_communicator();
   return context;
 }
 
-GradientCollector trial_collector(const ModelPart& part) {
+GradientCollector probe_collector(const ModelPart& part) {
   for (const ParameterPtr& parameter : part.parameters()) parameter->gradient = at::zeros_like(parameter->value);
   return GradientCollector(part.parameters(), part.state(), [](int) {});
 }
@@ -101,7 +101,7 @@ class ObservedLayers : public DefaultLayers {
 
 TracedStep traced_step(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch,
                        const std::function<void(const std::string& name, const at::Tensor& value)>& set_values) {
-  const Context context = trial_context(config);
+  const Context context = probe_context(config);
   const auto trace = std::make_shared<Trace>();
   PartRequest request;
   request.layers = [trace](std::shared_ptr<LayerStore> store) {
@@ -114,7 +114,7 @@ TracedStep traced_step(const RunConfig& config, const ModelPtr& model, LossPtr l
       for (const ParameterPtr& parameter : *list) set_values(parameter->name, parameter->value.detach());
     for (const NamedBuffer& buffer : part.buffers()) set_values(buffer.name, buffer.value.detach());
   }
-  GradientCollector collector = trial_collector(part);
+  GradientCollector collector = probe_collector(part);
   collector.begin();
   const Batch given = prepared(batch, context.devices.front(), part.dtype());
   const Loss value = part.loss(part.forward(given, 0), given);
@@ -201,7 +201,7 @@ std::string loss_fault(const Context& context, const ModelPtr& model, const Loss
 std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model, LossPtr loss,
                                       const Batch& batch) {
   at::NoGradGuard no_grad;
-  const Context context = trial_context(config);
+  const Context context = probe_context(config);
   ModelPart part(context, model, std::move(loss));
   std::vector<std::string> names;
   for (const Metric& metric : part.metrics(part.evaluate(batch), batch)) names.push_back(metric.name);

@@ -81,17 +81,17 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=5000, help="of each training (default %(default)s)")
     options = parser.parse_args()
     trainings = Trainings(options.steps)
-    figures = harness.interleave(options.rounds, {"one after the other": trainings.farm(1), "farm": trainings.farm(2),
+    measured = harness.interleave(options.rounds, {"one after the other": trainings.farm(1), "farm": trainings.farm(2),
                                                   "two bare processes": trainings.bare})
-    harness.table(figures, "one after the other", "seconds")
-    bare = harness.median_ratio(figures, "one after the other", "two bare processes")
+    harness.table(measured, "one after the other", "seconds")
+    bare = harness.median_ratio(measured, "one after the other", "two bare processes")
     scale = min(1, bare / KNOWN_BARE)
     harness.say(f"two bare processes are {bare:.2f} times as fast as one after the other in a farm; "
                 f"known of two idle cores: {KNOWN_BARE}")
-    ok = harness.verdict("as fast as one after the other, times",
-                         harness.median_ratio(figures, "one after the other", "farm"), 1.8 * scale, at_most=False,
+    ok = harness.check("as fast as one after the other, times",
+                         harness.median_ratio(measured, "one after the other", "farm"), 1.8 * scale, at_most=False,
                          aim=1.95 * scale)
     # A difference within the spread of rounds does not count as slower.
-    ok &= harness.verdict("of the time of two bare processes",
-                          harness.median_ratio(figures, "farm", "two bare processes"), 1.03)
+    ok &= harness.check("of the time of two bare processes",
+                          harness.median_ratio(measured, "farm", "two bare processes"), 1.03)
     sys.exit(0 if ok else 1)

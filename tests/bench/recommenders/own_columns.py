@@ -54,18 +54,18 @@ if __name__ == "__main__":
                 CONFIG.format(path=folder / name, context=", ".join(f"c{i}" for i in range(CONTEXT))))
         harness.say(f"{(folder / 'all.csv').stat().st_size / 1e6:.0f} MB of CSV written in "
                     f"{time.monotonic() - begin:.0f} s")
-        figures = {"few rows": [], "parsed": [], "cached": []}
+        measured = {"few rows": [], "parsed": [], "cached": []}
         for number in range(options.rounds):
             for cache in folder.glob("*.cache.safetensors"):
                 cache.unlink()
             first_step(folder / "few.yaml")
             for name, config in (("few rows", "few.yaml"), ("parsed", "all.yaml"), ("cached", "all.yaml")):
-                figures[name].append(first_step(folder / config))
+                measured[name].append(first_step(folder / config))
             harness.say(f"round {number + 1}: " + "  ".join(f"{name} {values[-1]:.2f} s"
-                                                            for name, values in figures.items()))
+                                                            for name, values in measured.items()))
     finally:
         shutil.rmtree(folder)
-    few, parsed, cached = (statistics.median(figures[name]) for name in figures)
-    ok = harness.verdict("first start, s more than with few rows", parsed - few, 10)
-    ok &= harness.verdict("from the cache, s more than with few rows", cached - few, 1)
+    few, parsed, cached = (statistics.median(measured[name]) for name in measured)
+    ok = harness.check("first start, s more than with few rows", parsed - few, 10)
+    ok &= harness.check("from the cache, s more than with few rows", cached - few, 1)
     sys.exit(0 if ok else 1)

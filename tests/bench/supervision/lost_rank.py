@@ -44,12 +44,12 @@ class Convoy:
 
 if __name__ == "__main__":
     options = harness.arguments(__doc__, rounds=5).parse_args()
-    figures = {TORCHRUN: [], LOST: [], NEW: []}
+    measured = {TORCHRUN: [], LOST: [], NEW: []}
     for _ in range(options.rounds):
         convoy = Convoy()
         for name, measure in {TORCHRUN: torchrun, LOST: convoy.lost, NEW: convoy.new}.items():
-            figures[name].append(measure())
-    harness.table(figures, TORCHRUN, "seconds")
-    ok = harness.verdict("until the next step, seconds", statistics.median(figures[LOST]), 3.0, aim=1.0)
-    ok &= harness.verdict("until a new rank takes part, seconds", statistics.median(figures[NEW]), 5.0, aim=2.0)
+            measured[name].append(measure())
+    harness.table(measured, TORCHRUN, "seconds")
+    ok = harness.check("until the next step, seconds", statistics.median(measured[LOST]), 3.0, aim=1.0)
+    ok &= harness.check("until a new rank takes part, seconds", statistics.median(measured[NEW]), 5.0, aim=2.0)
     sys.exit(0 if ok else 1)

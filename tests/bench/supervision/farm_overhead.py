@@ -70,11 +70,11 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200, help="trainings (default %(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="of each: about 0.2 s (default %(default)s)")
     options = parser.parse_args()
-    # Remove the folders after all measurements: a file system that searches for an inode passes every recently freed
+    # Remove the folders after all measured: a file system that searches for an inode passes every recently freed
     # one, which would be half of the supervisor's time.
     with tempfile.TemporaryDirectory(prefix="convoy-bench-") as top:
         rounds = [measure(top, options.count, options.steps) for _ in range(options.rounds)]
-    ok = harness.verdict("supervisor, percent of a core", harness.statistics.median(share for share, _ in rounds), 1.0)
-    ok &= harness.verdict("a start beside LibTorch's load, milliseconds",
+    ok = harness.check("supervisor, percent of a core", harness.statistics.median(share for share, _ in rounds), 1.0)
+    ok &= harness.check("a start beside LibTorch's load, milliseconds",
                           harness.statistics.median(each for _, each in rounds), 50)
     sys.exit(0 if ok else 1)

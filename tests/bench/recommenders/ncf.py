@@ -48,28 +48,28 @@ def peer(steps, *more):
                                 *more)["instances_per_second"]
 
 
-def expected(figures):
-    scale = min(1, figures[VECTORISED] / KNOWN[VECTORISED])
-    return {name: known * scale for name, known in KNOWN.items() if name in figures}
+def expected(measured):
+    scale = min(1, measured[VECTORISED] / KNOWN[VECTORISED])
+    return {name: known * scale for name, known in KNOWN.items() if name in measured}
 
 
-def report(figures):
-    harness.table(figures, SPARSE, "instances a second")
+def report(measured):
+    harness.table(measured, SPARSE, "instances a second")
     harness.say("known of two idle cores: " + ", ".join(f"{name} {value:,}" for name, value in KNOWN.items()))
     for name, value in KNOWN.items():
-        if name in figures:
-            harness.say(f"  {name}: {statistics.median(figures[name]):,.0f} here, {value:,} known")
+        if name in measured:
+            harness.say(f"  {name}: {statistics.median(measured[name]):,.0f} here, {value:,} known")
 
 
-def verdicts(figures):
-    ratio = lambda name, reference: statistics.median(harness.ratios(figures, name, reference))
+def checks(measured):
+    ratio = lambda name, reference: statistics.median(harness.ratios(measured, name, reference))
     ok = True
     for reference, gate, aim in ((SPARSE, 7, 10), (DDP, 90, 200), (FUSED, 40, 80), (LOOP, 150, 300)):
-        ok &= harness.verdict(f"two mpi ranks ÷ {reference}", ratio(MPI, reference), gate, at_most=False, aim=aim)
-    ok &= harness.verdict(f"one core ÷ {SPARSE}", ratio(CORE, SPARSE), 4.5, at_most=False, aim=6)
+        ok &= harness.check(f"two mpi ranks ÷ {reference}", ratio(MPI, reference), gate, at_most=False, aim=aim)
+    ok &= harness.check(f"one core ÷ {SPARSE}", ratio(CORE, SPARSE), 4.5, at_most=False, aim=6)
     harness.say(f"  two runs that share nothing, one on each core, train {ratio(BOTH, CORE):.2f} times as fast as one")
-    ok &= harness.verdict("1 → 2 ranks", ratio(MPI, CORE), 1.7, at_most=False, aim=1.85)
-    ok &= harness.verdict("four ranks ÷ two", ratio(FOUR, MPI), 0.9, at_most=False, aim=1)
+    ok &= harness.check("1 → 2 ranks", ratio(MPI, CORE), 1.7, at_most=False, aim=1.85)
+    ok &= harness.check("four ranks ÷ two", ratio(FOUR, MPI), 0.9, at_most=False, aim=1)
     return ok
 
 
@@ -83,16 +83,16 @@ def epoch():
     harness.say(f"\none epoch, two mpi ranks: {summary['samples']:,} instances in {train:.1f} s, "
                 f"evaluation {evaluate:.2f} s, {sent:,.0f} bytes a rank and step, "
                 f"HR@10 {summary['metrics']['hr@10']['last']:.3f}")
-    ok = harness.verdict("parameters", summary["parameters"], PARAMETERS)
-    ok &= harness.verdict("evaluation ÷ training", evaluate / train, 0.10, aim=0.05)
-    ok &= harness.verdict("bytes sent ÷ dense gradient", sent / DENSE_BYTES, 1 / 50, aim=1 / 80)
-    return harness.verdict("CPU efficiency", min(summary["cpu_efficiency"]), 0.8, at_most=False, aim=0.9) and ok
+    ok = harness.check("parameters", summary["parameters"], PARAMETERS)
+    ok &= harness.check("evaluation ÷ training", evaluate / train, 0.10, aim=0.05)
+    ok &= harness.check("bytes sent ÷ dense gradient", sent / DENSE_BYTES, 1 / 50, aim=1 / 80)
+    return harness.check("CPU efficiency", min(summary["cpu_efficiency"]), 0.8, at_most=False, aim=0.9) and ok
 
 
-def chart(figures, path):
+def chart(measured, path):
     """Draws bars on a logarithmic scale, each a step further than the one above it."""
-    names = [name for name in (LOOP, DDP, VECTORISED, FUSED, DENSE, SPARSE, CORE, GLOO, MPI) if name in figures]
-    rates = [statistics.median(figures[name]) for name in names]
+    names = [name for name in (LOOP, DDP, VECTORISED, FUSED, DENSE, SPARSE, CORE, GLOO, MPI) if name in measured]
+    rates = [statistics.median(measured[name]) for name in names]
     low, high = 1e4, 10 ** math.ceil(math.log10(max(rates)))
     left, width, bar, gap = 220, 420, 18, 8
     at = lambda rate: left + width * math.log10(max(rate, low) / low) / math.log10(high / low)
@@ -119,7 +119,7 @@ def chart(figures, path):
 if __name__ == "__main__":
     parser = harness.arguments(__doc__)
     parser.add_argument("--chart", type=pathlib.Path, default=CHART, help="where the chart goes (default %(default)s)")
-    parser.add_argument("--only", nargs="*", help="these contestants, without verdicts")
+    parser.add_argument("--only", nargs="*", help="these contestants, without checks")
     options = parser.parse_args()
     # Limit its loader too: by default it uses the second core, which the ranks need.
     one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
@@ -140,13 +140,13 @@ if __name__ == "__main__":
     if options.only is not None:
         contestants = {name: measure for name, measure in contestants.items()
                        if any(part in name for part in options.only)}
-        figures = harness.interleave(options.rounds, contestants)
-        for name, values in figures.items():
+        measured = harness.interleave(options.rounds, contestants)
+        for name, values in measured.items():
             harness.say(f"{name:34s}{harness.spread(values)}")
         sys.exit(0)
-    figures = harness.interleave(options.rounds, contestants, expected=expected, slower_is="less")
-    report(figures)
-    ok = verdicts(figures)
+    measured = harness.interleave(options.rounds, contestants, expected=expected, slower_is="less")
+    report(measured)
+    ok = checks(measured)
     ok &= epoch()
-    chart(figures, options.chart)
+    chart(measured, options.chart)
     sys.exit(0 if ok else 1)

@@ -23,13 +23,13 @@ def main():
         peaks.append(peak)
         return seconds * 1e6
 
-    figures = harness.interleave(options.rounds, {"20 M rows": large, "1 M rows": lambda: measured(FEW)[0] * 1e6})
-    for name, microseconds in figures.items():
+    measurements = harness.interleave(options.rounds, {"20 M rows": large, "1 M rows": lambda: measured(FEW)[0] * 1e6})
+    for name, microseconds in measurements.items():
         harness.say(f"  {name:10s} {harness.spread(microseconds)} µs a step")
-    ratios = [a / b for a, b in zip(figures["20 M rows"], figures["1 M rows"])]
+    ratios = [a / b for a, b in zip(measurements["20 M rows"], measurements["1 M rows"])]
     harness.say(f"  peak {statistics.median(peaks) / 1e9:.2f} GB; weights and moments {STATE / 1e9:.2f} GB")
-    ok = harness.verdict("peak ÷ weights and moments", statistics.median(peaks) / STATE, 1.2, aim=1.1)
-    ok &= harness.verdict("step, 20 M rows ÷ 1 M", statistics.median(ratios), 1.5, aim=1.2)
+    ok = harness.check("peak ÷ weights and moments", statistics.median(peaks) / STATE, 1.2, aim=1.1)
+    ok &= harness.check("step, 20 M rows ÷ 1 M", statistics.median(ratios), 1.5, aim=1.2)
     raise SystemExit(0 if ok else 1)
 
 

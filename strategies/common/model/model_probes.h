@@ -19,10 +19,10 @@ class GradientCollector;  // strategies/common/step/gradient_collector.h
 class ModelPart;          // strategies/common/model/model_part.h
 
 // Returns the context of a rank that is alone, on the CPU.
-Context trial_context(const RunConfig& config);
+Context probe_context(const RunConfig& config);
 // Gives parameters of the part memory for their gradients, as strategies do; returns the collector for one step. Call
 // its `begin` before the backward.
-GradientCollector trial_collector(const ModelPart& part);
+GradientCollector probe_collector(const ModelPart& part);
 
 // Evaluates the batch with a new model on the CPU and returns the names of its metrics, in order. Throws the model's
 // exceptions.

@@ -119,15 +119,15 @@ def stalls(folder, rounds):
                            overrides + ["train.max_steps=60", "train.log_every=1", "train.checkpoint_every=never"], 2)
         stall = Stall(folder, overrides, 1 / statistics.median(step_times(probe)[20:]))
         folder.forget(probe)
-        figures = {"stall of a save": [], "memcpy": []}
+        measured = {"stall of a save": [], "memcpy": []}
         for number in range(rounds):
-            figures["stall of a save"].append(stall.measure())
-            figures["memcpy"].append(stall.reference())
+            measured["stall of a save"].append(stall.measure())
+            measured["memcpy"].append(stall.reference())
             harness.say(f"round {number + 1}/{rounds}: " + "  ".join(f"{key} {values[-1]:.4g}"
-                                                                     for key, values in figures.items()))
-        harness.table(figures, "memcpy", f"{name}, {stall.part / 1e6:.0f} MB of a rank: seconds")
-        ok &= harness.verdict(f"stall of a save ÷ memcpy of the rank's part, {name}",
-                              harness.median_ratio(figures, "stall of a save", "memcpy"), 1.5, aim=1.1)
+                                                                     for key, values in measured.items()))
+        harness.table(measured, "memcpy", f"{name}, {stall.part / 1e6:.0f} MB of a rank: seconds")
+        ok &= harness.check(f"stall of a save ÷ memcpy of the rank's part, {name}",
+                              harness.median_ratio(measured, "stall of a save", "memcpy"), 1.5, aim=1.1)
     return ok
 
 
@@ -149,10 +149,11 @@ def steps_during_writes(folder, rounds):
             folder.forget(output)
             return statistics.median(times)
         return steps
-    figures = harness.interleave(rounds, {"other steps": measure("never"), "steps during a write": measure("16 steps")})
-    harness.table(figures, "other steps", "seconds a step")
-    return harness.verdict("steps during a write ÷ other steps",
-                           harness.median_ratio(figures, "steps during a write", "other steps"), 1.10, aim=1.03)
+    measured = harness.interleave(rounds, {"other steps": measure("never"),
+                                           "steps during a write": measure("16 steps")})
+    harness.table(measured, "other steps", "seconds a step")
+    return harness.check("steps during a write ÷ other steps",
+                           harness.median_ratio(measured, "steps during a write", "other steps"), 1.10, aim=1.03)
 
 
 def write_rates(folder, rounds):
@@ -174,9 +175,9 @@ def write_rates(folder, rounds):
         seconds = checkpoint_seconds(folder.summary(output))
         folder.forget(output)
         return count * STATE / seconds / 1e6
-    figures = harness.interleave(rounds, {"dd conv=fsync": dd, "a save": convoy})
-    harness.table(figures, "dd conv=fsync", "MB a second")
-    return harness.verdict("write rate of a save ÷ dd", harness.median_ratio(figures, "a save", "dd conv=fsync"), 0.8,
+    measured = harness.interleave(rounds, {"dd conv=fsync": dd, "a save": convoy})
+    harness.table(measured, "dd conv=fsync", "MB a second")
+    return harness.check("write rate of a save ÷ dd", harness.median_ratio(measured, "a save", "dd conv=fsync"), 0.8,
                            at_most=False, aim=0.95)
 
 
@@ -202,7 +203,7 @@ def load_memory(folder, rounds):
                         f"{len(manifest['entries'])} pieces of {sum(files) / 1e6:.0f} MB, "
                         f"largest file {max(files) / 1e6:.0f} MB")
         folder.forget(four)
-        ok &= harness.verdict(f"loading four ranks' {name} on one: "
+        ok &= harness.check(f"loading four ranks' {name} on one: "
                               "peak beyond that without a load ÷ one of the four slices", statistics.median(over), 1.0)
     return ok
 

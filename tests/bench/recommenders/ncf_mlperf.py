@@ -33,12 +33,12 @@ def peer(steps):
     sizes = [text for name, value in SIZES.items() for text in ("--" + name, value)]
 
     def measure():
-        figures = harness.peer("ncf.py", "--columns", columns(), *sizes, *SHAPE, "--batch", BATCH, "--sparse",
+        measured = harness.peer("ncf.py", "--columns", columns(), *sizes, *SHAPE, "--batch", BATCH, "--sparse",
                                "--warm", 3, "--steps", steps)
         # convoy has two layers with one bias instead of the first layer, so the numbers of parameters are equal.
-        if figures["parameters"] != PARAMETERS:
-            sys.exit(f"benchmark: the peer has {figures['parameters']} parameters, not {PARAMETERS}")
-        return figures["instances_per_second"]
+        if measured["parameters"] != PARAMETERS:
+            sys.exit(f"benchmark: the peer has {measured['parameters']} parameters, not {PARAMETERS}")
+        return measured["instances_per_second"]
     return measure
 
 
@@ -47,13 +47,13 @@ if __name__ == "__main__":
     contestants = {SPARSE: peer(20), OURS: convoy(40, 10),
                    ONE: convoy(40, 10, "strategy={name: single}", "launch.threads=2", ranks=1)}
     convoy(2, 1)()  # makes the columns
-    figures = harness.interleave(options.rounds, contestants)
-    harness.table(figures, SPARSE, "samples a second")
-    rate = statistics.median(figures[OURS])
+    measured = harness.interleave(options.rounds, contestants)
+    harness.table(measured, SPARSE, "samples a second")
+    rate = statistics.median(measured[OURS])
     for name, published in PUBLISHED.items():
         harness.say(f"{name}: {published:,.0f} samples/s published; convoy here {rate:,.0f}, "
                     f"{rate / published:.4f} of that")
     harness.say(f"a core: convoy {rate / 2:,.0f} samples/s, Intel {PUBLISHED['Intel 2018, 56 cores'] / 56:,.0f}")
-    ok = harness.verdict(f"{OURS} ÷ {SPARSE}", harness.median_ratio(figures, OURS, SPARSE), 1.5, at_most=False, aim=2.5)
+    ok = harness.check(f"{OURS} ÷ {SPARSE}", harness.median_ratio(measured, OURS, SPARSE), 1.5, at_most=False, aim=2.5)
     harness.say(f"  aim: 0.25 M samples/s, 10 × Intel's rate a core: {rate / 1e6:.3f} M")
     sys.exit(0 if ok else 1)

@@ -97,14 +97,14 @@ def main():
                                       "--threads", len(cores.split(",")), timeout=900))
             return parts["seconds"]
 
-        figures = harness.interleave(options.rounds, {PEER: peer, "convoy predict": convoy})
-        harness.table(figures, PEER, f"seconds for {options.rows} rows")
+        measured = harness.interleave(options.rounds, {PEER: peer, "convoy predict": convoy})
+        harness.table(measured, PEER, f"seconds for {options.rows} rows")
         harness.say("last round of the peer: " + ", ".join(f"{what} {parts[what]:.2f} s"
                                                            for what in ("read", "compute", "write")))
         worst = compare(folder / "ours.csv", folder / "theirs.csv")
-        ok = harness.verdict("largest difference of a prediction", worst, 1e-5)
-        ratio = harness.median_ratio(figures, "convoy predict", PEER)
-        ok &= harness.verdict(f"time of convoy ÷ time of {PEER}", ratio, 0.5, aim=0.25)
+        ok = harness.check("largest difference of a prediction", worst, 1e-5)
+        ratio = harness.median_ratio(measured, "convoy predict", PEER)
+        ok &= harness.check(f"time of convoy ÷ time of {PEER}", ratio, 0.5, aim=0.25)
         sys.exit(0 if ok else 1)
 
 

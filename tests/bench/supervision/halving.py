@@ -57,6 +57,6 @@ if __name__ == "__main__":
             gaps.append(100 * (best - found) / best)
             harness.say(f"  seed {number + 1}: {trials} trials in {seconds:.1f} s, best accuracy {best:.4f}; "
                         f"halving in {halved:.1f} s finds {found:.4f}")
-    ok = harness.verdict("time of halving ÷ time of the grid", harness.statistics.median(shares), 0.35)
-    ok &= harness.verdict("percent below the best accuracy of the grid", harness.statistics.median(gaps), 1.0)
+    ok = harness.check("time of halving ÷ time of the grid", harness.statistics.median(shares), 0.35)
+    ok &= harness.check("percent below the best accuracy of the grid", harness.statistics.median(gaps), 1.0)
     sys.exit(0 if ok else 1)

@@ -66,14 +66,14 @@ def on_hosts(count, *words):
 
 def node_start(options):
     with simulated_hosts.hosts(2):
-        figures = harness.interleave(options.rounds, {
+        measured = harness.interleave(options.rounds, {
             "--hosts": on_hosts(1, "--hosts", "nodea1,nodea2"),
             "a convoy on each node": on_hosts(2, "--nodes", "2", "--node-rank", "{node}",
                                               "--rendezvous", "nodea1:29713"),
         })
-    harness.table(figures, "--hosts", "seconds")
-    more = [node - hosts for node, hosts in zip(figures["a convoy on each node"], figures["--hosts"])]
-    return harness.verdict("a convoy on each node: seconds more than --hosts", harness.statistics.median(more), 1.0)
+    harness.table(measured, "--hosts", "seconds")
+    more = [node - hosts for node, hosts in zip(measured["a convoy on each node"], measured["--hosts"])]
+    return harness.check("a convoy on each node: seconds more than --hosts", harness.statistics.median(more), 1.0)
 
 
 if __name__ == "__main__":
@@ -84,13 +84,13 @@ if __name__ == "__main__":
         sys.exit(0 if node_start(options) else 1)
     convoy("gloo")()  # warm the disk cache for all
     torchrun()
-    figures = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"),
+    measured = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"),
                                                   "convoy mpi": convoy("mpi")}, reference="torchrun",
                                  expected=lambda this: KNOWN_TORCHRUN * max(1, this[ALONE] / KNOWN_ALONE))
-    harness.table(figures, "torchrun", "seconds")
+    harness.table(measured, "torchrun", "seconds")
     harness.say(f"torchrun's known figure on idle cores: {KNOWN_TORCHRUN} s; {ALONE}: {KNOWN_ALONE} s")
     ok = True
     for backend in ("gloo", "mpi"):
-        ok &= harness.verdict(f"launch to first step, {backend}, seconds",
-                              harness.statistics.median(figures[f"convoy {backend}"]), 2.0, aim=1.0)
+        ok &= harness.check(f"launch to first step, {backend}, seconds",
+                              harness.statistics.median(measured[f"convoy {backend}"]), 2.0, aim=1.0)
     sys.exit(0 if ok else 1)

@@ -68,8 +68,8 @@ class Contest:
 
     def brute_force(self):
         start = time.perf_counter()
-        figures = harness.peer("ranking.py", *self.arguments(), "--to", self.work / "peer.csv")
-        self.peer_inside.append(figures["seconds"])
+        measured = harness.peer("ranking.py", *self.arguments(), "--to", self.work / "peer.csv")
+        self.peer_inside.append(measured["seconds"])
         return time.perf_counter() - start
 
     def check(self):
@@ -82,8 +82,8 @@ if __name__ == "__main__":
     contest = Contest(work)
     contest.recommend()  # files are in memory from here on
     contest.inside.clear()
-    figures = harness.interleave(options.rounds, {OURS: contest.recommend, PEER: contest.brute_force})
-    harness.table(figures, PEER, "seconds, program and all")
+    measured = harness.interleave(options.rounds, {OURS: contest.recommend, PEER: contest.brute_force})
+    harness.table(measured, PEER, "seconds, program and all")
     inside, peer_inside = contest.inside, contest.peer_inside
     harness.say(f"without start and loading: convoy {harness.spread(inside)} s, "
                 f"PyTorch {harness.spread(peer_inside)} s; "
@@ -99,11 +99,11 @@ if __name__ == "__main__":
     harness.say(f"1,000,000 items, {LARGE_USERS} users: {seconds:.1f} s, "
                 f"{memory / 2**20:.0f} MiB beside model and data")
     shutil.rmtree(work)
-    ok = harness.verdict("seconds, program and all", statistics.median(figures[OURS]), 6, aim=3)
-    ok &= harness.verdict("time ÷ brute force, without start and loading",
+    ok = harness.check("seconds, program and all", statistics.median(measured[OURS]), 6, aim=3)
+    ok &= harness.check("time ÷ brute force, without start and loading",
                           statistics.median([a / b for a, b in zip(inside, peer_inside)]), 0.7, aim=0.4)
-    ok &= harness.verdict("time ÷ brute force, programs and all", harness.median_ratio(figures, OURS, PEER), 0.7,
+    ok &= harness.check("time ÷ brute force, programs and all", harness.median_ratio(measured, OURS, PEER), 0.7,
                           aim=0.4)
-    ok &= harness.verdict("wrong lists", lists["wrong"], 0)
-    ok &= harness.verdict("MiB in addition to the model, 1 million items", memory / 2**20, 256)
+    ok &= harness.check("wrong lists", lists["wrong"], 0)
+    ok &= harness.check("MiB in addition to the model, 1 million items", memory / 2**20, 256)
     sys.exit(0 if ok else 1)

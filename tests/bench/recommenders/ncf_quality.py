@@ -28,9 +28,9 @@ if __name__ == "__main__":
     for metric, values, least, worst in (("HR@10", hits, 0.617, 0.61), ("NDCG@10", gains, 0.350, 0.345)):
         for name, of in values.items():
             harness.say(f"{metric + ', ' + name:15s}{statistics.mean(of):.4f}  [{min(of):.4f} … {max(of):.4f}]")
-            ok &= harness.verdict(f"{metric}, {name}, mean", statistics.mean(of), least, at_most=False)
-            ok &= harness.verdict(f"{metric}, {name}, worst", min(of), worst, at_most=False)
+            ok &= harness.check(f"{metric}, {name}, mean", statistics.mean(of), least, at_most=False)
+            ok &= harness.check(f"{metric}, {name}, worst", min(of), worst, at_most=False)
         apart = abs(statistics.mean(values["rows"]) - statistics.mean(values["dense"]))
-        ok &= harness.verdict(f"{metric}, rows from dense, means apart", apart, 0.01)
-    ok &= harness.verdict("loader CPU ÷ training", statistics.median(loader), 0.05)
+        ok &= harness.check(f"{metric}, rows from dense, means apart", apart, 0.01)
+    ok &= harness.check("loader CPU ÷ training", statistics.median(loader), 0.05)
     sys.exit(0 if ok else 1)
