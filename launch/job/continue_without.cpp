@@ -57,7 +57,7 @@ bool RunAttempt::is_unreachable(int process, bool started, const std::string& ho
   if (!keeps_ranks()) return false;
   const std::optional<Abort> loss = supervisor_->loss(current, {0, SIGKILL}, how);
   if (loss && continue_without(current, *loss)) return true;
-  // The supervisor that noticed the how may be that of an earlier membership, which cannot end the job.
+  // The supervisor that noticed the loss may be that of an earlier membership, which cannot end the job.
   if (started && !retired_.empty()) supervisor_->fail_unreachable(current, how, kind);
   return false;
 }

@@ -151,7 +151,8 @@ if __name__ == "__main__":
         harness.say(f"\n== {name} ({number} of {len(names)}, {minutes:.0f} minutes so far)")
         code, checks = measure(name, ["--rounds", str(options.rounds)] if options.rounds else [])
         # Values that an earlier run had and this one lacks: it ended early, or something that it needs is missing.
-        labels = [one["label"] for one in known.get(name, {}).get("checks", [])]
+        before = known.get(name, {})
+        labels = [*(one["label"] for one in before.get("checks", [])), *before.get("absent", [])]
         absent = [label for label in labels if label not in {one["label"] for one in checks}]
         known[name] = {"date": str(datetime.date.today()), "commit": commit(), "code": code, "checks": checks,
                        **({"absent": absent} if absent else {})}

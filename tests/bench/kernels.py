@@ -35,8 +35,9 @@ SKINNY = [("core/tensors/skinny_product.cpp", function, function + "  return fal
           for function in (IS_SKINNY, IS_SKINNY_SUM)]
 ROWS = [("core/optim/rows/row_base.h", "return table.values.is_cpu() && !tensors_;",
          "return false && table.values.is_cpu() && !tensors_;")]
-# LibTorch's fused optimizers, once for each member.
+# LibTorch's fused optimizers (Adagrad: separate operators), once for each member, with zeros for denormal numbers.
 DENSE = [("core/optim/dense.cpp", "    update_by_loop(slot, dense, scalars);\n", """\
+    const DenormalsAreZero denormals;
     const int64_t members = slot.options.members;
     const auto of = [&](const at::Tensor& one, int64_t m) {
       return one.numel() == 1 ? one : one.reshape({-1}).narrow(0, m, 1);

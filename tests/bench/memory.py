@@ -44,7 +44,7 @@ def peaks_of_large(name, overrides, steps):
     return found
 
 
-def memory_verdicts(rounds, steps):
+def memory_checks(rounds, steps):
     ok = True
     for name, overrides in (("fsdp", []), ("pipeline", ["strategy.micro_batches=2"])):
         measured = [peaks_of_large(name, overrides, steps) for _ in range(rounds)]
@@ -125,6 +125,6 @@ if __name__ == "__main__":
     if options.baseline:
         sys.exit(0 if against(options.baseline, options.rounds) else 1)
     subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "convoy_costs"], check=True, stdout=subprocess.DEVNULL)
-    ok = memory_verdicts(options.rounds, options.large_steps)
+    ok = memory_checks(options.rounds, options.large_steps)
     ok &= recomputation(options.rounds, options.steps, options.warm)
     sys.exit(0 if ok else 1)

@@ -70,7 +70,7 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200, help="trainings (default %(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="of each: about 0.2 s (default %(default)s)")
     options = parser.parse_args()
-    # Remove the folders after all measured: a file system that searches for an inode passes every recently freed
+    # Remove the folders after all rounds: a file system that searches for an inode passes every recently freed
     # one, which would be half of the supervisor's time.
     with tempfile.TemporaryDirectory(prefix="convoy-bench-") as top:
         rounds = [measure(top, options.count, options.steps) for _ in range(options.rounds)]
