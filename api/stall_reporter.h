@@ -21,8 +21,8 @@ class StallReporter : public std::enable_shared_from_this<StallReporter> {
   // Call it from the rank's thread; a second call moves the rank to another thread.
   void add(int rank, std::shared_ptr<const CollectiveRecords> records);
 
-  // Reports a slow collective of `rank` (BackendRequest::slow_collective). After its time limit, waits for the supervisor's
-  // diagnosis and throws CommError(peer_lost) with it. Returns if the supervisor does not abort in time.
+  // Reports a slow collective of `rank` (BackendRequest::slow_collective). After its time limit, waits for the
+  // supervisor's diagnosis and throws CommError(peer_lost) with it. Returns if the supervisor does not abort in time.
   void report(int rank, const SlowCollective& call);
 
  private:

@@ -1,4 +1,5 @@
-// Reductions in blocks that stay in the first-level cache. The compiler can vectorise the loops of fp32, fp64 and integers.
+// Reductions in blocks that stay in the first-level cache. The compiler can vectorise the loops of fp32, fp64 and
+// integers.
 #include "backends/communicator/reduce.h"
 
 #include <c10/util/BFloat16.h>
