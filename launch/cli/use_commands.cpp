@@ -175,7 +175,11 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
   arguments.options = {{"data", absolute_path(prediction.data)},
                        {"unknown", prediction.unknown},
                        {"probabilities", prediction.probabilities}};
-  const UseResult result = use_run(arguments);
+  UseResult result = use_run(arguments);
+  if (result.answer.is_object()) {
+    const auto notes = result.answer.at("notes").get<std::vector<std::string>>();
+    result.run.notes.insert(result.run.notes.begin(), notes.begin(), notes.end());
+  }
   const auto print = [&] {
     const Json& answer = result.answer;
     std::cout << result.run.path() << ": predicted " << counted(answer.at("rows").get<int64_t>(), "row") << " of "
@@ -185,10 +189,7 @@ int predict_command(UseArguments arguments, const PredictArguments& prediction) 
       std::cout << counted(skipped, "row is", "rows are")
                 << " left out: an id or a category does not occur in the training data\n";
   };
-  const int code = print_answer(result, arguments.json, print, {{"to", arguments.to}});
-  if (result.answer.is_object())
-    for (const Json& note : result.answer.at("notes")) std::cerr << "convoy: " << note.get<std::string>() << '\n';
-  return code;
+  return print_answer(result, arguments.json, print, {{"to", arguments.to}});
 }
 
 // --- Arguments and help texts of the commands ---

@@ -37,9 +37,9 @@ def trained(folder):
     return folder / "gpt"
 
 
-def generated(run, *words, convoy=harness.CONVOY):
-    return json.loads(shell(core(), convoy, "generate", run, "--prompt", PROMPT, "--max-tokens", TOKENS, "--json",
-                            *words))
+def generated(run, *words):
+    return json.loads(shell(core(), harness.CONVOY, "generate", run, "--prompt", PROMPT, "--max-tokens", TOKENS,
+                            "--json", *words))
 
 
 def main():
