@@ -32,24 +32,6 @@ CONVOY_BODY void adam_body(T* __restrict values, const T* __restrict gradient, T
   }
 }
 
-CONVOY_BODY void momentum_body(T* __restrict values, const T* __restrict gradient, T* __restrict velocity, int64_t n,
-                               const SgdStep& step) {
-  const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate), momentum = T(step.momentum);
-  // Nesterov's direction is g + momentum · velocity; without it the direction is the velocity.
-  const T of_gradient = T(step.nesterov), of_velocity = step.nesterov ? momentum : T(1);
-  for (int64_t i = 0; i < n; ++i) {
-    const T g = gradient[i] * scale + l2 * values[i];
-    const T u = momentum * velocity[i] + g;
-    velocity[i] = u;
-    values[i] -= rate * (of_gradient * g + of_velocity * u);
-  }
-}
-
-CONVOY_BODY void plain_body(T* __restrict values, const T* __restrict gradient, int64_t n, const SgdStep& step) {
-  const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate);
-  for (int64_t i = 0; i < n; ++i) values[i] -= rate * (gradient[i] * scale + l2 * values[i]);
-}
-
 // Uses sixteen sums: additions do not wait for each other, and their order does not depend on the instruction set.
 CONVOY_BODY double square_body(const T* __restrict values, int64_t n, bool* finite) {
   constexpr int lanes = 16;
@@ -79,20 +61,13 @@ CONVOY_BODY double square_body(const T* __restrict values, int64_t n, bool* fini
 
 }  // namespace
 
-#define CONVOY_LOOPS(T)                                                                                        \
-  CONVOY_VECTORISED void adam_loop(T* values, const T* gradient, T* mean, T* square, int64_t n,                \
-                                   const AdamStep& step) {                                                     \
-    adam_body(values, gradient, mean, square, n, step);                                                        \
-  }                                                                                                            \
-  CONVOY_VECTORISED void sgd_loop(T* values, const T* gradient, T* velocity, int64_t n, const SgdStep& step) { \
-    if (velocity == nullptr) {                                                                                 \
-      plain_body(values, gradient, n, step);                                                                   \
-    } else {                                                                                                   \
-      momentum_body(values, gradient, velocity, n, step);                                                      \
-    }                                                                                                          \
-  }                                                                                                            \
-  CONVOY_VECTORISED double square_sum(const T* values, int64_t n, bool* finite) {                              \
-    return square_body(values, n, finite);                                                                     \
+#define CONVOY_LOOPS(T)                                                                         \
+  CONVOY_VECTORISED void adam_loop(T* values, const T* gradient, T* mean, T* square, int64_t n, \
+                                   const AdamStep& step) {                                      \
+    adam_body(values, gradient, mean, square, n, step);                                         \
+  }                                                                                             \
+  CONVOY_VECTORISED double square_sum(const T* values, int64_t n, bool* finite) {               \
+    return square_body(values, n, finite);                                                      \
   }
 
 CONVOY_LOOPS(float)

@@ -38,17 +38,6 @@ struct AdamStep {
 void adam_loop(float* values, const float* gradient, float* mean, float* square, int64_t n, const AdamStep& step);
 void adam_loop(double* values, const double* gradient, double* mean, double* square, int64_t n, const AdamStep& step);
 
-struct SgdStep {
-  double learning_rate = 0;
-  double momentum = 0;
-  bool nesterov = false;
-  double l2 = 0;
-  double gradient_scale = 1;
-};
-// `velocity` is null without momentum.
-void sgd_loop(float* values, const float* gradient, float* velocity, int64_t n, const SgdStep& step);
-void sgd_loop(double* values, const double* gradient, double* velocity, int64_t n, const SgdStep& step);
-
 // Returns the sum of squares in double. `finite`: false if any element is not finite; a sum of finite doubles may
 // overflow.
 double square_sum(const float* values, int64_t n, bool* finite);

@@ -1,7 +1,5 @@
 #include "strategies/sparse/sparse_embedding.h"
 
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -185,35 +183,6 @@ class SparseEmbedding::Backward : public torch::autograd::Node {
   int64_t round_;
 };
 
-namespace {
-
-// out[i] = from[positions[i]]
-template <class T>
-void gather(T* out, const T* from, const int64_t* positions, int64_t n, int64_t width) {
-  at::parallel_for(0, n, std::max<int64_t>(1, (1 << 16) / width), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::memcpy(out + i * width, from + positions[i] * width, sizeof(T) * size_t(width));
-  });
-}
-
-// to[positions[i]] += from[i]. Equal positions are added in order, for any number of threads.
-template <class T>
-void scatter_add(T* to, const T* from, const int64_t* positions, int64_t n, int64_t width) {
-  constexpr int64_t worth = 1 << 17;  // elements that justify another thread
-  const int64_t parts = std::clamp<int64_t>(n * width / worth, 1, at::get_num_threads());
-  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t position = positions[i], part = position % parts;
-      if (part < begin || part >= end) continue;
-      T* __restrict row = to + position * width;
-      const T* __restrict add = from + i * width;
-      for (int64_t k = 0; k < width; ++k) row[k] += add[k];
-    }
-  });
-}
-
-}  // namespace
-
 at::Tensor rows_between(const at::Tensor& tensor, int64_t begin, int64_t end) {
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[0] = end - begin;
@@ -300,15 +269,7 @@ at::Tensor SparseEmbedding::embed_trained(const at::Tensor& ids) {
     shape.push_back(value_.size(1));
     const at::Tensor flat = plain_view(ids.contiguous(), {ids.numel()});
     positions = value_.is_cpu() ? positions_of(flat) : positions_on_device(flat);
-    if (value_.is_cpu()) {
-      out = at::empty(shape, value_.options().requires_grad(false));
-      AT_DISPATCH_FLOATING_TYPES(value_.scalar_type(), "row_gather", [&] {
-        gather(out.mutable_data_ptr<scalar_t>(), row_values_.const_data_ptr<scalar_t>(),
-               positions.const_data_ptr<int64_t>(), positions.numel(), value_.size(1));
-      });
-    } else {
-      out = row_values_.index_select(0, positions).view(shape);
-    }
+    out = row_values_.index_select(0, positions).view(shape);
   }
   if (torch::autograd::compute_requires_grad(value_)) {
     auto node = std::make_shared<Backward>(shared_from_this(), positions);
@@ -426,16 +387,13 @@ void SparseEmbedding::add(const at::Tensor& positions, const at::Tensor& gradien
   const int64_t width = value_.size(1);
   const at::Tensor rows =
       (gradient.scalar_type() == value_.scalar_type() ? gradient : gradient.to(value_.scalar_type())).contiguous();
-  if (!value_.is_cpu()) {
-    // This kernel sums in a fixed order; index_add_ does not on a GPU.
-    gradients_.narrow(0, 0, count_)
-        .add_(at::embedding_dense_backward(rows.view({-1, width}), positions, count_, -1, false));
+  at::Tensor sums = gradients_.narrow(0, 0, count_);
+  if (value_.is_cpu()) {
+    sums.index_add_(0, plain_view(positions, {positions.numel()}), plain_view(rows, {positions.numel(), width}));
     return;
   }
-  AT_DISPATCH_FLOATING_TYPES(value_.scalar_type(), "row_scatter", [&] {
-    scatter_add(gradients_.mutable_data_ptr<scalar_t>(), rows.const_data_ptr<scalar_t>(),
-                positions.const_data_ptr<int64_t>(), positions.numel(), width);
-  });
+  // This kernel sums in a fixed order; index_add_ does not on a GPU.
+  sums.add_(at::embedding_dense_backward(rows.view({-1, width}), positions, count_, -1, false));
 }
 
 void SparseEmbedding::begin() {

@@ -13,11 +13,10 @@ import extending_page
 NEVER = ["train.epochs=~", "train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
 # Steps: (configuration, overrides, steps before the measurement, measured steps, ranks).
 NCF = ("configs/ncf_story.yaml", ["strategy={name: single}"], 300, 1500, 1)
-NCF_RANKS = ("configs/ncf_story.yaml", ["launch.cores_per_rank=auto", "launch.bind=none"], 300, 1000, 4)
 BAGGING = ("configs/bagging_fashion.yaml", ["device=cpu", "data.prefetch=0"], 100, 600, 1)
 # The first moments of pixels that are nearly always black are denormal numbers from some 830 updates on.
 LONG_BAGGING = (*BAGGING[:2], 1000, 400, 1)
-MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}"], 3, 12, 1)
+MLP = ("configs/mlp_25m.yaml", ["strategy={name: single}"], 4, 40, 1)
 CLASSES = ("configs/fashion_mlp.yaml", ["strategy={name: single}", "device=cpu"], 300, 3000, 1)
 TABLE = ("configs/bagging_fashion.yaml",
          [*BAGGING[1], "data={name: synthetic, kind: classification, rows: 65536, features: [20], classes: 3}"],
@@ -50,16 +49,23 @@ DENSE = [("core/optim/dense.cpp", "    update_by_loop(slot, dense, scalars);\n",
                     of(scalars.apply, m)});
     }
 """)]
-EMBEDDING = "strategies/sparse/sparse_embedding.cpp"
-ON_CPU = "    if (value_.is_cpu()) {\n      out = at::empty(shape"
-LOOKED_UP = [(EMBEDDING, ON_CPU, ON_CPU.replace("value_.is_cpu()", "false")),
-             (EMBEDDING, "  if (!value_.is_cpu()) {\n    // This kernel sums", """\
-  if (value_.is_cpu()) {
-    gradients_.narrow(0, 0, count_).index_add_(0, positions.reshape({-1}), rows.view({-1, width}));
-    return;
-  }
-  if (!value_.is_cpu()) {
-    // This kernel sums""")]
+# LibTorch's fused SGD by ranges, whose scaled gradients stay in the cache.
+DENSE_SGD = [("core/optim/dense.cpp", "    sgd_loop(values, gradient, moments[0], n, step(options, scalars));\n", """\
+    const SgdStep s = step(options, scalars);
+    using T = std::remove_pointer_t<decltype(values)>;
+    for (int64_t at = 0; at < n; at += 1 << 14) {
+      const int64_t count = std::min<int64_t>(1 << 14, n - at);
+      const auto range = [&](const T* first) {
+        return at::from_blob(const_cast<T*>(first + at), {count}, c10::CppTypeToScalarType<T>::value);
+      };
+      std::vector<at::Tensor> velocity;
+      if (moments[0] != nullptr) velocity.push_back(range(moments[0]));
+      at::_fused_sgd_({range(values)}, {range(gradient) * s.gradient_scale}, velocity, s.l2, s.momentum,
+                      s.learning_rate, 0, s.nesterov, false, false);
+    }
+"""),
+             ("core/optim/dense.cpp", "#include <ATen/ops/full.h>\n",
+              "#include <ATen/ops/full.h>\n#include <ATen/ops/from_blob.h>\n#include <ATen/ops/mul.h>\n")]
 PAIRS = "core/ranking/pair_scorer.cpp"
 # The same split into terms of rows and of items, with LibTorch's operators for a row and all items of the block.
 SCORES = [(PAIRS, "#include <ATen/Dispatch.h>\n", "#include <ATen/ATen.h>\n#include <ATen/Dispatch.h>\n"),
@@ -92,11 +98,10 @@ KERNELS = {
                                        "  return false && user.is_cpu() && (dtype")]),
     "cross-entropy, ten MLPs of a table": (TABLE, [("core/losses/losses.cpp", "  if (plain) {",
                                                     "  if (plain && false) {")]),
-    "rows of sparse embeddings: values, sums of gradients": (NCF, LOOKED_UP),
-    "the same, four ranks": (NCF_RANKS, LOOKED_UP),
     "dense Adam, ten MLPs": (LONG_BAGGING, DENSE),
     "dense Adagrad, ten MLPs": (with_option(BAGGING, "optimizer={name: adagrad, lr: 0.01}"), DENSE),
-    "dense SGD, ten MLPs": (with_option(LONG_BAGGING, "optimizer={name: sgd, lr: 0.01, momentum: 0.9}"), DENSE),
+    "dense SGD, ten MLPs": (with_option(LONG_BAGGING, "optimizer={name: sgd, lr: 0.01, momentum: 0.9}"), DENSE_SGD),
+    "dense SGD, MLP of 25 M": (with_option(MLP, "optimizer={name: sgd, lr: 0.01}"), DENSE_SGD),
     "zeros for denormals": (LONG_BAGGING,
                             [("core/optim/loops.h", "before_ | results_to_zero | inputs_to_zero", "before_")]),
     "square sums of gradients": (MLP, SQUARES),

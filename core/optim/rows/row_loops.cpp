@@ -148,6 +148,24 @@ CONVOY_BODY void adam_replay_body(T* __restrict w, T* __restrict m, T* __restric
   }
 }
 
+CONVOY_BODY void momentum_body(T* __restrict values, const T* __restrict gradient, T* __restrict velocity, int64_t n,
+                               const SgdStep& step) {
+  const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate), momentum = T(step.momentum);
+  // Nesterov's direction is g + momentum · velocity; without it the direction is the velocity.
+  const T of_gradient = T(step.nesterov), of_velocity = step.nesterov ? momentum : T(1);
+  for (int64_t i = 0; i < n; ++i) {
+    const T g = gradient[i] * scale + l2 * values[i];
+    const T u = momentum * velocity[i] + g;
+    velocity[i] = u;
+    values[i] -= rate * (of_gradient * g + of_velocity * u);
+  }
+}
+
+CONVOY_BODY void sgd_body(T* __restrict values, const T* __restrict gradient, int64_t n, const SgdStep& step) {
+  const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate);
+  for (int64_t i = 0; i < n; ++i) values[i] -= rate * (gradient[i] * scale + l2 * values[i]);
+}
+
 CONVOY_BODY void sgd_look_up_body(const RowList<T>& list, T* __restrict out) {
   for (int64_t i = 0; i < list.n; ++i) {
     prefetch_ahead(list, i);
@@ -169,8 +187,6 @@ CONVOY_BODY void sgd_look_up_body(const RowList<T>& list, T* __restrict out) {
 }
 
 CONVOY_BODY void sgd_rows_body(const RowList<T>& list, const T* __restrict gradient, const SgdStep& step) {
-  const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate), momentum = T(step.momentum);
-  const T of_gradient = T(step.nesterov), of_velocity = step.nesterov ? momentum : T(1);
   for (int64_t i = 0; i < list.n; ++i) {
     prefetch_ahead(list, i);
     const int64_t at = list.rows[i] * list.width;
@@ -188,16 +204,10 @@ CONVOY_BODY void sgd_rows_body(const RowList<T>& list, const T* __restrict gradi
     }
     if (gradient == nullptr) continue;
     const T* __restrict from = gradient + i * list.width;
-    if (u == nullptr) {
-      for (int64_t k = 0; k < list.width; ++k) w[k] -= rate * (from[k] * scale + l2 * w[k]);
-      continue;
-    }
-    for (int64_t k = 0; k < list.width; ++k) {
-      const T g = from[k] * scale + l2 * w[k];
-      const T velocity = momentum * u[k] + g;
-      u[k] = velocity;
-      w[k] -= rate * (of_gradient * g + of_velocity * velocity);
-    }
+    if (u == nullptr)
+      sgd_body(w, from, list.width, step);
+    else
+      momentum_body(w, from, u, list.width, step);
   }
 }
 
@@ -232,6 +242,13 @@ CONVOY_BODY void adagrad_rows_body(const RowList<T>& list, const T* gradient, co
   CONVOY_VECTORISED void adam_replay(T* values, T* mean, T* square, int64_t n, const MissedUpdate* updates,       \
                                      int64_t count, const AdamReplay& replay) {                                   \
     adam_replay_body(values, mean, square, n, updates, count, replay);                                            \
+  }                                                                                                               \
+  CONVOY_VECTORISED void sgd_loop(T* values, const T* gradient, T* velocity, int64_t n, const SgdStep& step) {    \
+    if (velocity == nullptr) {                                                                                    \
+      sgd_body(values, gradient, n, step);                                                                        \
+    } else {                                                                                                      \
+      momentum_body(values, gradient, velocity, n, step);                                                         \
+    }                                                                                                             \
   }                                                                                                               \
   CONVOY_VECTORISED void sgd_look_up(const RowList<T>& list, T* out) { sgd_look_up_body(list, out); }             \
   CONVOY_VECTORISED void sgd_rows(const RowList<T>& list, const T* gradient, const SgdStep& step) {               \

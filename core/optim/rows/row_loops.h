@@ -132,6 +132,16 @@ void adam_replay(float* values, float* mean, float* square, int64_t n, const Mis
 void adam_replay(double* values, double* mean, double* square, int64_t n, const MissedUpdate* updates, int64_t count,
                  const AdamReplay& replay);
 
+struct SgdStep {
+  double learning_rate = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double l2 = 0;
+  double gradient_scale = 1;
+};
+// `velocity` is null without momentum.
+void sgd_loop(float* values, const float* gradient, float* velocity, int64_t n, const SgdStep& step);
+void sgd_loop(double* values, const double* gradient, double* velocity, int64_t n, const SgdStep& step);
 // SGD with momentum, or without (list.first null): look-up and update as adam_look_up and adam_rows.
 void sgd_look_up(const RowList<float>& list, float* out);
 void sgd_look_up(const RowList<double>& list, double* out);
