@@ -117,7 +117,7 @@ def chart(measured, path):
 
 if __name__ == "__main__":
     parser = harness.arguments(__doc__)
-    parser.add_argument("--chart", type=pathlib.Path, help="writes the chart to this file, such as docs/recommenders.svg")
+    parser.add_argument("--chart", type=pathlib.Path, help="writes a chart to it, such as docs/recommenders.svg")
     parser.add_argument("--only", nargs="*", help="these contestants, without checks")
     options = parser.parse_args()
     # Limit its loader too: by default it uses the second core, which the ranks need.
