@@ -384,16 +384,15 @@ void SparseEmbedding::fetch(int64_t first) {
 
 void SparseEmbedding::add(const at::Tensor& positions, const at::Tensor& gradient, int64_t round) {
   CONVOY_CHECK(round == round_, "a gradient of ", name_, " arrives after its update");
-  const int64_t width = value_.size(1);
-  const at::Tensor rows =
-      (gradient.scalar_type() == value_.scalar_type() ? gradient : gradient.to(value_.scalar_type())).contiguous();
+  const at::Tensor rows = plain_view(
+      (gradient.scalar_type() == value_.scalar_type() ? gradient : gradient.to(value_.scalar_type())).contiguous(),
+      {positions.numel(), value_.size(1)});
   at::Tensor sums = gradients_.narrow(0, 0, count_);
-  if (value_.is_cpu()) {
-    sums.index_add_(0, plain_view(positions, {positions.numel()}), plain_view(rows, {positions.numel(), width}));
-    return;
-  }
-  // This kernel sums in a fixed order; index_add_ does not on a GPU.
-  sums.add_(at::embedding_dense_backward(rows.view({-1, width}), positions, count_, -1, false));
+  // Both sum in a fixed order. On a GPU index_add_ does not.
+  if (value_.is_cpu())
+    sums.index_add_(0, positions, rows);
+  else
+    sums.add_(at::embedding_dense_backward(rows, positions, count_, -1, false));
 }
 
 void SparseEmbedding::begin() {

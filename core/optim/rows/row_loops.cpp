@@ -148,9 +148,13 @@ CONVOY_BODY void adam_replay_body(T* __restrict w, T* __restrict m, T* __restric
   }
 }
 
-CONVOY_BODY void momentum_body(T* __restrict values, const T* __restrict gradient, T* __restrict velocity, int64_t n,
-                               const SgdStep& step) {
+CONVOY_BODY void sgd_body(T* __restrict values, const T* __restrict gradient, T* __restrict velocity, int64_t n,
+                          const SgdStep& step) {
   const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate), momentum = T(step.momentum);
+  if (velocity == nullptr) {
+    for (int64_t i = 0; i < n; ++i) values[i] -= rate * (gradient[i] * scale + l2 * values[i]);
+    return;
+  }
   // Nesterov's direction is g + momentum · velocity; without it the direction is the velocity.
   const T of_gradient = T(step.nesterov), of_velocity = step.nesterov ? momentum : T(1);
   for (int64_t i = 0; i < n; ++i) {
@@ -159,11 +163,6 @@ CONVOY_BODY void momentum_body(T* __restrict values, const T* __restrict gradien
     velocity[i] = u;
     values[i] -= rate * (of_gradient * g + of_velocity * u);
   }
-}
-
-CONVOY_BODY void sgd_body(T* __restrict values, const T* __restrict gradient, int64_t n, const SgdStep& step) {
-  const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate);
-  for (int64_t i = 0; i < n; ++i) values[i] -= rate * (gradient[i] * scale + l2 * values[i]);
 }
 
 CONVOY_BODY void sgd_look_up_body(const RowList<T>& list, T* __restrict out) {
@@ -203,11 +202,7 @@ CONVOY_BODY void sgd_rows_body(const RowList<T>& list, const T* __restrict gradi
         }
     }
     if (gradient == nullptr) continue;
-    const T* __restrict from = gradient + i * list.width;
-    if (u == nullptr)
-      sgd_body(w, from, list.width, step);
-    else
-      momentum_body(w, from, u, list.width, step);
+    sgd_body(w, gradient + i * list.width, u, list.width, step);
   }
 }
 
@@ -244,11 +239,7 @@ CONVOY_BODY void adagrad_rows_body(const RowList<T>& list, const T* gradient, co
     adam_replay_body(values, mean, square, n, updates, count, replay);                                            \
   }                                                                                                               \
   CONVOY_VECTORISED void sgd_loop(T* values, const T* gradient, T* velocity, int64_t n, const SgdStep& step) {    \
-    if (velocity == nullptr) {                                                                                    \
-      sgd_body(values, gradient, n, step);                                                                        \
-    } else {                                                                                                      \
-      momentum_body(values, gradient, velocity, n, step);                                                         \
-    }                                                                                                             \
+    sgd_body(values, gradient, velocity, n, step);                                                                \
   }                                                                                                               \
   CONVOY_VECTORISED void sgd_look_up(const RowList<T>& list, T* out) { sgd_look_up_body(list, out); }             \
   CONVOY_VECTORISED void sgd_rows(const RowList<T>& list, const T* gradient, const SgdStep& step) {               \

@@ -139,10 +139,10 @@ struct SgdStep {
   double l2 = 0;
   double gradient_scale = 1;
 };
-// `velocity` is null without momentum.
+// SGD of dense parameters; `velocity` is null without momentum.
 void sgd_loop(float* values, const float* gradient, float* velocity, int64_t n, const SgdStep& step);
 void sgd_loop(double* values, const double* gradient, double* velocity, int64_t n, const SgdStep& step);
-// SGD with momentum, or without (list.first null): look-up and update as adam_look_up and adam_rows.
+// SGD of rows with momentum, or without (list.first null): look-up and update as adam_look_up and adam_rows.
 void sgd_look_up(const RowList<float>& list, float* out);
 void sgd_look_up(const RowList<double>& list, double* out);
 void sgd_rows(const RowList<float>& list, const float* gradient, const SgdStep& step);
